@@ -1,0 +1,20 @@
+"""Bayesian model reduction for JAX and NumPyro."""
+
+from bmrjax import criteria as criteria
+from bmrjax import handlers as handlers
+from bmrjax import infer as infer
+from bmrjax import metrics as metrics
+from bmrjax import nn as nn
+from bmrjax import priors as priors
+from bmrjax import reduction as reduction
+from bmrjax import schedules as schedules
+from bmrjax.batches import Batches as Batches
+from bmrjax.errors import NonFiniteError as NonFiniteError
+from bmrjax.infer import init_to_network as init_to_network
+from bmrjax.nn import lift as lift
+from bmrjax.result import Point as Point
+from bmrjax.result import Result as Result
+from bmrjax.sparsify import sparsify as sparsify
+from bmrjax.storage import load as load
+
+__version__ = "0.1.0"

@@ -1,0 +1,114 @@
+"""What the engine trains on: arrays, or an iterator for data that do not fit."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Data = tuple[Any, ...] | Mapping[str, Any]
+
+
+def check_data(data: Any, name: str) -> Data:
+    """Return `data` as arrays on the device, or say what is wrong with them.
+
+    Args:
+        data: A tuple or a dict of arrays with a common leading axis.
+        name: What the argument is called, for messages.
+
+    Raises:
+        TypeError: If `data` is neither a tuple nor a dict.
+        ValueError: For no data, unequal lengths, or values that are not finite.
+    """
+    if not isinstance(data, tuple | list | Mapping) or not data:
+        raise TypeError(
+            f"{name}: expected a tuple of arrays, passed as model(*batch), or a dict, passed as "
+            f"model(**batch); got {type(data).__name__}. For one array write (x,)."
+        )
+    items = list(data.items()) if isinstance(data, Mapping) else list(enumerate(data))
+    lengths: dict[Any, int] = {}
+    arrays: dict[Any, Any] = {}
+    for part, value in items:
+        host = value if isinstance(value, jax.Array) else np.asarray(value)
+        if host.dtype == object or host.dtype.kind in "USV":
+            raise ValueError(f"{name}[{part!r}] holds {host.dtype} values; give numbers.")
+        if host.ndim == 0 or host.shape[0] == 0:
+            raise ValueError(f"{name}[{part!r}] has shape {host.shape}; give one row a datum.")
+        array = jnp.asarray(host)
+        if jnp.issubdtype(array.dtype, jnp.inexact):
+            bad = ~jnp.isfinite(array.reshape(array.shape[0], -1)).all(-1)
+            count = int(bad.sum())
+            if count:
+                raise ValueError(
+                    f"{name}[{part!r}] has NaN or infinite values in {count} of {array.shape[0]} rows, "
+                    f"first in row {int(jnp.argmax(bad))}. Drop or impute them first."
+                )
+        lengths[part], arrays[part] = array.shape[0], array
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"{name}: the arrays have {lengths} rows; they must share their leading axis."
+        )
+    return arrays if isinstance(data, Mapping) else tuple(arrays.values())
+
+
+class Batches:
+    """An endless source of batches, for data that do not fit in memory.
+
+    Args:
+        source: A callable from the epoch's number to an iterable of batches, which makes runs
+            repeatable and resumable; or an iterable, which is started again where it ends.
+            A batch is a tuple or a dict of arrays, all of one size.
+        num_data: Number of data in the whole set: it scales the likelihood.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> def shuffled(epoch):
+        ...     rng = np.random.default_rng(epoch)
+        ...     for _ in range(10):
+        ...         yield (rng.normal(size=(8, 2)),)
+        >>> batches = bmr.Batches(shuffled, num_data=80)
+        >>> batches.example()[0].shape
+        (8, 2)
+    """
+
+    def __init__(
+        self, source: Callable[[int], Iterable[Data]] | Iterable[Data], *, num_data: int
+    ):
+        if num_data < 1:
+            raise ValueError(f"Batches: num_data must be at least 1, got {num_data}.")
+        if not callable(source) and not isinstance(source, Iterable):
+            raise TypeError(
+                f"Batches: give an iterable or a callable, got {type(source).__name__}."
+            )
+        if isinstance(source, Iterator):
+            raise TypeError(
+                "Batches: an iterator can be read only once. Give an iterable that starts again (a "
+                "list, a loader), or a callable from the epoch's number to an iterable."
+            )
+        self.num_data = num_data
+        self._source = source
+
+    def _start(self, epoch: int) -> Iterator[Data]:
+        return iter(self._source(epoch) if callable(self._source) else self._source)
+
+    def example(self) -> Data:
+        """Return the first batch, as arrays."""
+        first = next(self._start(0), None)
+        if first is None:
+            raise ValueError("Batches: the source gave no batch.")
+        return check_data(first, "batch")
+
+    def epoch(self, epoch: int, steps: int) -> Iterator[Data]:
+        """Yield the `steps` batches of an epoch, starting the source again where it ends."""
+        given = 0
+        while given < steps:
+            before = given
+            for batch in self._start(epoch):
+                if given == steps:
+                    return
+                given += 1
+                yield batch
+            if given == before:
+                raise ValueError("Batches: the source gave no batch.")

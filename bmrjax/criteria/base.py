@@ -1,0 +1,70 @@
+"""The contract that every criterion keeps."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from jaxtyping import Array, Bool, Float
+
+from bmrjax.reduction import Normal
+
+State = TypeVar("State")
+Sites = Mapping[str, Normal]
+
+
+class Decision(NamedTuple):
+    """What a criterion decides.
+
+    Attributes:
+        keep: A boolean mask a site, shaped as the site; True stays in the model.
+        delta_f: ln of the evidence without the element over the evidence with it, in nats,
+            shaped as the site. Positive favours removal.
+        state: The criterion's state for the next call.
+    """
+
+    keep: dict[str, Bool[Array, "..."]]
+    delta_f: dict[str, Float[Array, "..."]]
+    state: Any
+
+
+class Criterion(abc.ABC, Generic[State]):
+    """Decide which elements of which sites stay.
+
+    A criterion is a small frozen object. Both methods are pure, jittable and vmappable: over
+    seeds, over a grid of the criterion's own numbers, over anything.
+    """
+
+    @abc.abstractmethod
+    def init(self, posterior: Sites) -> State:
+        """Return the state before the first reduction: everything is kept.
+
+        Args:
+            posterior: Site name to its normal posterior, each shaped as the site.
+        """
+
+    def with_keep(self, state: State, keep: Mapping[str, Bool[Array, "..."]]) -> State:
+        """Return `state` with the masks that were put in force, which a cap may have widened."""
+        return dataclasses.replace(state, keep=dict(keep))  # type: ignore[type-var]
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        posterior: Sites,
+        prior: Sites,
+        state: State,
+        *,
+        layers: Mapping[str, str] | None = None,
+    ) -> Decision:
+        """Decide from a posterior and the prior it was fitted under.
+
+        Args:
+            posterior: Site name to its normal posterior, each shaped as the site.
+            prior: The same sites, the same shapes (or broadcastable to them).
+            state: From `init` or from the last `Decision`.
+            layers: Site name to the name of the layer whose statistics it shares. By default
+                each site is a layer of its own.
+
+        Returns:
+            Masks, evidence differences and the next state.
+        """

@@ -1,0 +1,127 @@
+"""Effect handlers that reduce, temper and evaluate any NumPyro program."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from numpyro.primitives import Messenger
+
+from bmrjax.distributions import pruned
+from bmrjax.noise import with_fast_noise
+
+
+def _is_latent(msg: Mapping[str, Any]) -> bool:
+    return msg["type"] == "sample" and not msg["is_observed"]
+
+
+class prune(Messenger):
+    """Remove elements of latent sites from a program, model and guide alike.
+
+    A removed element is zero and leaves the log density; its Kullback-Leibler divergence under
+    `TraceMeanField_ELBO` is exactly zero. The program itself does not change, and the masks
+    may be traced, so a new mask never recompiles.
+
+    Args:
+        fn: A NumPyro program: a model, or a guide in which each pruned site is a sample site of
+            its own (AutoNormal, AutoDelta, or one written by hand).
+        keep: Site name to boolean mask, True stays, each shaped as the whole site
+            (plates, batch and event dimensions). Sites without a mask are left alone.
+
+    Raises:
+        ValueError: For a mask of another shape than its site, a name that is no latent site of
+            the program, or a site whose elements depend on each other (a multivariate normal,
+            a Dirichlet), in which no single element can be removed.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro
+        >>> import numpyro.distributions as dist
+        >>> from bmrjax import handlers
+        >>> def program():
+        ...     return numpyro.sample("w", dist.Normal(5.0, 1.0).expand([2]).to_event(1))
+        >>> half = handlers.prune(program, {"w": jnp.array([True, False])})
+        >>> numpyro.handlers.seed(half, jax.random.key(0))()[1]
+        Array(0., dtype=float32)
+    """
+
+    def __init__(self, fn: Callable | None = None, keep: Mapping[str, ArrayLike] | None = None):
+        self.keep = {} if keep is None else dict(keep)
+        self._seen: set[str] = set()
+        super().__init__(fn)
+
+    def __enter__(self) -> "prune":
+        self._seen = set()
+        return super().__enter__()
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        super().__exit__(exc_type, exc_value, traceback)
+        if exc_type is None:
+            unknown = sorted(set(self.keep) - self._seen)
+            if unknown:
+                raise ValueError(
+                    f"prune: the program has no latent sample site named {unknown}. "
+                    "Give masks only for its own latent sites."
+                )
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Put the pruned distribution in place of the site's own."""
+        name = msg.get("name")
+        if name not in self.keep or not _is_latent(msg):
+            return
+        self._seen.add(name)
+        msg["fn"] = pruned(msg["fn"], jnp.asarray(self.keep[name]), name=name)
+        if msg["value"] is not None:
+            msg["value"] = jnp.where(self.keep[name], msg["value"], 0)
+
+
+class temper(Messenger):
+    """Scale the log likelihood and the Kullback-Leibler term of a program.
+
+    Args:
+        fn: A NumPyro program.
+        likelihood: Factor on the observed sites; the number of data over the batch size makes
+            a program written for the whole data set see minibatches. A site inside a
+            subsampled `numpyro.plate` is already scaled and is left alone.
+        kl: Factor on the latent sites.
+    """
+
+    def __init__(
+        self, fn: Callable | None = None, *, likelihood: ArrayLike = 1.0, kl: ArrayLike = 1.0
+    ):
+        self.likelihood, self.kl = likelihood, kl
+        self._subsampled: set[str] = set()
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Multiply the site's scale."""
+        if msg["type"] == "plate":
+            size, subsample_size = msg["args"]
+            if subsample_size is not None and size != subsample_size:
+                self._subsampled.add(msg["name"])
+        if msg["type"] != "sample":
+            return
+        if _is_latent(msg):
+            factor = self.kl
+        elif any(frame.name in self._subsampled for frame in msg["cond_indep_stack"]):
+            return
+        else:
+            factor = self.likelihood
+        msg["scale"] = factor if msg["scale"] is None else factor * msg["scale"]
+
+
+class inference(Messenger):
+    """Run lifted networks as at test time: no dropout, running averages in batch norm."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Set the network's inference flag."""
+        if msg["type"] == "apply_network":
+            msg["kwargs"]["inference"] = True
+
+
+class fast_noise(Messenger):
+    """Draw normal latent sites by `bmrjax.noise`: the same numbers as JAX's, faster on CPU."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Put the faster sampler in place of the site's own."""
+        if _is_latent(msg):
+            msg["fn"] = with_fast_noise(msg["fn"])

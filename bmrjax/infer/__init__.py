@@ -1,0 +1,7 @@
+"""Fitting: the compiled SVI engine, its start, its posterior, and held-out evaluation."""
+
+from bmrjax.infer.engine import Engine as Engine
+from bmrjax.infer.engine import EpochInfo as EpochInfo
+from bmrjax.infer.engine import State as State
+from bmrjax.infer.init import init_to_network as init_to_network
+from bmrjax.infer.posterior import SitePosteriors as SitePosteriors

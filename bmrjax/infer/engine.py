@@ -1,0 +1,359 @@
+"""The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import optax
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from bmrjax.handlers import fast_noise, inference, prune, temper
+from bmrjax.infer.init import initialise
+from bmrjax.infer.loop import Loop, LoopMode
+from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+
+Keep = Mapping[str, Bool[Array, "..."]]
+Data = tuple[Array, ...] | Mapping[str, Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """What the next step needs.
+
+    Attributes:
+        params: Unconstrained parameters of the guide (and of the model) by name.
+        opt_state: State of the optimiser.
+        mutable: Mutable sites, such as running statistics; None if there are none.
+        num_steps: Steps tried so far.
+        num_skipped: Steps skipped so far because their loss or gradient was not finite.
+        bad_in_row: Skipped steps since the last good one.
+        worst_in_row: The longest run of skipped steps so far.
+    """
+
+    params: dict[str, Array]
+    opt_state: Any
+    mutable: dict[str, Any] | None
+    num_steps: Int[Array, ""]
+    num_skipped: Int[Array, ""]
+    bad_in_row: Int[Array, ""]
+    worst_in_row: Int[Array, ""]
+
+
+class EpochInfo(NamedTuple):
+    """Diagnostics of one epoch.
+
+    Attributes:
+        losses: The negative ELBO of each step in nats for the whole data set; NaN or infinite
+            where the step was skipped.
+    """
+
+    losses: Float[Array, " steps"]
+
+
+class Engine:
+    """Compile and run SVI for a model, a guide, an ELBO and an optimiser.
+
+    Args:
+        model: NumPyro program of one batch: ``model(*batch)`` for a tuple of arrays,
+            ``model(**batch)`` for a dict. It is written as for the whole data; the engine scales
+            the observed sites by the number of data over the batch size.
+        guide: NumPyro guide with the same arguments.
+        optimizer: An optax optimiser.
+        loss: A NumPyro ELBO.
+        num_data: Number of data in the whole set.
+        batch_size: Data a step.
+        kl_weight: Factor on the KL term.
+        kl_warmup: Number of steps over which that factor grows linearly from zero.
+        loop: See `bmrjax.infer.loop.Loop`.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        *,
+        optimizer: optax.GradientTransformation,
+        loss: Any,
+        num_data: int,
+        batch_size: int,
+        kl_weight: float = 1.0,
+        kl_warmup: int = 0,
+        loop: LoopMode = "auto",
+    ):
+        self.model, self.guide = model, guide
+        self.optimizer, self.loss = optimizer, loss
+        self.num_data, self.batch_size = num_data, batch_size
+        self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
+        self._constrain: Callable | None = None
+        self._epoch = Loop(self._step_in_epoch, loop)
+        self._single = Loop(self._step_on_batch, "dispatch")
+        self._vfe = Loop(self._vfe_step, loop)
+        self._order = jax.jit(self._make_order, static_argnums=(1,))
+        self._sites = jax.jit(self._site_posteriors)
+        self.init_seconds = 0.0
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds spent compiling the training step so far."""
+        return self._epoch.compile_seconds + self._single.compile_seconds
+
+    @property
+    def num_compilations(self) -> int:
+        """How many training programs were compiled so far."""
+        return self._epoch.num_compilations + self._single.num_compilations
+
+    @property
+    def loop_mode(self) -> str:
+        """How the training step is repeated: ``"fused"`` or ``"dispatch"``."""
+        return self._epoch.mode
+
+    # --- starting -------------------------------------------------------------------------
+
+    def init(self, key: Array, batch: Data) -> State:
+        """Start a fit, in one compiled program.
+
+        Args:
+            key: PRNG key.
+            batch: One batch of data.
+
+        Returns:
+            The first state.
+        """
+        args, kwargs = _arguments(batch)
+        start = initialise(self.model, self.guide, self.loss, key, args, kwargs)
+        self._constrain = start.constrain
+        zero = jnp.zeros((), jnp.int32)
+        opt_state = jax.jit(self.optimizer.init)(start.params)
+        # The optimiser may hand the same array out twice, and a donated buffer may not.
+        fresh = jax.tree.map(lambda x: jnp.array(x, copy=True), (start.params, opt_state))
+        return State(*fresh, start.mutable, zero, zero + 0, zero + 0, zero + 0)
+
+    def constrain(self, state: State) -> dict[str, Array]:
+        """Return the parameters of `state` on their own scales, with the mutable sites."""
+        if self._constrain is None:
+            raise RuntimeError("Engine.init must come first.")
+        return {**self._constrain(state.params), **(state.mutable or {})}
+
+    # --- the step -------------------------------------------------------------------------
+
+    def _programs(self, keep: Keep, likelihood: ArrayLike, kl: ArrayLike) -> tuple[Any, Any]:
+        model = temper(prune(self.model, keep), likelihood=likelihood, kl=kl)
+        guide = temper(prune(fast_noise(self.guide), keep), likelihood=likelihood, kl=kl)
+        return model, guide
+
+    def _loss(
+        self, params: dict[str, Array], mutable: Any, keep: Keep, kl: ArrayLike, batch: Data, key: Array
+    ) -> tuple[Array, Any]:
+        args, kwargs = _arguments(batch)
+        scale = self.num_data / _length(batch)
+        model, guide = self._programs(keep, scale, kl)
+        assert self._constrain is not None
+        values = {**self._constrain(params), **(mutable or {})}
+        if mutable is None:
+            return self.loss.loss(key, values, model, guide, *args, **kwargs), None
+        result = self.loss.loss_with_mutable_state(key, values, model, guide, *args, **kwargs)
+        return result["loss"], result["mutable_state"]
+
+    def _update(
+        self, state: State, batch: Data, keep: Keep, key: Array, rate: Array
+    ) -> tuple[State, Array]:
+        kl = jnp.asarray(self.kl_weight)
+        if self.kl_warmup:
+            kl = kl * jnp.minimum(1.0, (state.num_steps + 1) / self.kl_warmup)
+        (loss, mutable), grads = jax.value_and_grad(self._loss, has_aux=True)(
+            state.params, state.mutable, keep, kl, batch, key
+        )
+        total = sum((jnp.sum(g) for g in jax.tree.leaves(grads)), jnp.zeros(()))
+        good = jnp.isfinite(loss) & jnp.isfinite(total)
+        updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
+        params = optax.apply_updates(state.params, updates)
+
+        def choose(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
+
+        bad = jnp.where(good, 0, state.bad_in_row + 1)
+        return State(
+            params=choose(params, state.params),
+            opt_state=choose(opt_state, state.opt_state),
+            mutable=None if mutable is None else choose(mutable, state.mutable),
+            num_steps=state.num_steps + 1,
+            num_skipped=state.num_skipped + jnp.where(good, 0, 1),
+            bad_in_row=bad,
+            worst_in_row=jnp.maximum(state.worst_in_row, bad),
+        ), loss
+
+    def _step_in_epoch(
+        self,
+        carry: tuple[State, Array],
+        i: Array,
+        data: Data,
+        order: Array,
+        keep: Keep,
+        key: Array,
+        rate: Array,
+    ) -> tuple[State, Array]:
+        rows = jax.lax.dynamic_slice_in_dim(order, i * self.batch_size, self.batch_size)
+        batch = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
+        return self._step_on_batch(carry, i, batch, keep, key, rate)
+
+    def _step_on_batch(
+        self, carry: tuple[State, Array], i: Array, batch: Data, keep: Keep, key: Array, rate: Array
+    ) -> tuple[State, Array]:
+        state, losses = carry
+        state, loss = self._update(state, batch, keep, jax.random.fold_in(key, i), rate)
+        return state, losses.at[i].set(loss.astype(losses.dtype))
+
+    def _make_order(self, key: Array, length: int) -> Int[Array, " length"]:
+        passes = -(-length // self.num_data)
+        keys = jax.random.split(key, passes)
+        order = jnp.concatenate([jax.random.permutation(k, self.num_data) for k in keys])
+        return order[:length]
+
+    # --- what a run calls -----------------------------------------------------------------
+
+    def epoch(
+        self,
+        state: State,
+        keep: Keep,
+        data: Data,
+        key: Array,
+        *,
+        num_steps: int,
+        rate: float = 1.0,
+    ) -> tuple[State, EpochInfo]:
+        """Take `num_steps` steps over shuffled minibatches of arrays on the device.
+
+        Args:
+            state: Consumed: its buffers are donated.
+            keep: Masks a site.
+            data: The whole data set, arrays with a common leading axis.
+            key: PRNG key of this epoch; the same key gives the same epoch.
+            num_steps: Steps; every datum is seen once before any is seen twice.
+            rate: Factor on the optimiser's updates.
+        """
+        shuffle, noise = jax.random.split(key)
+        order = self._order(shuffle, num_steps * self.batch_size)
+        carry = (state, jnp.zeros(num_steps))
+        args = (data, order, dict(keep), noise, jnp.asarray(rate, float))
+        state, losses = self._epoch(carry, num_steps, *args)
+        return state, EpochInfo(losses)
+
+    def epoch_from(
+        self,
+        state: State,
+        keep: Keep,
+        batches: Iterable[Data],
+        key: Array,
+        *,
+        num_steps: int,
+        rate: float = 1.0,
+    ) -> tuple[State, EpochInfo]:
+        """Take `num_steps` steps over batches that an iterator hands out; see `epoch`.
+
+        Raises:
+            ValueError: If the iterator ends early.
+        """
+        _, noise = jax.random.split(key)
+        carry = (state, jnp.zeros(num_steps))
+        factor = jnp.asarray(rate, float)
+        iterator = iter(batches)
+        for i in range(num_steps):
+            batch = next(iterator, None)
+            if batch is None:
+                raise ValueError(
+                    f"The iterator of batches ended after {i} of {num_steps} steps of an epoch. "
+                    "Give one that goes on, or fewer steps_per_epoch."
+                )
+            args = (jax.tree.map(jnp.asarray, batch), dict(keep), noise, factor)
+            carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
+        return carry[0], EpochInfo(carry[1])
+
+    def _vfe_step(
+        self, carry: Array, i: Array, params: Any, mutable: Any, data: Data, keep: Keep, key: Array
+    ) -> Array:
+        size = min(self.batch_size, _length(data))
+        batch = jax.tree.map(
+            lambda a: jax.lax.dynamic_slice_in_dim(a, i * size, size, axis=0), data
+        )
+        with inference():
+            loss, _ = self._loss(params, mutable, keep, 1.0, batch, jax.random.fold_in(key, i))
+        return carry + loss
+
+    def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:
+        """Estimate the variational free energy (negative ELBO, nats for all data).
+
+        One fresh weight sample a batch, over one pass; KL weight 1; networks in inference mode.
+        With the same key, two states are compared under the same random numbers.
+
+        Args:
+            state: Kept intact.
+            keep: Masks a site.
+            data: The whole data set; up to a batch less one of its rows is left out.
+            key: PRNG key.
+        """
+        batches = max(_length(data) // self.batch_size, 1)
+        total = self._vfe(
+            jnp.zeros(()), batches, state.params, state.mutable, data, dict(keep), key
+        )
+        return float(total) / batches
+
+    def site_posteriors(self, state: State, batch: Data) -> SitePosteriors:
+        """Return the normal posteriors and priors of the latent sites; see `SitePosteriors`."""
+        posterior, prior = self._sites(state, batch)
+        return SitePosteriors(posterior, prior, dict(self._layers))
+
+    def _site_posteriors(self, state: State, batch: Data) -> tuple[Any, Any]:
+        args, kwargs = _arguments(batch)
+        with inference():
+            found = site_posteriors(self.model, self.guide, self.constrain(state), args, kwargs)
+        self._layers = found.layers
+        return found.posterior, found.prior
+
+
+def _arguments(batch: Data) -> tuple[tuple, dict[str, Any]]:
+    return ((), dict(batch)) if isinstance(batch, Mapping) else (tuple(batch), {})
+
+
+def _length(batch: Data) -> int:
+    return jax.tree.leaves(batch)[0].shape[0]
+
+
+def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
+    """Refuse a program with latent sites a datum, which minibatches cannot carry.
+
+    Raises:
+        ValueError: Naming the site whose shape follows the batch size.
+    """
+
+    def shapes(rows: int) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+
+        def run(batch: Data) -> None:
+            args, kwargs = _arguments(batch)
+            trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(
+                *args, **kwargs
+            )
+            for name, site in trace.items():
+                if site["type"] == "sample" and not site["is_observed"]:
+                    found[name] = jnp.shape(site["value"])
+
+        jax.eval_shape(run, jax.tree.map(lambda a: a[:rows], batch))
+        return found
+
+    size = _length(batch)
+    if size < 2:
+        return
+    whole, part = shapes(size), shapes(size - 1)
+    local = sorted(name for name in whole if whole[name] != part.get(name))
+    if local:
+        raise ValueError(
+            f"The latent sites {local} have one element a datum, so minibatches would mix them up. "
+            "Fit with batch_size=None (all data in every step), or marginalise them."
+        )

@@ -1,0 +1,90 @@
+"""Repeating a step: one fused program, or one compiled step dispatched many times.
+
+XLA runs convolutions on CPU three to four times slower inside a loop body than outside it
+(JAX issue 12868), while everything else gains from one program. Both drivers take the same step
+and give the same numbers.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+LoopMode = Literal["auto", "fused", "dispatch"]
+Step = Callable[..., Any]
+
+
+def _has_convolution(jaxpr: Any) -> bool:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            return True
+        for sub in jax.core.jaxprs_in_params(equation.params):
+            if _has_convolution(sub):
+                return True
+    return False
+
+
+class Loop:
+    """Run ``carry = step(carry, i, *args)`` for i = 0 … n-1, compiled once.
+
+    Args:
+        step: A pure function; `i` is a traced int32. The carry is donated.
+        mode: ``"fused"`` for one XLA program, ``"dispatch"`` for asynchronous calls of a compiled
+            step, ``"auto"`` for dispatch on CPU when the step has convolutions, else fused.
+
+    Attributes:
+        mode: The mode in use, once the first call has settled it.
+        compile_seconds: Time spent tracing and compiling so far.
+        num_compilations: How many programs were compiled: one, unless shapes change.
+    """
+
+    def __init__(self, step: Step, mode: LoopMode = "auto"):
+        if mode not in ("auto", "fused", "dispatch"):
+            raise ValueError(f"loop must be 'auto', 'fused' or 'dispatch', got {mode!r}.")
+        self.mode: LoopMode = mode
+        self.compile_seconds = 0.0
+        self.num_compilations = 0
+        self._step = step
+        self._compiled: dict[Any, Any] = {}
+
+    def __call__(self, carry: Any, n: int, *args: Any) -> Any:
+        """Run n steps from `carry` (whose buffers are consumed) and return the last carry."""
+        program = self.compile(carry, *args)
+        if self.mode == "fused":
+            return program(carry, np.int32(n), *args)
+        for i in range(n):
+            carry = program(carry, np.int32(i), *args)
+        return carry
+
+    def compile(self, carry: Any, *args: Any) -> Any:
+        """Compile for these shapes, without running; return the program."""
+        leaves, structure = jax.tree.flatten((carry, args))
+        shapes = (structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+        if shapes not in self._compiled:
+            begin = time.perf_counter()
+            self._compiled[shapes] = self._build(carry, args)
+            self.compile_seconds += time.perf_counter() - begin
+            self.num_compilations += 1
+        return self._compiled[shapes]
+
+    def _build(self, carry: Any, args: tuple[Any, ...]) -> Any:
+        traced = None
+        if self.mode == "auto" and jax.default_backend() != "cpu":
+            self.mode = "fused"
+        if self.mode != "fused":
+            traced = jax.jit(self._step, donate_argnums=0).trace(carry, np.int32(0), *args)
+        if self.mode == "auto":
+            assert traced is not None
+            self.mode = "dispatch" if _has_convolution(traced.jaxpr.jaxpr) else "fused"
+        if self.mode == "fused":
+
+            def run(carry: Any, n: Any, *args: Any) -> Any:
+                return lax.fori_loop(0, n, lambda i, c: self._step(c, i, *args), carry)
+
+            traced = jax.jit(run, donate_argnums=0).trace(carry, np.int32(1), *args)
+        assert traced is not None
+        return traced.lower().compile()

@@ -1,0 +1,88 @@
+"""The normal posteriors and priors that a criterion reads off a fitted program."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpyro
+from jaxtyping import Array
+
+from bmrjax.distributions import center, normal_parameters
+from bmrjax.reduction import Normal
+
+
+class SitePosteriors(NamedTuple):
+    """The sites that can be reduced in closed form.
+
+    Attributes:
+        posterior: Site name to its normal posterior, shaped as the site.
+        prior: The same for the prior, given the guide's central values of its parents.
+        layers: Site name to the layer whose statistics it shares.
+    """
+
+    posterior: dict[str, Normal]
+    prior: dict[str, Normal]
+    layers: dict[str, str]
+
+
+def site_posteriors(
+    model: Callable,
+    guide: Callable,
+    params: Mapping[str, Array],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> SitePosteriors:
+    """Find the latent sites with a normal prior and a normal posterior.
+
+    The prior is exact when its parameters are constants, as for ŵ of `priors.Flat`; where they are
+    latent themselves, they are set to the centre of their posterior.
+
+    Args:
+        model: NumPyro program.
+        guide: Its guide, with a sample site for each latent site.
+        params: Constrained parameters.
+        args: Positional arguments of the program: one batch.
+        kwargs: Its keyword arguments.
+    """
+    guide_trace = _guide_trace(guide, params, args, kwargs)
+    values = central_values(guide, params, args, kwargs)
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+    fitted = numpyro.handlers.substitute(seeded, data={**params, **values})
+    model_trace = numpyro.handlers.trace(fitted).get_trace(*args, **kwargs)
+    posterior, prior, layers = {}, {}, {}
+    for name, site in model_trace.items():
+        if site["type"] != "sample" or site["is_observed"] or name not in values:
+            continue
+        q, p = normal_parameters(guide_trace[name]["fn"]), normal_parameters(site["fn"])
+        if q is None or p is None:
+            continue
+        posterior[name], prior[name] = Normal(*q), Normal(*p)
+        layers[name] = site.get("infer", {}).get("layer", name)
+    return SitePosteriors(posterior, prior, layers)
+
+
+def _guide_trace(
+    guide: Callable, params: Mapping[str, Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    seeded = numpyro.handlers.seed(guide, jax.random.key(0))
+    fitted = numpyro.handlers.substitute(seeded, data=dict(params))
+    return numpyro.handlers.trace(fitted).get_trace(*args, **kwargs)
+
+
+def central_values(
+    guide: Callable, params: Mapping[str, Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Array]:
+    """Return each latent site at the centre of its posterior (its mean, or its median).
+
+    Args:
+        guide: NumPyro guide.
+        params: Constrained parameters.
+        args: Positional arguments of the program: one batch.
+        kwargs: Its keyword arguments.
+    """
+    values = {}
+    for name, site in _guide_trace(guide, params, args, kwargs).items():
+        if site["type"] == "sample" and not site["is_observed"]:
+            point = center(site["fn"])
+            values[name] = site["value"] if point is None else point
+    return values

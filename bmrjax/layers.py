@@ -1,0 +1,56 @@
+"""What a prior sees of a network: one layer at a time."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxtyping import Array, Float
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One array of a layer that becomes random.
+
+    Attributes:
+        shape: Its shape.
+        fan_in: How many of its elements meet in one output; 1 for biases and gains.
+        init: Its value in the network at hand, where a fit starts; None for none.
+    """
+
+    shape: tuple[int, ...]
+    fan_in: int = 1
+    init: Float[Array, "..."] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The tensors that a prior draws together: the weight and the bias of a linear layer, say.
+
+    Attributes:
+        name: Full name, such as ``"net.layers.0"``; sites are named below it.
+        tensors: Tensor name to its description; site ``f"{name}.{tensor}"``.
+        kind: Name of the layer's class, such as ``"Linear"``.
+        index: Position in the network, from 0.
+        depth: Number of layers of the network.
+    """
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    kind: str = ""
+    index: int = 0
+    depth: int = 1
+    sites: Mapping[str, str] = field(default_factory=dict)
+
+    def site(self, part: str) -> str:
+        """Return the name of the site for a tensor or for a variable of the prior's own."""
+        return self.sites.get(part, f"{self.name}.{part}")
+
+    @property
+    def fan_in(self) -> int:
+        """The largest fan-in of its tensors."""
+        return max(tensor.fan_in for tensor in self.tensors.values())

@@ -1,0 +1,53 @@
+"""Held-out metrics from predictive probabilities and means."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def accuracy(probs: Float[Array, "data classes"], labels: Int[Array, " data"]) -> Float[Array, ""]:
+    """Return the fraction of data whose most probable class is the label."""
+    return jnp.mean(jnp.argmax(probs, -1) == labels)
+
+
+def expected_calibration_error(
+    probs: Float[Array, "data classes"], labels: Int[Array, " data"], *, num_bins: int = 20
+) -> Float[Array, ""]:
+    r"""Return the expected calibration error, :math:`\sum_b \frac{n_b}{n} |acc_b - conf_b|`.
+
+    Bins of equal width over the confidence (the highest class probability).
+
+    Args:
+        probs: Predictive probabilities.
+        labels: True classes.
+        num_bins: Number of bins over [0, 1].
+
+    Returns:
+        The error, in [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import metrics
+        >>> probs = jnp.array([[0.75, 0.25]] * 4)
+        >>> float(metrics.expected_calibration_error(probs, jnp.array([0, 0, 0, 1])))
+        0.0
+
+    References:
+        Guo, Pleiss, Sun and Weinberger (2017), On calibration of modern neural networks.
+    """
+    confidence = jnp.max(probs, -1)
+    correct = (jnp.argmax(probs, -1) == labels).astype(confidence.dtype)
+    index = jnp.clip((confidence * num_bins).astype(jnp.int32), 0, num_bins - 1)
+    gap = jnp.zeros(num_bins, confidence.dtype).at[index].add(correct - confidence)
+    return jnp.sum(jnp.abs(gap)) / confidence.shape[0]
+
+
+def negative_log_likelihood(log_probs: Float[Array, " data"]) -> Float[Array, ""]:
+    """Return the mean over data of minus the log predictive density, in nats a datum."""
+    return -jnp.mean(log_probs)
+
+
+def root_mean_squared_error(
+    prediction: Float[Array, "data ..."], target: Float[Array, "data ..."]
+) -> Float[Array, ""]:
+    """Return the root mean squared error, in the unit of the target."""
+    return jnp.sqrt(jnp.mean(jnp.square(prediction - target.reshape(prediction.shape))))

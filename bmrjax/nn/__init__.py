@@ -1,0 +1,6 @@
+"""Networks inside NumPyro programs: lifting, and a small zoo."""
+
+from bmrjax.nn.lenet import LeNet5 as LeNet5
+from bmrjax.nn.lift import Lifted as Lifted
+from bmrjax.nn.lift import lift as lift
+from bmrjax.nn.mlp import MLP as MLP

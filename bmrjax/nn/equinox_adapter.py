@@ -1,0 +1,131 @@
+"""Lifting Equinox modules."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+from jaxtyping import Array
+
+from bmrjax.layers import Tensor
+from bmrjax.nn.lift import Values, check_tensor
+
+
+def _path_name(path: tuple[Any, ...]) -> str:
+    return ".".join(str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part)))) for part in path)
+
+
+def _fan_in(kind: type, part: str, shape: tuple[int, ...]) -> int:
+    if len(shape) < 2 or issubclass(kind, eqx.nn.Embedding):
+        return 1
+    if issubclass(kind, eqx.nn.ConvTranspose):
+        return shape[0] * _product(shape[2:])
+    if part.startswith("bias"):
+        return 1
+    return _product(shape[1:])
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
+
+
+class EquinoxAdapter:
+    """See `bmrjax.nn.lift.Adapter`."""
+
+    def __init__(self, name: str, network: eqx.Module, state: eqx.nn.State | None):
+        self._name, self._network, self._state = name, network, state
+        parameters = inspect.signature(type(network).__call__).parameters
+        self._takes = {part for part in ("key", "state") if part in parameters}
+        leaves, self._structure = jtu.tree_flatten_with_path(network)
+        self._leaves = [leaf for _, leaf in leaves]
+        self._where: dict[tuple[str, str], int] = {}
+        seen: dict[int, str] = {}
+        for index, (path, leaf) in enumerate(leaves):
+            if not eqx.is_array(leaf):
+                continue
+            layer, part = _path_name(path[:-1]), _path_name(path[-1:])
+            if not check_tensor(name, _path_name(path), leaf):
+                continue
+            if id(leaf) in seen:
+                raise TypeError(
+                    f"lift('{name}'): layers '{seen[id(leaf)]}' and '{_path_name(path)}' hold the "
+                    "same array, so lifting would untie them. Tie them with equinox.nn.Shared."
+                )
+            seen[id(leaf)] = _path_name(path)
+            self._where[layer, part] = index
+
+    def layers(self) -> dict[str, tuple[str, dict[str, Tensor]]]:
+        """See `Adapter.layers`."""
+        found: dict[str, tuple[str, dict[str, Tensor]]] = {}
+        for (path, part), index in self._where.items():
+            owner = self._owner(path)
+            leaf = self._leaves[index]
+            tensor = Tensor(leaf.shape, _fan_in(owner, part, leaf.shape), leaf)
+            found.setdefault(path, (owner.__name__, {}))[1][part] = tensor
+        return found
+
+    def _owner(self, path: str) -> type:
+        node: Any = self._network
+        for step in path.split(".") if path else ():
+            if isinstance(node, list | tuple):
+                node = node[int(step)]
+            elif isinstance(node, dict):
+                node = node[step] if step in node else node[int(step)]
+            else:
+                node = getattr(node, step)
+        return type(node)
+
+    def buffers(self) -> dict[str, Array]:
+        """See `Adapter.buffers`."""
+        if self._state is None:
+            return {}
+        return {f"{i:04d}": leaf for i, leaf in enumerate(jtu.tree_leaves(self._state))}
+
+    def build(self, values: Values) -> eqx.Module:
+        """See `Adapter.build`."""
+        leaves = list(self._leaves)
+        for (path, part), index in self._where.items():
+            leaves[index] = values[path][part]
+        return jtu.tree_unflatten(self._structure, leaves)
+
+    def apply(
+        self,
+        values: Values,
+        buffers: Mapping[str, Array],
+        args: tuple[Array, ...],
+        *,
+        inference: bool,
+        key: Array | None,
+    ) -> tuple[Any, dict[str, Array]]:
+        """See `Adapter.apply`."""
+        network: Any = eqx.nn.inference_mode(self.build(values), inference or key is None)
+        keys = None
+        if key is not None and "key" in self._takes:
+            keys = jax.random.split(key, args[0].shape[0])
+        if self._state is None:
+
+            def run(args: tuple[Array, ...], key: Array | None) -> Any:
+                return network(*args, **({} if key is None else {"key": key}))
+
+            outputs = jax.vmap(run, in_axes=(0, None if keys is None else 0), axis_name="batch")(
+                args, keys
+            )
+            return outputs, {}
+        structure = jtu.tree_structure(self._state)
+        state = jtu.tree_unflatten(structure, [buffers[name] for name in sorted(buffers)])
+
+        def run_with_state(args: tuple[Array, ...], state: Any, key: Array | None) -> Any:
+            return network(*args, state, **({} if key is None else {"key": key}))
+
+        outputs, state = jax.vmap(
+            run_with_state,
+            in_axes=(0, None, None if keys is None else 0),
+            out_axes=(0, None),
+            axis_name="batch",
+        )(args, state, keys)
+        return outputs, {f"{i:04d}": leaf for i, leaf in enumerate(jtu.tree_leaves(state))}

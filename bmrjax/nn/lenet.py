@@ -1,0 +1,70 @@
+"""LeNet-5."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bmrjax.nn.init import with_scaled_weight
+
+
+class LeNet5(eqx.Module):
+    """Three 5×5 convolutions, two average poolings and two linear layers, tanh throughout.
+
+    Inputs of 28×28 are padded to 32×32, as in the original.
+
+    Args:
+        in_channels: 1 for grey images, 3 for colour.
+        out_size: Number of outputs.
+        conv_features: Channels of the three convolutions.
+        hidden: Width of the hidden linear layer.
+        dropout: Probability of dropping an activation of the hidden linear layer while training.
+        key: Source of the initial weights.
+
+    References:
+        LeCun et al. (1998); Marković, Friston and Kiebel (2024), Appendix A.
+    """
+
+    convs: list[eqx.nn.Conv2d]
+    linears: list[eqx.nn.Linear]
+    pool: eqx.nn.AvgPool2d
+    dropout: eqx.nn.Dropout
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_size: int = 10,
+        *,
+        conv_features: Sequence[int] = (6, 16, 120),
+        hidden: int = 84,
+        dropout: float = 0.0,
+        key: Array,
+    ):
+        keys = jax.random.split(key, 5)
+        channels = [in_channels, *conv_features]
+        self.convs = [
+            with_scaled_weight(eqx.nn.Conv2d(i, o, kernel_size=5, key=k), key=k)
+            for i, o, k in zip(channels[:-1], channels[1:], keys[:3], strict=True)
+        ]
+        self.linears = [
+            with_scaled_weight(eqx.nn.Linear(i, o, key=k), key=k)
+            for i, o, k in zip([conv_features[-1], hidden], [hidden, out_size], keys[3:], strict=True)
+        ]
+        self.pool = eqx.nn.AvgPool2d(kernel_size=2, stride=2)
+        self.dropout = eqx.nn.Dropout(dropout)
+
+    def __call__(
+        self, x: Float[Array, "channels height width"], *, key: Array | None = None
+    ) -> Float[Array, " out_size"]:
+        """Apply to one image of 28×28 or 32×32."""
+        if x.shape[1:] == (28, 28):
+            x = jnp.pad(x, ((0, 0), (2, 2), (2, 2)))
+        elif x.shape[1:] != (32, 32):
+            raise ValueError(f"LeNet5 takes images of 28×28 or 32×32, got {x.shape[1:]}.")
+        x = self.pool(jnp.tanh(self.convs[0](x)))
+        x = self.pool(jnp.tanh(self.convs[1](x)))
+        x = jnp.tanh(self.convs[2](x)).ravel()
+        x = self.dropout(jnp.tanh(self.linears[0](x)), key=key)
+        return self.linears[1](x)

@@ -1,0 +1,221 @@
+"""Turning a network into random weights inside a NumPyro program."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array, Float
+from numpyro.primitives import apply_stack, mutable
+
+from bmrjax.layers import Layer, Tensor
+from bmrjax.priors import Prior
+
+Values = Mapping[str, Mapping[str, Array]]
+
+
+class Adapter(Protocol):
+    """What `lift` needs to know of a network library. One file a library."""
+
+    def layers(self) -> dict[str, tuple[str, dict[str, Tensor]]]:
+        """Return layer path to (kind, tensors), in the order of the network."""
+        ...
+
+    def buffers(self) -> dict[str, Array]:
+        """Return running statistics by name; empty for a network without any."""
+        ...
+
+    def build(self, values: Values) -> Any:
+        """Return the network with `values` in place of its own tensors."""
+        ...
+
+    def apply(
+        self,
+        values: Values,
+        buffers: Mapping[str, Array],
+        args: tuple[Array, ...],
+        *,
+        inference: bool,
+        key: Array | None,
+    ) -> tuple[Any, dict[str, Array]]:
+        """Run the network on a batch; return the outputs and the new running statistics."""
+        ...
+
+
+class Lifted:
+    """A network whose weights are random: what `lift` returns.
+
+    Call it on a batch: ``net(x)`` with a leading batch axis, for Equinox networks (which are
+    written for one datum, and are vmapped here) and for Flax NNX networks alike.
+
+    Attributes:
+        name: The name given to `lift`.
+        values: Layer path to tensor name to the value sampled in this execution.
+    """
+
+    def __init__(self, name: str, adapter: Adapter, values: Values):
+        self.name = name
+        self.values = values
+        self._adapter = adapter
+
+    @property
+    def module(self) -> Any:
+        """The network itself, of the class that was lifted, holding the sampled weights."""
+        return self._adapter.build(self.values)
+
+    def __call__(self, *args: Float[Array, "batch ..."]) -> Any:
+        """Apply the network to a batch.
+
+        Args:
+            *args: The network's inputs, each with a leading batch axis.
+
+        Returns:
+            Its outputs, with a leading batch axis.
+        """
+        message = {
+            "type": "apply_network",
+            "network": self,
+            "fn": self._apply,
+            "args": args,
+            "kwargs": {"inference": False},
+            "value": None,
+        }
+        return apply_stack(message)["value"]
+
+    def _apply(self, *args: Array, inference: bool) -> Any:
+        # A program run by hand, without handlers around it, has no source of randomness.
+        key = None if inference else numpyro.prng_key()
+        buffers = self._adapter.buffers()
+        if not buffers:
+            return self._adapter.apply(self.values, {}, args, inference=inference, key=key)[0]
+        holder = mutable(f"{self.name}.buffers", dict(buffers))
+        outputs, updated = self._adapter.apply(
+            self.values, dict(holder), args, inference=inference, key=key
+        )
+        if not inference:
+            holder.update(updated)
+        return outputs
+
+
+def lift(
+    name: str,
+    network: Any,
+    prior: Prior,
+    *,
+    random: Callable[[str], bool] | None = None,
+) -> Lifted:
+    """Give a network random weights; call it inside a NumPyro program.
+
+    Every floating array of every layer becomes the site (or the sites) that the prior makes of
+    it: weights and biases of linear and convolution layers, gains of normalisation layers,
+    embeddings, and the arrays that a module of your own holds. Sites are named after the path to
+    the layer, such as ``"net.layers.0.weight"``, and start at the network's own values. Dropout
+    draws from the program's key; the running statistics of batch normalisation are mutable state
+    that `numpyro.infer.SVI` and `bmrjax.sparsify` carry.
+
+    Args:
+        name: Prefix of the sites.
+        network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair as
+            `equinox.nn.make_with_state` returns it, or a Flax NNX module.
+        prior: Draws the tensors of one layer at a time.
+        random: Takes a layer's path (without `name`); the layers for which it is false stay
+            deterministic, as `numpyro.param` sites. By default all are random.
+
+    Returns:
+        A callable from a batch of inputs to a batch of outputs.
+
+    Raises:
+        TypeError: For an object that is no network, a network without floating arrays, or a
+            layer that cannot be lifted; the message names it.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp, numpyro
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(4, 3, width_size=8, depth=1, key=jax.random.key(0))
+        >>> def program(x):
+        ...     net = bmr.lift("net", network, bmr.priors.Flat())
+        ...     return net(x)
+        >>> numpyro.handlers.seed(program, jax.random.key(1))(jnp.ones((5, 4))).shape
+        (5, 3)
+    """
+    if not isinstance(prior, Prior):
+        raise TypeError(
+            f"lift('{name}'): the prior is a {type(prior).__name__}; give a bmrjax prior "
+            "such as priors.Flat() or priors.Normal(1.0)."
+        )
+    adapter = _adapter(name, network)
+    layers = adapter.layers()
+    if not layers:
+        raise TypeError(f"lift('{name}'): {type(network).__name__} has no floating-point arrays.")
+    values: dict[str, dict[str, Array]] = {}
+    for index, (path, (kind, tensors)) in enumerate(layers.items()):
+        full = f"{name}.{path}" if path else name
+        if random is not None and not random(path):
+            values[path] = {
+                part: numpyro.param(f"{full}.{part}", tensor.init)
+                for part, tensor in tensors.items()
+            }
+            continue
+        layer = Layer(full, tensors, kind=kind, index=index, depth=len(layers))
+        drawn = prior.layer(layer)
+        _check_drawn(name, prior, layer, drawn)
+        values[path] = drawn
+    return Lifted(name, adapter, values)
+
+
+def _check_drawn(name: str, prior: Prior, layer: Layer, drawn: Mapping[str, Array]) -> None:
+    for part, tensor in layer.tensors.items():
+        if part not in drawn or jnp.shape(drawn[part]) != tensor.shape:
+            got = jnp.shape(drawn[part]) if part in drawn else "nothing"
+            raise ValueError(
+                f"lift('{name}'): {type(prior).__name__} returned {got} for tensor '{part}' of layer "
+                f"'{layer.name}', which has shape {tensor.shape}."
+            )
+
+
+def _adapter(name: str, network: Any) -> Adapter:
+    import equinox as eqx
+
+    from bmrjax.nn.equinox_adapter import EquinoxAdapter
+
+    if isinstance(network, eqx.Module):
+        return EquinoxAdapter(name, network, None)
+    pair = isinstance(network, tuple) and len(network) == 2
+    if pair and isinstance(network[0], eqx.Module) and isinstance(network[1], eqx.nn.State):
+        return EquinoxAdapter(name, network[0], network[1])
+    if any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__):
+        from bmrjax.nn.nnx_adapter import NNXAdapter
+
+        return NNXAdapter(name, network)
+    hint = ""
+    if any(cls.__module__.startswith("flax.linen") for cls in type(network).__mro__):
+        hint = " Flax Linen modules are not supported; nnx.bridge.ToNNX converts one."
+    raise TypeError(
+        f"lift('{name}'): expected an Equinox module, an (Equinox module, State) pair or a Flax NNX "
+        f"module, got {type(network).__name__}.{hint}"
+    )
+
+
+def check_tensor(name: str, path: str, value: Any) -> bool:
+    """Say whether an array becomes random; refuse what cannot.
+
+    Args:
+        name: The name given to `lift`.
+        path: Where the array is in the network.
+        value: The array.
+
+    Returns:
+        True for floating arrays, False for integers, booleans and PRNG keys.
+
+    Raises:
+        TypeError: For complex or reduced-precision arrays that no real-valued prior can draw.
+    """
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return False
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        raise TypeError(
+            f"lift('{name}'): layer '{path}' holds a complex array ({value.dtype}), which a real "
+            "prior cannot draw. Split it into real and imaginary parts."
+        )
+    return bool(jnp.issubdtype(value.dtype, jnp.floating))

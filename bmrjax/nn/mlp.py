@@ -1,0 +1,58 @@
+"""The multilayer perceptron."""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from bmrjax.nn.init import with_scaled_weight
+
+
+class MLP(eqx.Module):
+    """A fully connected network on a flattened input.
+
+    Args:
+        in_size: Number of input features (the product of the input's shape).
+        hidden: Width of each hidden layer.
+        out_size: Number of outputs.
+        activation: Applied after each hidden layer.
+        dropout: Probability of dropping a hidden activation while training.
+        key: Source of the initial weights.
+
+    References:
+        Marković, Friston and Kiebel (2024), Appendix A: five hidden layers of 400, swish.
+    """
+
+    layers: list[eqx.nn.Linear]
+    dropout: eqx.nn.Dropout
+    activation: Callable = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        hidden: Sequence[int],
+        out_size: int,
+        *,
+        activation: Callable = jax.nn.swish,
+        dropout: float = 0.0,
+        key: Array,
+    ):
+        sizes = [in_size, *hidden, out_size]
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = [
+            with_scaled_weight(eqx.nn.Linear(i, o, key=k), gain=2.0, key=k)
+            for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
+        ]
+        self.dropout = eqx.nn.Dropout(dropout)
+        self.activation = activation
+
+    def __call__(
+        self, x: Float[Array, "..."], *, key: Array | None = None
+    ) -> Float[Array, " out_size"]:
+        """Apply to one datum of any shape."""
+        x = x.ravel()
+        keys = [None] * len(self.layers) if key is None else jax.random.split(key, len(self.layers))
+        for layer, k in zip(self.layers[:-1], keys[:-1], strict=True):
+            x = self.dropout(self.activation(layer(x)), key=k)
+        return self.layers[-1](x)

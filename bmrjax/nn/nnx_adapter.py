@@ -1,0 +1,97 @@
+"""Lifting Flax NNX modules."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import Array
+
+from bmrjax.layers import Tensor
+from bmrjax.nn.lift import Values, check_tensor
+
+
+def _fan_in(owner: type, part: str, shape: tuple[int, ...]) -> int:
+    if len(shape) < 2 or part == "bias" or issubclass(owner, nnx.Embed):
+        return 1
+    size = 1
+    for extent in shape[:-1]:
+        size *= extent
+    return size
+
+
+class NNXAdapter:
+    """See `bmrjax.nn.lift.Adapter`."""
+
+    def __init__(self, name: str, network: nnx.Module):
+        self._network = network
+        self._graph, parameters, self._rest = nnx.split(network, nnx.Param, ...)
+        self._flat = dict(nnx.to_flat_state(parameters))
+        self._random = {
+            path: (".".join(map(str, path[:-1])), str(path[-1]))
+            for path, variable in self._flat.items()
+            if check_tensor(name, ".".join(map(str, path)), variable[...])
+        }
+
+    def layers(self) -> dict[str, tuple[str, dict[str, Tensor]]]:
+        """See `Adapter.layers`."""
+        found: dict[str, tuple[str, dict[str, Tensor]]] = {}
+        for path, (layer, part) in self._random.items():
+            owner = self._owner(path[:-1])
+            value = self._flat[path][...]
+            tensor = Tensor(value.shape, _fan_in(owner, part, value.shape), value)
+            found.setdefault(layer, (owner.__name__, {}))[1][part] = tensor
+        return found
+
+    def _owner(self, path: tuple[Any, ...]) -> type:
+        node: Any = self._network
+        for step in path:
+            node = node[step] if isinstance(step, int) or isinstance(node, dict) else getattr(node, step)
+        return type(node)
+
+    def _statistics(self, rest: Any) -> dict[str, Array]:
+        flat = nnx.to_flat_state(nnx.filter_state(rest, nnx.BatchStat))
+        return {".".join(map(str, path)): variable[...] for path, variable in flat}
+
+    def buffers(self) -> dict[str, Array]:
+        """See `Adapter.buffers`."""
+        return self._statistics(self._rest)
+
+    def _parameters(self, values: Values) -> Any:
+        flat = dict(self._flat)
+        for path, (layer, part) in self._random.items():
+            flat[path] = flat[path].replace(values[layer][part])
+        return nnx.from_flat_state(flat)
+
+    def build(self, values: Values) -> nnx.Module:
+        """See `Adapter.build`."""
+        return nnx.merge(self._graph, self._parameters(values), self._rest)
+
+    def apply(
+        self,
+        values: Values,
+        buffers: Mapping[str, Array],
+        args: tuple[Array, ...],
+        *,
+        inference: bool,
+        key: Array | None,
+    ) -> tuple[Any, dict[str, Array]]:
+        """See `Adapter.apply`."""
+        rest = dict(nnx.to_flat_state(self._rest))
+        streams = [path for path, variable in rest.items() if isinstance(variable, nnx.RngKey)]
+        for path in rest:
+            dotted = ".".join(map(str, path))
+            if dotted in buffers:
+                rest[path] = rest[path].replace(buffers[dotted])
+        if key is not None:
+            for path, fresh in zip(streams, jax.random.split(key, max(len(streams), 1)), strict=False):
+                rest[path] = rest[path].replace(fresh)
+        network: Any = nnx.merge(
+            self._graph, self._parameters(values), nnx.from_flat_state(rest)
+        )
+        if inference or key is None:
+            network.eval()
+        else:
+            network.train()
+        outputs = network(*args)
+        return outputs, self._statistics(nnx.split(network, nnx.Param, ...)[2])

@@ -1,0 +1,249 @@
+"""What a run hands back."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jaxtyping import Array, Bool, Float
+
+from bmrjax.distributions import normal_parameters
+from bmrjax.handlers import inference, prune
+from bmrjax.infer.evaluate import Evaluator, Prediction
+from bmrjax.reduction import Normal
+
+
+@dataclass(frozen=True)
+class Point:
+    """A state on the path of a run, which can be restored.
+
+    Attributes:
+        epoch: Epochs done when it was reached.
+        vfe: Its VFE on the training data, in nats for the whole set.
+        kept: Elements kept, of `total`.
+        total: Elements of all reducible sites.
+        metrics: Held-out metrics at this point.
+        params: Constrained parameters and mutable sites, on the host.
+        keep: Masks, on the host.
+    """
+
+    epoch: int
+    vfe: float
+    kept: int
+    total: int
+    metrics: dict[str, float]
+    params: dict[str, Any] = field(repr=False)
+    keep: dict[str, np.ndarray] = field(repr=False)
+
+
+def kept_counts(keep: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many elements the masks keep, and how many there are."""
+    kept = sum(int(np.sum(np.asarray(mask))) for mask in keep.values())
+    return kept, sum(math.prod(mask.shape) for mask in keep.values())
+
+
+def sparsity_per_layer(keep: Mapping[str, Any], layers: Mapping[str, str]) -> dict[str, float]:
+    """Return the removed fraction of each layer."""
+    found: dict[str, list[Any]] = {}
+    for name, mask in keep.items():
+        found.setdefault(layers.get(name, name), []).append(mask)
+    result = {}
+    for layer, masks in found.items():
+        kept, total = kept_counts(dict(enumerate(masks)))  # type: ignore[arg-type]
+        result[layer] = 1.0 - kept / total
+    return result
+
+
+@dataclass
+class Result:
+    """A fitted and pruned program.
+
+    Attributes:
+        params: Constrained parameters of the guide and the model, and mutable sites, by name.
+        keep: Boolean masks, one a reducible site; True stays.
+        layers: Site name to the layer whose statistics it shares.
+        history: One dict an epoch: ``vfe`` (mean over the steps, nats for all data), ``kept``,
+            ``sparsity_per_layer``, ``skipped_steps``, times in seconds, and held-out metrics where
+            they were taken. ``taken_back`` marks the epochs of rounds that were undone.
+        path: States that can be restored with `at`, in the order they were reached.
+        metrics: Held-out metrics of this state, from the final number of samples.
+        timing: ``init_seconds``, ``compile_seconds``, ``seconds`` of the whole run.
+        num_skipped: Steps skipped because their loss or gradient was not finite.
+        vfe: VFE of this state on the training data, nats for all data; None if never measured.
+    """
+
+    params: dict[str, Any]
+    keep: dict[str, Bool[Array, "..."]]
+    layers: dict[str, str]
+    num_data: int
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    path: list[Point] = field(default_factory=list, repr=False)
+    metrics: dict[str, float] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    num_skipped: int = 0
+    loop_mode: str = "fused"
+    num_compilations: int = 0
+    vfe: float | None = None
+    model: Callable | None = field(default=None, repr=False)
+    guide: Callable | None = field(default=None, repr=False)
+
+    @property
+    def num_kept(self) -> int:
+        """Elements kept."""
+        return kept_counts(self.keep)[0]
+
+    @property
+    def num_total(self) -> int:
+        """Elements of all reducible sites."""
+        return kept_counts(self.keep)[1]
+
+    @property
+    def sparsity(self) -> float:
+        """Removed fraction of the reducible elements, in [0, 1]."""
+        return 1.0 - self.num_kept / self.num_total if self.num_total else 0.0
+
+    @property
+    def sparsity_per_layer(self) -> dict[str, float]:
+        """Removed fraction of each layer."""
+        return sparsity_per_layer(self.keep, self.layers)
+
+    @property
+    def vfe_per_datum(self) -> float | None:
+        """`vfe` over the number of data, nats a datum."""
+        return None if self.vfe is None else self.vfe / self.num_data
+
+    def _programs(self) -> tuple[Callable, Callable]:
+        if self.model is None or self.guide is None:
+            raise ValueError(
+                "This result was loaded without its program. Give it: "
+                "bmr.load(directory, model=..., guide=...)."
+            )
+        return self.model, self.guide
+
+    def at(self, index: int) -> "Result":
+        """Return the result at a point of the path.
+
+        Args:
+            index: Position in `path`; negative ones count from the end.
+        """
+        point = self.path[index]
+        return dataclasses.replace(
+            self,
+            params=jax.tree.map(jnp.asarray, point.params),
+            keep={name: jnp.asarray(mask) for name, mask in point.keep.items()},
+            metrics=dict(point.metrics),
+            vfe=point.vfe,
+        )
+
+    def smallest(self, *, vfe_within: float) -> "Result":
+        """Return the sparsest point whose VFE is within a fraction of the best one's.
+
+        Args:
+            vfe_within: 0.05 admits a VFE up to 5 % above the best of the path.
+        """
+        if not self.path:
+            raise ValueError("This result has no path to choose from.")
+        best = min(point.vfe for point in self.path)
+        limit = best + vfe_within * abs(best)
+        good = [i for i, point in enumerate(self.path) if point.vfe <= limit]
+        return self.at(min(good, key=lambda i: self.path[i].kept))
+
+    def predict(self, key: Array, *inputs: Any, num_samples: int = 100, **named: Any) -> Prediction:
+        """Average the program's predictive over posterior samples.
+
+        Args:
+            key: PRNG key.
+            *inputs: The program's arguments without the targets, as in ``model(x)``; give the
+                targets too for their log predictive density.
+            num_samples: Posterior samples.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            Class probabilities or predictive means, one row a datum; see `Prediction`.
+        """
+        data: Any = {k: jnp.asarray(v) for k, v in named.items()} if named else tuple(map(jnp.asarray, inputs))
+        return Evaluator(*self._programs()).predict(
+            self.params, self.keep, data, key, num_samples=num_samples
+        )
+
+    def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
+        """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
+        return Evaluator(*self._programs()).metrics(
+            self.params, self.keep, data, key, num_samples=num_samples
+        )
+
+    def posterior(self) -> dict[str, Normal]:
+        """Return the normal posterior of each reducible site; removed elements are (0, 0)."""
+        _, guide = self._programs()
+        found = {}
+        for name in self.keep:
+            prefix = getattr(guide, "prefix", "auto")
+            loc = self.params.get(f"{name}_{prefix}_loc")
+            scale = self.params.get(f"{name}_{prefix}_scale")
+            if loc is None or scale is None:
+                raise ValueError(
+                    f"posterior() reads AutoNormal parameters, and '{name}' has none; use `sample`."
+                )
+            keep = self.keep[name]
+            found[name] = Normal(jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0))
+        return found
+
+    def sample(self, key: Array, num_samples: int, *inputs: Any) -> dict[str, Array]:
+        """Draw from the pruned posterior.
+
+        Args:
+            key: PRNG key.
+            num_samples: Draws.
+            *inputs: Arguments of the guide, where it needs any.
+
+        Returns:
+            Site name to draws, with a leading axis of `num_samples`; removed elements are zero.
+        """
+        _, guide = self._programs()
+        predictive = numpyro.infer.Predictive(
+            prune(guide, self.keep), params=self.params, num_samples=num_samples
+        )
+        return predictive(key, *inputs)
+
+    def network(self, *inputs: Any) -> dict[str, Any]:
+        """Return the lifted networks with their weights at the posterior mean, by name.
+
+        Args:
+            *inputs: Arguments of the program: one batch.
+        """
+        from bmrjax.infer.posterior import central_values
+
+        model, guide = self._programs()
+        values = central_values(guide, self.params, inputs, {})
+        values = {
+            name: jnp.where(self.keep[name], value, 0) if name in self.keep else value
+            for name, value in values.items()
+        }
+        found: dict[str, Any] = {}
+
+        class collect(numpyro.primitives.Messenger):
+            def process_message(self, msg: dict[str, Any]) -> None:
+                if msg["type"] == "apply_network":
+                    found[msg["network"].name] = msg["network"].module
+
+        fitted = numpyro.handlers.substitute(
+            numpyro.handlers.seed(model, jax.random.key(0)), data={**self.params, **values}
+        )
+        with inference(), collect():
+            fitted(*inputs)
+        return found
+
+    def save(self, directory: str | Path) -> None:
+        """Write parameters, masks, history and path; see `bmrjax.load`.
+
+        Arrays go to safetensors, the rest to JSON; the folder is complete or not there.
+        """
+        from bmrjax.storage import save
+
+        save(self, Path(directory))

@@ -1,0 +1,299 @@
+"""One run of the loop: its state, its epochs, its reductions, its checkpoints."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from tqdm.auto import tqdm
+
+from bmrjax.batches import Batches
+from bmrjax.checkpoint import Checkpointer
+from bmrjax.criteria import Criterion
+from bmrjax.errors import NonFiniteError
+from bmrjax.infer.engine import Data, Engine, EpochInfo, State
+from bmrjax.infer.evaluate import Evaluator
+from bmrjax.infer.posterior import SitePosteriors
+from bmrjax.reduce import jit_reduce
+from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
+from bmrjax.schedules import Action, Report, Schedule
+
+
+@dataclass
+class Reducer:
+    """What a run reduces with."""
+
+    criterion: Criterion
+    schedule: Schedule
+    sites: list[str]
+    layers: dict[str, str]
+    example: Data
+    run: Callable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.run = jit_reduce(self.criterion, self.schedule.order, self.layers)
+
+
+@dataclass
+class Evaluation:
+    """What a run is evaluated on."""
+
+    data: Data
+    samples: int
+    every: int
+
+
+@dataclass
+class Moment:
+    """Everything that a reduction may have to take back."""
+
+    state: State
+    keep: dict[str, Array]
+    criterion_state: Any
+
+
+class Runner:
+    """Run epochs and reductions until the schedule or the number of epochs ends them.
+
+    Everything that decides how the run goes on is in `now`, `snapshot`, `memory`, `epoch`,
+    `removed` and the two records `history` and `path`; a checkpoint holds exactly these.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        evaluator: Evaluator,
+        source: Data | Batches,
+        state: State,
+        *,
+        reducer: Reducer | None,
+        evaluation: Evaluation | None,
+        keep: dict[str, Array],
+        criterion_state: Any,
+        run_key: Array,
+        vfe_key: Array,
+        num_epochs: int,
+        steps: int,
+        max_bad_steps: int,
+        checkpointer: Checkpointer | None,
+        make_result: Callable[["Runner"], Result],
+    ):
+        self.engine, self.evaluator, self.source = engine, evaluator, source
+        self.reducer, self.evaluation = reducer, evaluation
+        self.run_key, self.vfe_key = run_key, vfe_key
+        self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
+        self.checkpointer, self.make_result = checkpointer, make_result
+        self.now = Moment(state, keep, criterion_state)
+        self.snapshot: Moment | None = None
+        self.snapshot_row = 0
+        self.memory = {} if reducer is None else reducer.schedule.init()
+        self.history: list[dict[str, Any]] = []
+        self.path: list[Point] = []
+        self.epoch = 0
+        self.removed: int | None = None
+        self.evaluated_at = 0
+
+    # --- the loop -------------------------------------------------------------------------
+
+    def run(self, *, progress: bool) -> None:
+        """Run to the end."""
+        with tqdm(
+            total=self.num_epochs, initial=self.epoch, disable=not progress, unit="epoch"
+        ) as bar:
+            while self.epoch < self.num_epochs:
+                action, times = self._reduce()
+                if action.stop:
+                    break
+                row = self._train(action, times)
+                self.history.append(row)
+                self._show(bar, row)
+                self._check(row)
+                if self.checkpointer is not None and self.checkpointer.due():
+                    self.save()
+        if self.checkpointer is not None:
+            self.save()
+
+    def _reduce(self) -> tuple[Action, dict[str, float]]:
+        if self.reducer is None:
+            return Action(), {}
+        begin = time.perf_counter()
+        report = Report(
+            epoch=self.epoch,
+            num_epochs=self.num_epochs,
+            losses=[row["vfe"] for row in self.history if not row["taken_back"]],
+            removed=self.removed,
+            measure=self.measure,
+        )
+        action, self.memory = self.reducer.schedule(report, self.memory)
+        if action.vfe is not None:
+            self.add_point(action.vfe)
+        if action.restore:
+            self._restore()
+        measured = time.perf_counter() - begin
+        begin = time.perf_counter()
+        if action.reduce:
+            self._remove(self.reducer, action.fraction)
+        return action, {
+            "measure_seconds": measured,
+            "reduce_seconds": time.perf_counter() - begin,
+        }
+
+    def _remove(self, reducer: Reducer, fraction: float) -> None:
+        now = self.now
+        if reducer.schedule.verifies:
+            # The engine consumes the state it is given, so what may be needed again is copied.
+            self.snapshot = Moment(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
+            self.snapshot_row = len(self.history)
+        found = self.engine.site_posteriors(now.state, reducer.example)
+        found = only(found, reducer.sites)
+        round_ = reducer.run(
+            found.posterior, found.prior, now.criterion_state, now.keep, jnp.float32(fraction)
+        )
+        self.removed = int(round_.removed)
+        state = reducer.criterion.with_keep(round_.decision.state, round_.keep)
+        self.now = Moment(now.state, round_.keep, state)
+
+    def _restore(self) -> None:
+        assert self.snapshot is not None
+        self.now, self.snapshot = self.snapshot, None
+        for row in self.history[self.snapshot_row :]:
+            row["taken_back"] = True
+
+    def _train(self, action: Action, times: dict[str, float]) -> dict[str, Any]:
+        begin, compiled = time.perf_counter(), self.engine.compile_seconds
+        key = jax.random.fold_in(self.run_key, self.epoch)
+        state, info = self._epoch(key, action.rate)
+        self.now = Moment(state, self.now.keep, self.now.criterion_state)
+        losses = np.asarray(info.losses)
+        compiled = self.engine.compile_seconds - compiled
+        self.epoch += 1
+        good = losses[np.isfinite(losses)]
+        row: dict[str, Any] = {
+            "epoch": self.epoch,
+            "vfe": float(np.mean(good, dtype=np.float64)) if good.size else float("nan"),
+            "kept": kept_counts(self.now.keep)[0],
+            "sparsity_per_layer": sparsity_per_layer(
+                self.now.keep, {} if self.reducer is None else self.reducer.layers
+            ),
+            "rate": action.rate,
+            "taken_back": False,
+            "skipped_steps": int(losses.size - good.size),
+            "seconds": time.perf_counter() - begin - compiled,
+            "compile_seconds": compiled,
+            **times,
+        }
+        due = self.evaluation is not None and self.epoch - self.evaluated_at >= self.evaluation.every
+        if due and self.epoch < self.num_epochs:
+            row.update(self.evaluate())
+        return row
+
+    def _epoch(self, key: Array, rate: float) -> tuple[State, EpochInfo]:
+        state, keep = self.now.state, self.now.keep
+        if isinstance(self.source, Batches):
+            batches = self.source.epoch(self.epoch, self.steps)
+            return self.engine.epoch_from(
+                state, keep, batches, key, num_steps=self.steps, rate=rate
+            )
+        return self.engine.epoch(state, keep, self.source, key, num_steps=self.steps, rate=rate)
+
+    def _show(self, bar: Any, row: dict[str, Any]) -> None:
+        kept, total = kept_counts(self.now.keep)
+        shown = {"VFE/datum": f"{row['vfe'] / self.engine.num_data:.4f}"}
+        if self.reducer is not None:
+            shown["sparsity"] = f"{1 - kept / max(total, 1):.3f}"
+        if row["skipped_steps"]:
+            shown["skipped"] = str(row["skipped_steps"])
+        bar.set_postfix(shown, refresh=False)
+        bar.update()
+
+    def _check(self, row: dict[str, Any]) -> None:
+        worst = int(self.now.state.worst_in_row)
+        if worst > self.max_bad_steps:
+            if self.checkpointer is not None:
+                self.save()
+            raise NonFiniteError(worst, row["epoch"], self.make_result(self))
+
+    # --- looking --------------------------------------------------------------------------
+
+    def measure(self) -> float:
+        """Measure the VFE of the current state, nats for all data."""
+        assert not isinstance(self.source, Batches)
+        return self.engine.vfe(self.now.state, self.now.keep, self.source, self.vfe_key)
+
+    def params(self) -> dict[str, Any]:
+        """Return the constrained parameters and mutable sites of the current state."""
+        return self.engine.constrain(self.now.state)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return held-out metrics of the current state."""
+        if self.evaluation is None:
+            return {}
+        begin = time.perf_counter()
+        self.evaluated_at = self.epoch
+        key = jax.random.fold_in(self.vfe_key, self.epoch)
+        found = self.evaluator.metrics(
+            self.params(),
+            self.now.keep,
+            self.evaluation.data,
+            key,
+            num_samples=self.evaluation.samples,
+        )
+        return {**found, "eval_seconds": time.perf_counter() - begin}
+
+    def add_point(self, vfe: float) -> None:
+        """Put the current state on the path."""
+        kept, total = kept_counts(self.now.keep)
+        metrics = {k: v for k, v in self.evaluate().items() if k != "eval_seconds"}
+        params = jax.tree.map(np.asarray, self.params())
+        keep = {name: np.asarray(mask) for name, mask in self.now.keep.items()}
+        self.path.append(Point(self.epoch, vfe, kept, total, metrics, params, keep))
+        if self.checkpointer is not None:
+            self.checkpointer.save_point(len(self.path) - 1, self.path[-1])
+
+    # --- checkpoints ----------------------------------------------------------------------
+
+    def _arrays(self) -> Any:
+        snapshot = self.now if self.snapshot is None else self.snapshot
+        return [(m.state, m.keep, m.criterion_state) for m in (self.now, snapshot)]
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        assert self.checkpointer is not None
+        document = {
+            "epoch": self.epoch,
+            "removed": self.removed,
+            "memory": self.memory,
+            "history": self.history,
+            "evaluated_at": self.evaluated_at,
+            "has_snapshot": self.snapshot is not None,
+            "snapshot_row": self.snapshot_row,
+            "path": [
+                {k: getattr(p, k) for k in ("epoch", "vfe", "kept", "total", "metrics")}
+                for p in self.path
+            ],
+        }
+        self.checkpointer.save(self.epoch, self._arrays(), document)
+
+    def restore(self) -> None:
+        """Go on from the last checkpoint, if there is one."""
+        assert self.checkpointer is not None
+        document = self.checkpointer.document()
+        if document is None:
+            return
+        now, snapshot = self.checkpointer.arrays(self._arrays())
+        self.now = Moment(*now)
+        self.snapshot = Moment(*snapshot) if document["has_snapshot"] else None
+        for name in ("epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row"):
+            setattr(self, name, document[name])
+        self.path = [self.checkpointer.load_point(i, p) for i, p in enumerate(document["path"])]
+
+
+def only(found: SitePosteriors, sites: list[str]) -> SitePosteriors:
+    """Return the posteriors of `sites`."""
+    return SitePosteriors(
+        *({name: values[name] for name in sites} for values in found)  # type: ignore[misc]
+    )

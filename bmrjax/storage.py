@@ -1,0 +1,148 @@
+"""Saving and loading results: safetensors for arrays, JSON for the rest."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from bmrjax.result import Point, Result
+
+FORMAT = 1
+_PLAIN = ("layers", "num_data", "history", "metrics", "timing", "num_skipped", "loop_mode",
+          "num_compilations", "vfe")
+
+
+def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
+    """Put the arrays of nested dicts into `into`; return the same nesting of their names."""
+    if isinstance(tree, dict):
+        return {k: flatten_arrays(f"{prefix}/{k}", v, into) for k, v in tree.items()}
+    into[prefix] = np.ascontiguousarray(np.asarray(tree))
+    return {"array": prefix, "shape": list(into[prefix].shape), "dtype": str(into[prefix].dtype)}
+
+
+def _unflatten(spec: Any, arrays: dict[str, np.ndarray], where: Path) -> Any:
+    if "array" not in spec or not isinstance(spec["array"], str):
+        return {k: _unflatten(v, arrays, where) for k, v in spec.items()}
+    name = spec["array"]
+    if name not in arrays:
+        raise ValueError(f"{where}: the array '{name}' is missing. The folder is damaged; save again.")
+    array = arrays[name]
+    if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
+        raise ValueError(
+            f"{where}: the array '{name}' is {array.dtype}{array.shape}, expected "
+            f"{spec['dtype']}{tuple(spec['shape'])}. The files do not belong together."
+        )
+    return array
+
+
+def save(result: Result, directory: Path) -> None:
+    """Write `result` to `directory`, atomically: a new folder takes the old one's place."""
+    arrays: dict[str, np.ndarray] = {}
+    document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in _PLAIN}}
+    document["params"] = flatten_arrays("params", result.params, arrays)
+    document["keep"] = flatten_arrays("keep", result.keep, arrays)
+    document["path"] = [
+        {
+            "epoch": point.epoch,
+            "vfe": point.vfe,
+            "kept": point.kept,
+            "total": point.total,
+            "metrics": point.metrics,
+            "params": flatten_arrays(f"path/{i}/params", point.params, arrays),
+            "keep": flatten_arrays(f"path/{i}/keep", point.keep, arrays),
+        }
+        for i, point in enumerate(result.path)
+    ]
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if directory.exists() and not (directory / "result.json").exists() and any(directory.iterdir()):
+        raise ValueError(f"{directory} exists and holds no saved result; give another folder.")
+    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        save_file(arrays, staging / "arrays.safetensors")
+        (staging / "result.json").write_text(json.dumps(document, indent=1, allow_nan=True))
+        old = staging.with_name(staging.name + ".old")
+        if directory.exists():
+            os.replace(directory, old)
+        os.replace(staging, directory)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def load(
+    directory: str | Path, *, model: Callable | None = None, guide: Callable | None = None
+) -> Result:
+    """Read a saved result.
+
+    Args:
+        directory: Folder that `Result.save` wrote.
+        model: The program, for predictions; programs are code and are not saved.
+        guide: Its guide. With a model and no guide, the default AutoNormal guide.
+
+    Raises:
+        FileNotFoundError: If the folder holds no saved result.
+        ValueError: If a file is cut short, damaged, of an unknown format, or arrays are missing or
+            of another shape; nothing is half loaded.
+    """
+    directory = Path(directory)
+    document_path, arrays_path = directory / "result.json", directory / "arrays.safetensors"
+    for path in (document_path, arrays_path):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is not there; {directory} holds no saved result.")
+    try:
+        document = json.loads(document_path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{document_path} is damaged or cut short ({error}).") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else None
+        raise ValueError(
+            f"{document_path} has format {found!r}; this version of bmrjax reads format {FORMAT}."
+        )
+    try:
+        arrays = load_file(arrays_path)
+    except (SafetensorError, ValueError, OSError) as error:
+        raise ValueError(f"{arrays_path} is damaged or cut short ({error}).") from None
+    try:
+        params = _unflatten(document["params"], arrays, arrays_path)
+        keep = _unflatten(document["keep"], arrays, arrays_path)
+        path = [
+            Point(
+                epoch=point["epoch"],
+                vfe=point["vfe"],
+                kept=point["kept"],
+                total=point["total"],
+                metrics=point["metrics"],
+                params=_unflatten(point["params"], arrays, arrays_path),
+                keep=_unflatten(point["keep"], arrays, arrays_path),
+            )
+            for point in document["path"]
+        ]
+        plain = {name: document[name] for name in _PLAIN}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
+    if model is not None and guide is None:
+        from bmrjax.sparsify import default_guide
+
+        guide = default_guide(model)
+    return Result(
+        params=_to_device(params),
+        keep={name: jnp.asarray(mask) for name, mask in keep.items()},
+        path=path,
+        model=model,
+        guide=guide,
+        **plain,
+    )
+
+
+def _to_device(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {k: _to_device(v) for k, v in tree.items()}
+    return jnp.asarray(tree)

@@ -1,5 +1,6 @@
 """What the engine trains on: arrays, or an iterator for data that do not fit."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -41,8 +42,9 @@ def check_data(data: Any, name: str) -> Data:
             count = int(bad.sum())
             if count:
                 raise ValueError(
-                    f"{name}[{part!r}] has NaN or infinite values in {count} of {array.shape[0]} rows, "
-                    f"first in row {int(jnp.argmax(bad))}. Drop or impute them first."
+                    f"{name}[{part!r}] has NaN or infinite values in {count} of "
+                    f"{array.shape[0]} rows, first in row {int(jnp.argmax(bad))}. "
+                    "Drop or impute them first."
                 )
         lengths[part], arrays[part] = array.shape[0], array
     if len(set(lengths.values())) > 1:
@@ -57,7 +59,9 @@ class Batches:
 
     Args:
         source: A callable from the epoch's number to an iterable of batches, which makes runs
-            repeatable and resumable; or an iterable, which is started again where it ends.
+            repeatable and resumable; or an iterable, which the epochs read on from where the last
+            one stopped, and which is started again where it ends. A resumed run reads past the
+            batches that were used, so it repeats only what the iterable itself repeats.
             A batch is a tuple or a dict of arrays, all of one size.
         num_data: Number of data in the whole set: it scales the likelihood.
 
@@ -73,9 +77,7 @@ class Batches:
         (8, 2)
     """
 
-    def __init__(
-        self, source: Callable[[int], Iterable[Data]] | Iterable[Data], *, num_data: int
-    ):
+    def __init__(self, source: Callable[[int], Iterable[Data]] | Iterable[Data], *, num_data: int):
         if num_data < 1:
             raise ValueError(f"Batches: num_data must be at least 1, got {num_data}.")
         if not callable(source) and not isinstance(source, Iterable):
@@ -89,26 +91,39 @@ class Batches:
             )
         self.num_data = num_data
         self._source = source
+        self._stream: Iterator[Data] | None = None
+        self._given = 0
 
-    def _start(self, epoch: int) -> Iterator[Data]:
-        return iter(self._source(epoch) if callable(self._source) else self._source)
+    def _endless(self, epoch: int) -> Iterator[Data]:
+        while True:
+            batch = None
+            for batch in self._source(epoch) if callable(self._source) else self._source:
+                yield batch
+            if batch is None:
+                raise ValueError("Batches: the source gave no batch.")
 
     def example(self) -> Data:
         """Return the first batch, as arrays."""
-        first = next(self._start(0), None)
-        if first is None:
-            raise ValueError("Batches: the source gave no batch.")
-        return check_data(first, "batch")
+        return check_data(next(self._endless(0)), "batch")
 
     def epoch(self, epoch: int, steps: int) -> Iterator[Data]:
-        """Yield the `steps` batches of an epoch, starting the source again where it ends."""
-        given = 0
-        while given < steps:
-            before = given
-            for batch in self._start(epoch):
-                if given == steps:
-                    return
-                given += 1
-                yield batch
-            if given == before:
-                raise ValueError("Batches: the source gave no batch.")
+        """Yield the `steps` batches of an epoch, starting the source again where it ends.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            steps: Steps of each epoch of the run.
+        """
+        if callable(self._source):
+            yield from itertools.islice(self._endless(epoch), steps)
+            return
+        if self._stream is None or self._given != epoch * steps:
+            self._given = epoch * steps
+            self._stream = itertools.islice(self._endless(0), self._given, None)
+        for _ in range(steps):
+            try:
+                batch = next(self._stream)
+            except BaseException:
+                self._stream = None  # A generator that raised is spent.
+                raise
+            self._given += 1
+            yield batch

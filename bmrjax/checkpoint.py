@@ -1,5 +1,6 @@
 """Checkpoints of a run in progress."""
 
+import itertools
 import os
 import time
 from pathlib import Path
@@ -11,7 +12,20 @@ import orbax.checkpoint as ocp
 from safetensors.numpy import load_file, save_file
 
 from bmrjax.result import Point
-from bmrjax.storage import flatten_arrays
+from bmrjax.storage import flatten_arrays, unflatten_arrays
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _describe(tree: Any) -> list[list[Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [[jax.tree_util.keystr(path), list(x.shape), str(x.dtype)] for path, x in leaves]
 
 
 class Checkpointer:
@@ -28,33 +42,37 @@ class Checkpointer:
         self._last = time.monotonic()
         options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
         self._manager = ocp.CheckpointManager(self._path, options=options)
+        # Checkpoints are numbered by themselves: a run that a schedule stops writes two an epoch.
+        latest = self._manager.latest_step()
+        self._next = 0 if latest is None else latest + 1
 
     def require_empty(self) -> None:
         """Refuse to mix a new run with an old one's checkpoints."""
         if self._manager.latest_step() is not None:
             raise ValueError(
-                f"{self._path} holds the checkpoints of an earlier run. Give resume=True to go on with "
-                "it, or another directory."
+                f"{self._path} holds the checkpoints of an earlier run. Give resume=True to go on "
+                "with it, or another directory."
             )
 
     def due(self) -> bool:
         """Say whether enough time has passed since the last checkpoint."""
         return time.monotonic() - self._last >= self._interval
 
-    def save(self, step: int, arrays: Any, document: Any) -> None:
+    def save(self, arrays: Any, document: dict[str, Any]) -> None:
         """Write a checkpoint.
 
         Args:
-            step: Number of epochs done.
-            arrays: A pytree of arrays.
+            arrays: A pytree of arrays and PRNG keys.
             document: JSON values.
         """
         leaves = jax.tree.leaves(arrays)
-        tree = {f"{i:06d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        tree = {f"{i:06d}": np.asarray(_key_data(leaf)) for i, leaf in enumerate(leaves)}
         items = ocp.args.Composite(
-            arrays=ocp.args.StandardSave(tree), document=ocp.args.JsonSave(document)
+            arrays=ocp.args.StandardSave(tree),
+            document=ocp.args.JsonSave({**document, "arrays": _describe(arrays)}),
         )
-        self._manager.save(step, args=items, force=True)
+        self._manager.save(self._next, args=items, force=True)
+        self._next += 1
         self._last = time.monotonic()
 
     def document(self) -> Any:
@@ -74,28 +92,26 @@ class Checkpointer:
         Raises:
             ValueError: If the checkpoint is of another program.
         """
-        step = self._manager.latest_step()
-        leaves, structure = jax.tree.flatten(like)
-        target = {
-            f"{i:06d}": jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for i, leaf in enumerate(leaves)
-        }
-        items = ocp.args.Composite(arrays=ocp.args.StandardRestore(target))
-        try:
-            tree = self._manager.restore(step, args=items)["arrays"]
-        except (ValueError, KeyError) as error:
+        saved, expected = self.document()["arrays"], _describe(like)
+        if saved != expected:
+            pairs = itertools.zip_longest(saved, expected)
+            found, wanted = next((a, b) for a, b in pairs if a != b)
             raise ValueError(
-                f"{self._path} is of another program, guide, optimiser or criterion: {error}"
-            ) from None
-        found = [tree[name] for name in sorted(tree)]
-        wrong = [
-            i for i, (a, b) in enumerate(zip(found, leaves, strict=True)) if a.shape != b.shape
-        ]
-        if wrong:
-            raise ValueError(
-                f"{self._path} is of another program: array {wrong[0]} has shape "
-                f"{found[wrong[0]].shape}, expected {leaves[wrong[0]].shape}."
+                f"{self._path} is of another program, guide, optimiser or criterion: it holds "
+                f"{found or 'nothing'} where this run has {wanted or 'nothing'}. Resume with the "
+                "arguments that the run started with, or give another directory."
             )
-        return jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in found])
+        leaves, structure = jax.tree.flatten(like)
+        data = jax.eval_shape(lambda: [_key_data(leaf) for leaf in leaves])
+        target = {f"{i:06d}": shape for i, shape in enumerate(data)}
+        items = ocp.args.Composite(arrays=ocp.args.StandardRestore(target))
+        tree = self._manager.restore(self._manager.latest_step(), args=items)["arrays"]
+        restored = [jax.numpy.asarray(tree[f"{i:06d}"]) for i in range(len(leaves))]
+        for i, leaf in enumerate(leaves):
+            if _is_key(leaf):
+                impl = jax.random.key_impl(leaf)
+                restored[i] = jax.random.wrap_key_data(restored[i], impl=impl)
+        return jax.tree.unflatten(structure, restored)
 
     def save_point(self, index: int, point: Point) -> None:
         """Write the arrays of a point of the path, once, atomically."""
@@ -107,16 +123,16 @@ class Checkpointer:
         save_file(arrays, staged)
         os.replace(staged, folder / f"{index:04d}.safetensors")
 
-    def load_point(self, index: int, document: dict[str, Any]) -> Point:
-        """Read a point back; `document` holds its numbers."""
-        arrays = load_file(self._path.parent / "points" / f"{index:04d}.safetensors")
-        tree: dict[str, Any] = {}
-        for name, array in arrays.items():
-            *parents, leaf = name.split("/")[1:]
-            node = tree
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[leaf] = array
+    def load_point(self, index: int, document: dict[str, Any], like: Any) -> Point:
+        """Read a point back.
+
+        Args:
+            index: Its position on the path.
+            document: Its numbers.
+            like: Nested dicts ``{"params": ..., "keep": ...}`` of arrays, shaped as the point's.
+        """
+        path = self._path.parent / "points" / f"{index:04d}.safetensors"
+        tree = unflatten_arrays(flatten_arrays("", like, {}), load_file(path), path)
         return Point(**document, params=tree["params"], keep=tree["keep"])
 
     def close(self) -> None:

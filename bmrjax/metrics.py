@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int
 
 def accuracy(probs: Float[Array, "data classes"], labels: Int[Array, " data"]) -> Float[Array, ""]:
     """Return the fraction of data whose most probable class is the label."""
+    _check_labels(probs, labels)
     return jnp.mean(jnp.argmax(probs, -1) == labels)
 
 
@@ -34,6 +35,7 @@ def expected_calibration_error(
     References:
         Guo, Pleiss, Sun and Weinberger (2017), On calibration of modern neural networks.
     """
+    _check_labels(probs, labels)
     confidence = jnp.max(probs, -1)
     correct = (jnp.argmax(probs, -1) == labels).astype(confidence.dtype)
     index = jnp.clip((confidence * num_bins).astype(jnp.int32), 0, num_bins - 1)
@@ -50,4 +52,17 @@ def root_mean_squared_error(
     prediction: Float[Array, "data ..."], target: Float[Array, "data ..."]
 ) -> Float[Array, ""]:
     """Return the root mean squared error, in the unit of the target."""
-    return jnp.sqrt(jnp.mean(jnp.square(prediction - target.reshape(prediction.shape))))
+    if prediction.shape != target.shape:
+        raise ValueError(
+            f"root_mean_squared_error: the prediction has shape {prediction.shape}, the target "
+            f"{target.shape}; give one prediction a target."
+        )
+    return jnp.sqrt(jnp.mean(jnp.square(prediction - target)))
+
+
+def _check_labels(probs: Array, labels: Array) -> None:
+    if probs.ndim < 1 or labels.shape != probs.shape[:-1]:
+        raise ValueError(
+            f"The probabilities have shape {probs.shape} and the labels {labels.shape}; give one "
+            "row of class probabilities a label."
+        )

@@ -56,7 +56,9 @@ class Prior(abc.ABC):
             The array; inside a NumPyro program.
         """
         tensor = Tensor(shape=tuple(shape), fan_in=shape[-1] if shape else 1)
-        return self.layer(Layer(name=name, tensors={"value": tensor}, sites={"value": name}))["value"]
+        return self.layer(Layer(name=name, tensors={"value": tensor}, sites={"value": name}))[
+            "value"
+        ]
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
-from bmrjax.distributions import normal_parameters
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.evaluate import Evaluator, Prediction
+from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.reduction import Normal
 
 
@@ -58,6 +58,13 @@ def sparsity_per_layer(keep: Mapping[str, Any], layers: Mapping[str, str]) -> di
         kept, total = kept_counts(dict(enumerate(masks)))  # type: ignore[arg-type]
         result[layer] = 1.0 - kept / total
     return result
+
+
+def best(path: list[Point]) -> int:
+    """Return the position of the point with the lowest VFE; one that is not finite comes last."""
+    return min(
+        range(len(path)), key=lambda i: path[i].vfe if math.isfinite(path[i].vfe) else math.inf
+    )
 
 
 @dataclass
@@ -149,8 +156,8 @@ class Result:
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")
-        best = min(point.vfe for point in self.path)
-        limit = best + vfe_within * abs(best)
+        lowest = self.path[best(self.path)].vfe
+        limit = lowest + vfe_within * abs(lowest)
         good = [i for i, point in enumerate(self.path) if point.vfe <= limit]
         return self.at(min(good, key=lambda i: self.path[i].kept))
 
@@ -167,7 +174,11 @@ class Result:
         Returns:
             Class probabilities or predictive means, one row a datum; see `Prediction`.
         """
-        data: Any = {k: jnp.asarray(v) for k, v in named.items()} if named else tuple(map(jnp.asarray, inputs))
+        data: Any = (
+            {k: jnp.asarray(v) for k, v in named.items()}
+            if named
+            else tuple(map(jnp.asarray, inputs))
+        )
         return Evaluator(*self._programs()).predict(
             self.params, self.keep, data, key, num_samples=num_samples
         )
@@ -177,6 +188,22 @@ class Result:
         return Evaluator(*self._programs()).metrics(
             self.params, self.keep, data, key, num_samples=num_samples
         )
+
+    def free_energy(
+        self, key: Array, data: Any, *, batch_size: int = 128, loss: Any = None
+    ) -> float:
+        """Measure the VFE of this state on `data`, in nats for all of them.
+
+        Args:
+            key: PRNG key.
+            data: What the program was fitted on, or other data of the same form.
+            batch_size: Data at a time; each batch has a posterior sample of its own.
+            loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
+        """
+        model, guide = self._programs()
+        loss = numpyro.infer.TraceMeanField_ELBO() if loss is None else loss
+        measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size)
+        return measure(self.params, self.keep, jax.tree.map(jnp.asarray, data), key)
 
     def posterior(self) -> dict[str, Normal]:
         """Return the normal posterior of each reducible site; removed elements are (0, 0)."""

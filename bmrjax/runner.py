@@ -22,6 +22,10 @@ from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
 from bmrjax.schedules import Action, Report, Schedule
 
+_PLAIN = (
+    "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "stopped",
+)  # fmt: skip
+
 
 @dataclass
 class Reducer:
@@ -96,6 +100,7 @@ class Runner:
         self.epoch = 0
         self.removed: int | None = None
         self.evaluated_at = 0
+        self.stopped = False
 
     # --- the loop -------------------------------------------------------------------------
 
@@ -104,9 +109,10 @@ class Runner:
         with tqdm(
             total=self.num_epochs, initial=self.epoch, disable=not progress, unit="epoch"
         ) as bar:
-            while self.epoch < self.num_epochs:
+            while self.epoch < self.num_epochs and not self.stopped:
                 action, times = self._reduce()
                 if action.stop:
+                    self.stopped = True
                     break
                 row = self._train(action, times)
                 self.history.append(row)
@@ -186,7 +192,8 @@ class Runner:
             "compile_seconds": compiled,
             **times,
         }
-        due = self.evaluation is not None and self.epoch - self.evaluated_at >= self.evaluation.every
+        evaluation = self.evaluation
+        due = evaluation is not None and self.epoch - self.evaluated_at >= evaluation.every
         if due and self.epoch < self.num_epochs:
             row.update(self.evaluate())
         return row
@@ -260,23 +267,33 @@ class Runner:
         snapshot = self.now if self.snapshot is None else self.snapshot
         return [(m.state, m.keep, m.criterion_state) for m in (self.now, snapshot)]
 
+    def _settings(self) -> dict[str, Any]:
+        key = self.run_key
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            key = jax.random.key_data(key)
+        reducer = self.reducer
+        return {
+            "num_data": self.engine.num_data,
+            "batch_size": self.engine.batch_size,
+            "steps_per_epoch": self.steps,
+            "criterion": None if reducer is None else type(reducer.criterion).__name__,
+            "schedule": None if reducer is None else type(reducer.schedule).__name__,
+            "key (after the first split)": np.asarray(key).tolist(),
+        }
+
     def save(self) -> None:
         """Write a checkpoint."""
         assert self.checkpointer is not None
         document = {
-            "epoch": self.epoch,
-            "removed": self.removed,
-            "memory": self.memory,
-            "history": self.history,
-            "evaluated_at": self.evaluated_at,
+            **{name: getattr(self, name) for name in _PLAIN},
             "has_snapshot": self.snapshot is not None,
-            "snapshot_row": self.snapshot_row,
+            "settings": self._settings(),
             "path": [
                 {k: getattr(p, k) for k in ("epoch", "vfe", "kept", "total", "metrics")}
                 for p in self.path
             ],
         }
-        self.checkpointer.save(self.epoch, self._arrays(), document)
+        self.checkpointer.save(self._arrays(), document)
 
     def restore(self) -> None:
         """Go on from the last checkpoint, if there is one."""
@@ -284,12 +301,22 @@ class Runner:
         document = self.checkpointer.document()
         if document is None:
             return
+        for name, value in self._settings().items():
+            if document["settings"][name] != value:
+                raise ValueError(
+                    f"sparsify: the run in the directory had {name} {document['settings'][name]}, "
+                    f"this one has {value}. Resume with the same arguments, or give another "
+                    "directory."
+                )
         now, snapshot = self.checkpointer.arrays(self._arrays())
         self.now = Moment(*now)
         self.snapshot = Moment(*snapshot) if document["has_snapshot"] else None
-        for name in ("epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row"):
+        for name in _PLAIN:
             setattr(self, name, document[name])
-        self.path = [self.checkpointer.load_point(i, p) for i, p in enumerate(document["path"])]
+        like = {"params": self.params(), "keep": self.now.keep}
+        self.path = [
+            self.checkpointer.load_point(i, p, like) for i, p in enumerate(document["path"])
+        ]
 
 
 def only(found: SitePosteriors, sites: list[str]) -> SitePosteriors:

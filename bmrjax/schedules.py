@@ -6,6 +6,7 @@ is traced.
 """
 
 import abc
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,7 +35,10 @@ def smallest_snr_first(posterior: Sites, decision: Decision) -> Mapping[str, Arr
 
 
 def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by |loc|: what the removal moves in the function, to first order."""
+    """Score by |loc| in units of the site: what a removal moves in the function.
+
+    Under `priors.Flat` the site holds the standardised weight, so layers compare.
+    """
     del decision
     return {name: jnp.abs(q.loc) for name, q in posterior.items()}
 
@@ -42,8 +46,8 @@ def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[st
 def largest_delta_f_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
     """Score by the evidence that a removal is predicted to gain.
 
-    This takes precisely known small weights first, which act together; `smallest_snr_first` ends
-    better.
+    This takes precisely known small weights first, which act together; the other orders end
+    sparser.
     """
     del posterior
     return {name: jnp.exp(-jnp.maximum(df, -80.0) / 16.0) for name, df in decision.delta_f.items()}
@@ -234,67 +238,74 @@ class Verified(Schedule):
     halved. When the cap is spent, reducing is over.
 
     Args:
-        wait: Epochs before the first round.
-        refit: Epochs of re-fitting before a round is judged.
+        wait: Epochs before the first round; a fifth of the run by default, 20 at most.
+        refit: Epochs of re-fitting before a round is judged; a sixteenth of the run by default,
+            4 at most.
         fraction: First cap, as a fraction of what is kept.
         min_fraction: Reducing is over when the cap falls below this.
-        tolerance: A round may raise the VFE by this fraction of its size and still be kept.
-        cooldown: Last epochs without reductions, over which the learning rate falls to zero. With
-            none, the run stops as soon as the cap is spent.
+        cooldown: Last epochs without reductions, over which the learning rate falls to zero; a
+            fifth of the run by default, 20 at most. With 0, the run stops when the cap is spent.
         order: Who goes first under the cap.
     """
 
-    wait: int = 20
-    refit: int = 4
+    wait: int | None = None
+    refit: int | None = None
     fraction: float = 0.5
     min_fraction: float = 0.01
-    tolerance: float = 0.0
-    cooldown: int = 0
-    order: Order = smallest_snr_first
+    cooldown: int | None = None
+    order: Order = smallest_magnitude_first
     verifies = True
 
     def __post_init__(self) -> None:
-        _check(self, wait=0, refit=1, cooldown=0)
+        for name, least in (("wait", 0), ("refit", 1), ("cooldown", 0)):
+            if getattr(self, name) is not None:
+                _check(self, **{name: least})
         _check_fraction(self, "fraction")
         _check_fraction(self, "min_fraction")
 
+    def lengths(self, num_epochs: int) -> tuple[int, int, int]:
+        """Return (wait, refit, cooldown) in epochs, for a run of `num_epochs`."""
+        share = min(20, math.ceil(num_epochs / 5))
+        refit = min(4, max(1, round(num_epochs / 16)))
+        return (
+            share if self.wait is None else self.wait,
+            refit if self.refit is None else self.refit,
+            share if self.cooldown is None else self.cooldown,
+        )
+
     def init(self) -> Memory:
         """See `Schedule`."""
-        return {"fraction": self.fraction, "reference": None, "left": self.wait, "over": False}
+        return {"fraction": self.fraction, "reference": None, "since": 0, "over": False}
 
     def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
         """See `Schedule`."""
+        wait, refit, cooldown = self.lengths(report.num_epochs)
         memory = dict(memory)
-        rate = _linear_decay(report, self.cooldown)
-        cooling = report.num_epochs - report.epoch <= self.cooldown
+        rate = _linear_decay(report, cooldown)
+        cooling = report.num_epochs - report.epoch <= cooldown
         pending = memory["reference"] is not None
+
+        def finish(*, restore: bool, vfe: float | None = None) -> tuple[Action, Memory]:
+            memory["over"] = True
+            return Action(restore=restore, rate=rate, stop=not cooldown, vfe=vfe), memory
+
         if memory["over"]:
             return Action(rate=rate), memory
         if pending and report.removed == 0:
-            # Nothing is left to remove: what the criterion still includes, stays.
-            return self._finish(memory, report, restore=False)
-        if memory["left"] > 0 and not (pending and cooling):
-            memory["left"] -= 1
+            # Nothing was left to remove: what the criterion still includes, stays.
+            return finish(restore=False)
+        due = memory["since"] >= (refit if pending else wait)
+        if not due and not cooling:
+            memory["since"] += 1
             return Action(rate=rate), memory
         vfe = report.measure()
-        if not pending:
-            memory["reference"] = vfe
-        elif vfe <= memory["reference"] + self.tolerance * abs(memory["reference"]):
-            memory["reference"] = vfe
-        else:
+        if pending and not vfe <= memory["reference"]:
             memory["fraction"] /= 2
             if cooling or memory["fraction"] < self.min_fraction:
-                return self._finish(memory, report, restore=True)
-            memory["left"] = self.refit - 1
+                return finish(restore=True)
+            memory["since"] = 1
             return Action(restore=True, reduce=True, fraction=memory["fraction"]), memory
         if cooling:
-            return self._finish(memory, report, restore=False, vfe=vfe)
-        memory["left"] = self.refit - 1
+            return finish(restore=False, vfe=vfe)
+        memory.update(reference=vfe, since=1)
         return Action(reduce=True, fraction=memory["fraction"], vfe=vfe), memory
-
-    def _finish(
-        self, memory: Memory, report: Report, *, restore: bool, vfe: float | None = None
-    ) -> tuple[Action, Memory]:
-        memory["over"] = True
-        rate = _linear_decay(report, self.cooldown)
-        return Action(restore=restore, rate=rate, stop=not self.cooldown, vfe=vfe), memory

@@ -21,7 +21,7 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.init import init_to_network
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.posterior import SitePosteriors
-from bmrjax.result import Result
+from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner, only
 from bmrjax.schedules import Schedule, Verified
 
@@ -120,8 +120,10 @@ def sparsify(
     """
     begin = time.perf_counter()
     source: Data | Batches = data if isinstance(data, Batches) else check_data(data, "data")
-    held_out = None if held_out is None else check_data(held_out, "held_out")
     num_data, size, example = _sizes(source, batch_size)
+    if held_out is not None:
+        held_out = check_data(held_out, "held_out")
+        _check_alike(held_out, example)
     steps = max(num_data // size, 1) if steps_per_epoch is None else steps_per_epoch
     for name, value in (("num_epochs", num_epochs), ("steps_per_epoch", steps)):
         if value < 1:
@@ -135,7 +137,7 @@ def sparsify(
     init_key, run_key, vfe_key, final_key = jax.random.split(key, 4)
     if size < num_data:
         check_local_latents(model, example, init_key)
-    checkpointer = _checkpointer(directory, checkpoint_interval, resume)
+    checkpointer = _checkpointer(directory, checkpoint_interval, resume=resume)
 
     guide = default_guide(model) if guide is None else guide
     engine = Engine(
@@ -207,22 +209,23 @@ def sparsify(
         checkpointer=checkpointer,
         make_result=make_result,
     )
-    if resume:
-        runner.restore()
-    runner.run(progress=progress)
+    try:
+        if resume:
+            runner.restore()
+        runner.run(progress=progress)
+    finally:
+        if checkpointer is not None:
+            checkpointer.close()
     if not isinstance(source, Batches):
         runner.add_point(runner.measure())
     result = make_result(runner)
     if result.path:
         verified = reducer is not None and schedule.verifies
-        index = min(range(len(result.path)), key=lambda i: result.path[i].vfe) if verified else -1
-        result = result.at(index)
+        result = result.at(best(result.path) if verified else -1)
     if held_out is not None:
         result.metrics = evaluator.metrics(
             result.params, result.keep, held_out, final_key, num_samples=final_samples
         )
-    if checkpointer is not None:
-        checkpointer.close()
     return result
 
 
@@ -237,8 +240,19 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
     return num_data, size, jax.tree.map(lambda a: a[:size], source)
 
 
+def _check_alike(held_out: Data, example: Data) -> None:
+    def describe(data: Data) -> Any:
+        return jax.tree.map(lambda a: f"(rows, {', '.join(map(str, a.shape[1:]))})", data)
+
+    if describe(held_out) != describe(example):
+        raise ValueError(
+            f"sparsify: held_out must look like the data: it has {describe(held_out)}, the data have "
+            f"{describe(example)}."
+        )
+
+
 def _checkpointer(
-    directory: str | Path | None, interval: float, resume: bool
+    directory: str | Path | None, interval: float, *, resume: bool
 ) -> Checkpointer | None:
     if directory is None:
         if resume:

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,18 @@ from safetensors.numpy import load_file, save_file
 from bmrjax.result import Point, Result
 
 FORMAT = 1
-_PLAIN = ("layers", "num_data", "history", "metrics", "timing", "num_skipped", "loop_mode",
-          "num_compilations", "vfe")
+_FILES = ("result.json", "arrays.safetensors")
+_PLAIN = (
+    "layers",
+    "num_data",
+    "history",
+    "metrics",
+    "timing",
+    "num_skipped",
+    "loop_mode",
+    "num_compilations",
+    "vfe",
+)
 
 
 def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
@@ -28,12 +38,15 @@ def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
     return {"array": prefix, "shape": list(into[prefix].shape), "dtype": str(into[prefix].dtype)}
 
 
-def _unflatten(spec: Any, arrays: dict[str, np.ndarray], where: Path) -> Any:
+def unflatten_arrays(spec: Any, arrays: dict[str, np.ndarray], where: Path) -> Any:
+    """Undo `flatten_arrays`: `spec` is what it returned; `where` names the file in errors."""
     if "array" not in spec or not isinstance(spec["array"], str):
-        return {k: _unflatten(v, arrays, where) for k, v in spec.items()}
+        return {k: unflatten_arrays(v, arrays, where) for k, v in spec.items()}
     name = spec["array"]
     if name not in arrays:
-        raise ValueError(f"{where}: the array '{name}' is missing. The folder is damaged; save again.")
+        raise ValueError(
+            f"{where}: the array '{name}' is missing. The folder is damaged; save again."
+        )
     array = arrays[name]
     if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
         raise ValueError(
@@ -61,17 +74,31 @@ def save(result: Result, directory: Path) -> None:
         }
         for i, point in enumerate(result.path)
     ]
+    directory = directory.absolute()
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"{directory} is a file; give a folder to save to.")
+    # The folder is replaced as a whole, so it must hold nothing that is not ours.
+    others = {p.name for p in directory.iterdir()} - set(_FILES) if directory.exists() else set()
+    if others:
+        raise ValueError(
+            f"{directory} holds more than a saved result ({sorted(others)[:3]}), which saving "
+            "would replace; give another folder."
+        )
     directory.parent.mkdir(parents=True, exist_ok=True)
-    if directory.exists() and not (directory / "result.json").exists() and any(directory.iterdir()):
-        raise ValueError(f"{directory} exists and holds no saved result; give another folder.")
-    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    staging = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
+    old = staging.with_name(staging.name + ".old")
+    staging.mkdir()
     try:
-        save_file(arrays, staging / "arrays.safetensors")
-        (staging / "result.json").write_text(json.dumps(document, indent=1, allow_nan=True))
-        old = staging.with_name(staging.name + ".old")
+        save_file(arrays, staging / _FILES[1])
+        (staging / _FILES[0]).write_text(json.dumps(document, indent=1, allow_nan=True))
         if directory.exists():
             os.replace(directory, old)
-        os.replace(staging, directory)
+        try:
+            os.replace(staging, directory)
+        except BaseException:
+            if old.exists():
+                os.replace(old, directory)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -93,7 +120,7 @@ def load(
             of another shape; nothing is half loaded.
     """
     directory = Path(directory)
-    document_path, arrays_path = directory / "result.json", directory / "arrays.safetensors"
+    document_path, arrays_path = (directory / name for name in _FILES)
     for path in (document_path, arrays_path):
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there; {directory} holds no saved result.")
@@ -111,8 +138,8 @@ def load(
     except (SafetensorError, ValueError, OSError) as error:
         raise ValueError(f"{arrays_path} is damaged or cut short ({error}).") from None
     try:
-        params = _unflatten(document["params"], arrays, arrays_path)
-        keep = _unflatten(document["keep"], arrays, arrays_path)
+        params = unflatten_arrays(document["params"], arrays, arrays_path)
+        keep = unflatten_arrays(document["keep"], arrays, arrays_path)
         path = [
             Point(
                 epoch=point["epoch"],
@@ -120,8 +147,8 @@ def load(
                 kept=point["kept"],
                 total=point["total"],
                 metrics=point["metrics"],
-                params=_unflatten(point["params"], arrays, arrays_path),
-                keep=_unflatten(point["keep"], arrays, arrays_path),
+                params=unflatten_arrays(point["params"], arrays, arrays_path),
+                keep=unflatten_arrays(point["keep"], arrays, arrays_path),
             )
             for point in document["path"]
         ]

@@ -1,6 +1,6 @@
 """The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,15 +10,14 @@ import numpy as np
 import numpyro
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bmrjax.handlers import fast_noise, inference, prune, temper
+from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
-
-Keep = Mapping[str, Bool[Array, "..."]]
-Data = tuple[Array, ...] | Mapping[str, Array]
 
 
 @jax.tree_util.register_dataclass
@@ -86,6 +85,11 @@ class Engine:
         kl_warmup: int = 0,
         loop: LoopMode = "auto",
     ):
+        if not isinstance(optimizer, optax.GradientTransformation):
+            raise TypeError(
+                f"The optimizer is a {type(optimizer).__name__}; give an optax optimiser, such as "
+                "optax.adabelief(1e-2)."
+            )
         self.model, self.guide = model, guide
         self.optimizer, self.loss = optimizer, loss
         self.num_data, self.batch_size = num_data, batch_size
@@ -93,7 +97,7 @@ class Engine:
         self._constrain: Callable | None = None
         self._epoch = Loop(self._step_in_epoch, loop)
         self._single = Loop(self._step_on_batch, "dispatch")
-        self._vfe = Loop(self._vfe_step, loop)
+        self._free_energy = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, loop=loop)
         self._order = jax.jit(self._make_order, static_argnums=(1,))
         self._sites = jax.jit(self._site_posteriors)
         self.init_seconds = 0.0
@@ -125,7 +129,7 @@ class Engine:
         Returns:
             The first state.
         """
-        args, kwargs = _arguments(batch)
+        args, kwargs = arguments(batch)
         start = initialise(self.model, self.guide, self.loss, key, args, kwargs)
         self._constrain = start.constrain
         zero = jnp.zeros((), jnp.int32)
@@ -148,10 +152,16 @@ class Engine:
         return model, guide
 
     def _loss(
-        self, params: dict[str, Array], mutable: Any, keep: Keep, kl: ArrayLike, batch: Data, key: Array
+        self,
+        params: dict[str, Array],
+        mutable: Any,
+        keep: Keep,
+        kl: ArrayLike,
+        batch: Data,
+        key: Array,
     ) -> tuple[Array, Any]:
-        args, kwargs = _arguments(batch)
-        scale = self.num_data / _length(batch)
+        args, kwargs = arguments(batch)
+        scale = self.num_data / length(batch)
         model, guide = self._programs(keep, scale, kl)
         assert self._constrain is not None
         values = {**self._constrain(params), **(mutable or {})}
@@ -275,34 +285,18 @@ class Engine:
             carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
         return carry[0], EpochInfo(carry[1])
 
-    def _vfe_step(
-        self, carry: Array, i: Array, params: Any, mutable: Any, data: Data, keep: Keep, key: Array
-    ) -> Array:
-        size = min(self.batch_size, _length(data))
-        batch = jax.tree.map(
-            lambda a: jax.lax.dynamic_slice_in_dim(a, i * size, size, axis=0), data
-        )
-        with inference():
-            loss, _ = self._loss(params, mutable, keep, 1.0, batch, jax.random.fold_in(key, i))
-        return carry + loss
-
     def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:
-        """Estimate the variational free energy (negative ELBO, nats for all data).
+        """Measure the variational free energy, nats for all data; see `FreeEnergy`.
 
         One fresh weight sample a batch, over one pass; KL weight 1; networks in inference mode.
-        With the same key, two states are compared under the same random numbers.
 
         Args:
             state: Kept intact.
             keep: Masks a site.
             data: The whole data set; up to a batch less one of its rows is left out.
-            key: PRNG key.
+            key: PRNG key; with the same one, states are compared under the same random numbers.
         """
-        batches = max(_length(data) // self.batch_size, 1)
-        total = self._vfe(
-            jnp.zeros(()), batches, state.params, state.mutable, data, dict(keep), key
-        )
-        return float(total) / batches
+        return self._free_energy(self.constrain(state), keep, data, key)
 
     def site_posteriors(self, state: State, batch: Data) -> SitePosteriors:
         """Return the normal posteriors and priors of the latent sites; see `SitePosteriors`."""
@@ -310,19 +304,11 @@ class Engine:
         return SitePosteriors(posterior, prior, dict(self._layers))
 
     def _site_posteriors(self, state: State, batch: Data) -> tuple[Any, Any]:
-        args, kwargs = _arguments(batch)
+        args, kwargs = arguments(batch)
         with inference():
             found = site_posteriors(self.model, self.guide, self.constrain(state), args, kwargs)
         self._layers = found.layers
         return found.posterior, found.prior
-
-
-def _arguments(batch: Data) -> tuple[tuple, dict[str, Any]]:
-    return ((), dict(batch)) if isinstance(batch, Mapping) else (tuple(batch), {})
-
-
-def _length(batch: Data) -> int:
-    return jax.tree.leaves(batch)[0].shape[0]
 
 
 def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
@@ -336,7 +322,7 @@ def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
         found: dict[str, tuple[int, ...]] = {}
 
         def run(batch: Data) -> None:
-            args, kwargs = _arguments(batch)
+            args, kwargs = arguments(batch)
             trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(
                 *args, **kwargs
             )
@@ -347,7 +333,7 @@ def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
         jax.eval_shape(run, jax.tree.map(lambda a: a[:rows], batch))
         return found
 
-    size = _length(batch)
+    size = length(batch)
     if size < 2:
         return
     whole, part = shapes(size), shapes(size - 1)

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from bmrjax import metrics
 from bmrjax.handlers import fast_noise, inference, prune
-from bmrjax.infer.engine import Data, Keep, _arguments, _length
+from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
 
 _CLASSES = (
@@ -27,7 +27,8 @@ class Prediction(NamedTuple):
 
     Attributes:
         mean: Class probabilities (data, classes) for a categorical or Bernoulli site, else the
-            predictive mean, shaped as the site.
+            predictive mean, shaped as the site. The data are the first axis, also of a site that
+            has them last.
         log_prob: Log predictive density of the observed values, nats a datum; (data,).
         value: The observed values.
         is_probability: Whether `mean` holds class probabilities.
@@ -57,8 +58,10 @@ class Evaluator:
         self._kind: tuple[str, bool] | None = None
         self._shapes: dict[Any, Any] = {}
 
-    def _observe(self, params: Any, keep: Keep, key: Array, batch: Data) -> tuple[Array, Array, Array]:
-        args, kwargs = _arguments(batch)
+    def _observe(
+        self, params: Any, keep: Keep, key: Array, batch: Data
+    ) -> tuple[Array, Array, Array]:
+        args, kwargs = arguments(batch)
         handlers = numpyro.handlers
         guide_key, model_key = jax.random.split(key)
         guide = prune(fast_noise(self.guide), keep)
@@ -74,11 +77,9 @@ class Evaluator:
         }
         if not observed:
             raise ValueError("The program has no observed site, so there is nothing to predict.")
-        rows = _length(batch)
-        log_prob = sum(
-            _by_datum(name, site["fn"].log_prob(site["value"]), rows)
-            for name, site in observed.items()
-        )
+        rows = length(batch)
+        log_probs = {n: site["fn"].log_prob(site["value"]) for n, site in observed.items()}
+        log_prob = sum(_by_datum(n, value, rows) for n, value in log_probs.items())
         name, site = next(iter(observed.items()))
         base = site["fn"]
         while isinstance(base, dist.ExpandedDistribution | dist.MaskedDistribution):
@@ -88,16 +89,25 @@ class Evaluator:
         if isinstance(base, dist.BernoulliLogits | dist.BernoulliProbs):
             mean = jnp.stack([1 - mean, mean], -1)
         self._kind = (name, is_probability)
-        return log_prob, mean, site["value"]
+        axis = _data_axis(name, log_probs[name], rows)
+        return log_prob, jnp.moveaxis(mean, axis, 0), jnp.moveaxis(site["value"], axis, 0)
 
     def _add_sample(
-        self, carry: tuple[Array, Array, Array], i: Array, params: Any, keep: Keep, key: Array, batch: Data
+        self,
+        carry: tuple[Array, Array, Array],
+        i: Array,
+        params: Any,
+        keep: Keep,
+        key: Array,
+        batch: Data,
     ) -> tuple[Array, Array, Array]:
         log_sum, mean_sum, _ = carry
         log_prob, mean, value = self._observe(params, keep, jax.random.fold_in(key, i), batch)
         return jnp.logaddexp(log_sum, log_prob), mean_sum + mean, value
 
-    def _zeros(self, params: Any, keep: Keep, key: Array, batch: Data) -> tuple[Array, Array, Array]:
+    def _zeros(
+        self, params: Any, keep: Keep, key: Array, batch: Data
+    ) -> tuple[Array, Array, Array]:
         inputs = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(batch))
         if inputs not in self._shapes:
             self._shapes[inputs] = jax.eval_shape(self._observe, params, keep, key, batch)
@@ -115,7 +125,7 @@ class Evaluator:
             key: PRNG key; each sample of the weights is the same for all data.
             num_samples: Posterior samples.
         """
-        rows = _length(data)
+        rows = length(data)
         size = min(self.batch_size, rows)
         logs, means, values = [], [], []
         params, keep = dict(params), dict(keep)
@@ -151,11 +161,15 @@ class Evaluator:
 
 
 def _by_datum(name: str, log_prob: Array, rows: int) -> Array:
-    if log_prob.ndim and log_prob.shape[0] == rows:
-        return log_prob.reshape(rows, -1).sum(-1)
-    if log_prob.ndim and log_prob.shape[-1] == rows:
-        return log_prob.reshape(-1, rows).sum(0)
+    axis = _data_axis(name, log_prob, rows)
+    return jnp.moveaxis(log_prob, axis, 0).reshape(rows, -1).sum(-1)
+
+
+def _data_axis(name: str, log_prob: Array, rows: int) -> int:
+    for axis in (0, log_prob.ndim - 1):
+        if log_prob.ndim and log_prob.shape[axis] == rows:
+            return axis
     raise ValueError(
-        f"The observed site '{name}' has log probabilities of shape {log_prob.shape} for {rows} data: "
-        "held-out metrics need one a datum, along the first or the last axis."
+        f"The observed site '{name}' has log probabilities of shape {log_prob.shape} for {rows} "
+        "data: held-out metrics need one a datum, along the first or the last axis."
     )

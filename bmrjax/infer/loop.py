@@ -18,13 +18,17 @@ LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
 
 
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(value, "eqns")
+
+
 def _has_convolution(jaxpr: Any) -> bool:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "conv_general_dilated":
             return True
-        for sub in jax.core.jaxprs_in_params(equation.params):
-            if _has_convolution(sub):
-                return True
+        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
+        if any(_is_jaxpr(value) and _has_convolution(value) for value in inner):
+            return True
     return False
 
 

@@ -14,7 +14,10 @@ from bmrjax.nn.lift import Values, check_tensor
 
 
 def _path_name(path: tuple[Any, ...]) -> str:
-    return ".".join(str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part)))) for part in path)
+    return ".".join(
+        str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part))))
+        for part in path
+    )
 
 
 def _fan_in(kind: type, part: str, shape: tuple[int, ...]) -> int:

@@ -50,7 +50,9 @@ class LeNet5(eqx.Module):
         ]
         self.linears = [
             with_scaled_weight(eqx.nn.Linear(i, o, key=k), key=k)
-            for i, o, k in zip([conv_features[-1], hidden], [hidden, out_size], keys[3:], strict=True)
+            for i, o, k in zip(
+                [conv_features[-1], hidden], [hidden, out_size], keys[3:], strict=True
+            )
         ]
         self.pool = eqx.nn.AvgPool2d(kernel_size=2, stride=2)
         self.dropout = eqx.nn.Dropout(dropout)

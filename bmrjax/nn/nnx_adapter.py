@@ -46,7 +46,11 @@ class NNXAdapter:
     def _owner(self, path: tuple[Any, ...]) -> type:
         node: Any = self._network
         for step in path:
-            node = node[step] if isinstance(step, int) or isinstance(node, dict) else getattr(node, step)
+            node = (
+                node[step]
+                if isinstance(step, int) or isinstance(node, dict)
+                else getattr(node, step)
+            )
         return type(node)
 
     def _statistics(self, rest: Any) -> dict[str, Array]:
@@ -84,11 +88,11 @@ class NNXAdapter:
             if dotted in buffers:
                 rest[path] = rest[path].replace(buffers[dotted])
         if key is not None:
-            for path, fresh in zip(streams, jax.random.split(key, max(len(streams), 1)), strict=False):
+            for path, fresh in zip(
+                streams, jax.random.split(key, max(len(streams), 1)), strict=False
+            ):
                 rest[path] = rest[path].replace(fresh)
-        network: Any = nnx.merge(
-            self._graph, self._parameters(values), nnx.from_flat_state(rest)
-        )
+        network: Any = nnx.merge(self._graph, self._parameters(values), nnx.from_flat_state(rest))
         if inference or key is None:
             network.eval()
         else:

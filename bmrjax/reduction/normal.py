@@ -101,6 +101,4 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
     )
     scale = reduced_prior.scale * (posterior.scale / jnp.sqrt(safe))
     nan = jnp.asarray(jnp.nan, loc.dtype)
-    return Reduction(
-        delta_f, Normal(jnp.where(proper, loc, nan), jnp.where(proper, scale, nan))
-    )
+    return Reduction(delta_f, Normal(jnp.where(proper, loc, nan), jnp.where(proper, scale, nan)))

@@ -1,0 +1,42 @@
+# Two commands do everything on a machine with Python 3.11 (or newer) and make:
+#   make demo   create .venv, install, sparsify a network on scikit-learn's digits
+#   make test   create .venv, install, run the tests and the notebook
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: install demo test lint types docs tables clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/bmrjax sparsify --data digits --net mlp --hidden 100 100 --method bmr \
+		--epochs 60 --steps-per-epoch 200 --batch-size 128 --seed 0 --out runs/demo --overwrite
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 -p no:doctest notebooks
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/pyright
+
+tables: $(INSTALLED)
+	$(BIN)/python benchmarks/tables.py
+
+docs:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/sphinx-build -W -b html docs docs/_build
+
+clean:
+	rm -rf $(VENV) runs docs/_build

@@ -1,0 +1,332 @@
+"""Data sets by name, from files, or from arrays of your own."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+Task = Literal["classification", "regression"]
+Split = tuple[np.ndarray, np.ndarray]
+
+HUB = {
+    "mnist": "ylecun/mnist",
+    "fashion_mnist": "zalando-datasets/fashion_mnist",
+    "cifar10": "uoft-cs/cifar10",
+}
+BUNDLED = ("digits", "diabetes")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs and targets, split and standardised by the statistics of the training split.
+
+    Attributes:
+        name: What was loaded.
+        train: (inputs, targets), one row a datum; inputs float32, labels int32, targets float32.
+        test: The same for the held-out split.
+        num_classes: Number of classes; None for regression.
+        target_scale: Standard deviation of the training targets in their own unit; multiply an
+            RMSE by it. 1 for classification.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    num_classes: int | None
+    target_scale: float = 1.0
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input; (channels, height, width) for images."""
+        return self.train[0].shape[1:]
+
+
+def load(
+    name: str, *, data_root: str | Path | None = None, task: Task | None = None, seed: int = 0
+) -> Dataset:
+    """Load a data set.
+
+    Args:
+        name: ``"digits"`` or ``"diabetes"`` (bundled with scikit-learn); ``"mnist"``,
+            ``"fashion_mnist"`` or ``"cifar10"``; or the path of an ``.npz`` or ``.csv`` file.
+        data_root: Folder with a folder a data set, in the layout of the Hugging Face hub. By
+            default the environment variable ``BMRJAX_DATA``; without either, the hub itself.
+        task: For files: ``"classification"`` or ``"regression"``; by default told from the targets
+            (whole numbers in an ``.npz`` are labels, a ``.csv`` is a regression).
+        seed: Of the split, where the source has none.
+
+    Returns:
+        Standardised splits.
+
+    Raises:
+        FileNotFoundError: If the file or folder is not there.
+        ImportError: If the optional dependency is not installed.
+        ValueError: For an unknown name, or data that cannot be used; the message says which.
+    """
+    if name in BUNDLED:
+        return _bundled(name, seed)
+    if name in HUB:
+        return _images(name, data_root)
+    suffix = Path(name).suffix.lower()
+    if suffix == ".npz":
+        return _npz(Path(name), task, seed)
+    if suffix in (".csv", ".txt", ".tsv"):
+        return from_csv(name, task=task or "regression", seed=seed)
+    known = ", ".join([*BUNDLED, *HUB])
+    raise ValueError(
+        f"Unknown data set '{name}'. Known names: {known}; or give the path of a .npz or .csv file."
+    )
+
+
+def from_arrays(
+    x_train: Shaped[np.ndarray, "train ..."],
+    y_train: Shaped[np.ndarray, "train ..."],
+    x_test: Shaped[np.ndarray, "test ..."],
+    y_test: Shaped[np.ndarray, "test ..."],
+    *,
+    task: Task | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """Check and standardise arrays of your own.
+
+    Inputs are standardised by the training split: images (four axes) a channel, others a feature;
+    a feature that is constant is only centred.
+
+    Args:
+        x_train: Training inputs, one row a datum.
+        y_train: Training targets: labels from 0, or numbers.
+        x_test: Held-out inputs.
+        y_test: Held-out targets.
+        task: By default classification for integer targets, regression for others.
+        name: For messages.
+
+    Raises:
+        ValueError: For rows that do not match, values that are not finite, or labels that are not
+            whole numbers from 0.
+    """
+    parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+    arrays = {part: np.asarray(value) for part, value in parts.items()}
+    for part, array in arrays.items():
+        _check_array(name, part, array)
+    for split in ("train", "test"):
+        rows = len(arrays[f"x_{split}"]), len(arrays[f"y_{split}"])
+        if rows[0] != rows[1]:
+            raise ValueError(f"{name}: x_{split} has {rows[0]} rows and y_{split} has {rows[1]}.")
+    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
+        raise ValueError(
+            f"{name}: training inputs have shape {arrays['x_train'].shape[1:]} a datum, held-out ones "
+            f"{arrays['x_test'].shape[1:]}; they must agree."
+        )
+    x, x_held = _standardise(arrays["x_train"], arrays["x_test"])
+    y, y_held = arrays["y_train"], arrays["y_test"]
+    if task is None:
+        task = "classification" if y.dtype.kind in "iub" else "regression"
+    if task == "classification":
+        num_classes = _check_labels(name, y, y_held)
+        labels, held = y.astype(np.int32).ravel(), y_held.astype(np.int32).ravel()
+        return Dataset(name, (x, labels), (x_held, held), num_classes)
+    scale = float(np.std(y)) or 1.0
+    mean = float(np.mean(y))
+    targets, held = (np.asarray((part - mean) / scale, np.float32) for part in (y, y_held))
+    return Dataset(name, (x, targets), (x_held, held), None, scale)
+
+
+def from_csv(
+    path: str | Path,
+    *,
+    num_targets: int = 1,
+    task: Task = "regression",
+    held_out: float = 0.1,
+    seed: int = 0,
+) -> Dataset:
+    """Read a table of numbers whose last columns are the targets.
+
+    Args:
+        path: The file; comma, semicolon, tab or space between cells, a header or none.
+        num_targets: How many of the last columns are targets.
+        task: Whether the target is a number or a label.
+        held_out: Fraction of the rows held out.
+        seed: Of the split.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} is empty.")
+    separator = next((mark for mark in ",;\t" if mark in lines[0]), None)
+    cells = [[cell.strip() for cell in line.split(separator)] for line in lines]
+    first = 0 if _is_number_row(cells[0]) else 1
+    width = len(cells[0])
+    rows = []
+    for number, row in enumerate(cells[first:], start=first + 1):
+        if len(row) != width:
+            raise ValueError(f"{path}, line {number}: {len(row)} cells, expected {width}.")
+        try:
+            rows.append([float(cell) if cell else float("nan") for cell in row])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}. Give numbers only.") from None
+    if not rows:
+        raise ValueError(f"{path} has a header and no rows.")
+    if not 1 <= num_targets < width:
+        raise ValueError(f"{path} has {width} columns, too few for {num_targets} target(s).")
+    values = np.asarray(rows, np.float64)
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        raise ValueError(
+            f"{path}: {len(bad)} cells are empty, NaN or infinite, first in line "
+            f"{bad[0][0] + first + 1}, column {bad[0][1] + 1}. Drop or impute them first."
+        )
+    targets = values[:, -num_targets:]
+    targets = targets[:, 0] if num_targets == 1 else targets
+    return _split(values[:, :-num_targets], targets, held_out, task, seed, str(path))
+
+
+def _is_number_row(cells: Sequence[str]) -> bool:
+    try:
+        [float(cell) for cell in cells if cell]
+    except ValueError:
+        return False
+    return True
+
+
+def _npz(path: Path, task: Task | None, seed: int) -> Dataset:
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read as .npz ({error}).") from None
+    if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
+        parts = (arrays[k] for k in ("x_train", "y_train", "x_test", "y_test"))
+        return from_arrays(*parts, task=task, name=str(path))
+    if {"x", "y"} <= set(arrays):
+        return _split(arrays["x"], arrays["y"], 0.1, task, seed, str(path))
+    raise ValueError(
+        f"{path} holds the arrays {sorted(arrays)}; expected x_train, y_train, x_test and y_test, or x "
+        "and y."
+    )
+
+
+def _split(
+    x: np.ndarray, y: np.ndarray, fraction: float, task: Task | None, seed: int, name: str
+) -> Dataset:
+    if len(x) != len(y):
+        raise ValueError(f"{name}: x has {len(x)} rows and y has {len(y)}.")
+    if len(x) < 2:
+        raise ValueError(f"{name} has {len(x)} rows; a split needs at least 2.")
+    order = np.random.default_rng(seed).permutation(len(x))
+    held = max(1, round(fraction * len(x)))
+    test, train = order[:held], order[held:]
+    return from_arrays(x[train], y[train], x[test], y[test], task=task, name=name)
+
+
+def _bundled(name: str, seed: int) -> Dataset:
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise ImportError(
+            f"'{name}' is bundled with scikit-learn: pip install 'bmrjax[data]'."
+        ) from None
+    if name == "diabetes":
+        found = datasets.load_diabetes(scaled=False)
+        return _split(found["data"], found["target"], 0.2, "regression", seed, name)
+    found = datasets.load_digits()
+    return _split(found["images"][:, None], found["target"], 0.2, "classification", seed, name)
+
+
+def _images(name: str, data_root: str | Path | None) -> Dataset:
+    try:
+        import datasets
+    except ImportError:
+        raise ImportError(
+            f"'{name}' is read through Hugging Face datasets: pip install 'bmrjax[data]'."
+        ) from None
+    root = data_root or os.environ.get("BMRJAX_DATA")
+    if root:
+        folder = Path(root) / name
+        missing = [s for s in ("train", "test") if not (folder / f"{s}.parquet").is_file()]
+        if missing:
+            raise FileNotFoundError(
+                f"{folder} lacks {' and '.join(f'{s}.parquet' for s in missing)}. The data root (--data-root "
+                f"or BMRJAX_DATA) must hold a folder '{name}' with train.parquet and test.parquet."
+            )
+        files = {s: str(folder / f"{s}.parquet") for s in ("train", "test")}
+        found = {s: datasets.Dataset.from_parquet(path) for s, path in files.items()}
+    else:
+        found = datasets.load_dataset(HUB[name])
+    x_train, y_train = _decode(name, found["train"])
+    x_test, y_test = _decode(name, found["test"])
+    return from_arrays(x_train, y_train, x_test, y_test, task="classification", name=name)
+
+
+def _decode(name: str, split: Any) -> Split:
+    import io
+
+    from datasets import Image as Encoded
+    from PIL import Image
+
+    column = next((c for c in ("image", "img") if c in split.column_names), None)
+    if column is None or "label" not in split.column_names:
+        raise ValueError(
+            f"{name} has the columns {split.column_names}; expected 'image' (or 'img') and 'label'."
+        )
+    # Undecoded bytes are ten times faster to fetch than images, and are decoded once here.
+    encoded = split.cast_column(column, Encoded(decode=False))[column]
+    images = [np.asarray(Image.open(io.BytesIO(one["bytes"]))) for one in encoded]
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1:
+        raise ValueError(f"{name}: the images have the shapes {sorted(shapes)}; they must agree.")
+    stacked = np.stack(images)
+    stacked = stacked[:, None] if stacked.ndim == 3 else np.moveaxis(stacked, -1, 1)
+    return stacked, np.asarray(split["label"])
+
+
+def _check_array(name: str, part: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "iufb":
+        raise ValueError(f"{name}: {part} holds {array.dtype} values; give numbers.")
+    if array.ndim == 0 or len(array) == 0:
+        raise ValueError(f"{name}: {part} has shape {array.shape}; give one row a datum.")
+    if array.dtype.kind == "f":
+        bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
+        if bad.any():
+            raise ValueError(
+                f"{name}: {part} has NaN or infinite values in {bad.sum()} of {len(array)} rows, first in "
+                f"row {int(np.argmax(bad))}. Drop or impute them first."
+            )
+
+
+def _check_labels(name: str, y: np.ndarray, held: np.ndarray) -> int:
+    for part, labels in (("y_train", y), ("y_test", held)):
+        if labels.size != len(labels):
+            raise ValueError(
+                f"{name}: {part} has shape {labels.shape}; give one label a datum, not one-hot rows."
+            )
+        if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
+            raise ValueError(f"{name}: {part} has labels that are not whole numbers.")
+        if labels.min() < 0:
+            raise ValueError(f"{name}: {part} has the label {labels.min()}; labels start at 0.")
+    num_classes = int(y.max()) + 1
+    if held.max() >= num_classes:
+        raise ValueError(
+            f"{name}: y_test has the label {held.max()}, but the training labels end at "
+            f"{num_classes - 1}."
+        )
+    if num_classes < 2:
+        raise ValueError(f"{name}: every training label is 0; a classifier needs two classes.")
+    return num_classes
+
+
+def _standardise(
+    train: np.ndarray, test: np.ndarray
+) -> tuple[Float[np.ndarray, "train ..."], Float[np.ndarray, "test ..."]]:
+    axes = (0, 2, 3) if train.ndim == 4 else (0,)
+    mean = train.mean(axes, keepdims=True, dtype=np.float64).astype(np.float32)
+    scale = train.std(axes, keepdims=True, dtype=np.float64).astype(np.float32)
+    scale = np.where(scale > 0, scale, np.float32(1))
+    return tuple((part.astype(np.float32) - mean) / scale for part in (train, test))  # type: ignore[return-value]

@@ -1,0 +1,63 @@
+"""The variational free energy of a fitted program, measured on data."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bmrjax.handlers import fast_noise, inference, prune, temper
+from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.loop import Loop, LoopMode
+
+
+class FreeEnergy:
+    """Measure the variational free energy (negative ELBO) of a program and its guide.
+
+    Args:
+        model: NumPyro program.
+        guide: Its guide.
+        loss: A NumPyro ELBO.
+        batch_size: Data at a time; each batch has a fresh posterior sample.
+        loop: See `bmrjax.infer.loop.Loop`.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        *,
+        loss: Any,
+        batch_size: int,
+        loop: LoopMode = "auto",
+    ):
+        self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
+        self._loop = Loop(self._step, loop)
+
+    def _step(
+        self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array
+    ) -> Array:
+        size = min(self.batch_size, length(data))
+        batch = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * size, size), data)
+        args, kwargs = arguments(batch)
+        likelihood = length(data) / size
+        model = temper(inference(prune(self.model, keep)), likelihood=likelihood)
+        guide = temper(inference(prune(fast_noise(self.guide), keep)), likelihood=likelihood)
+        key = jax.random.fold_in(key, i)
+        return total + self.loss.loss(key, params, model, guide, *args, **kwargs)
+
+    def __call__(self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array) -> float:
+        """Return the VFE in nats for all of `data`.
+
+        With the same key, two states are compared under the same random numbers.
+
+        Args:
+            params: Constrained parameters and mutable sites.
+            keep: Masks a site.
+            data: The data; up to a batch less one of the rows is left out.
+            key: PRNG key.
+        """
+        batches = max(length(data) // self.batch_size, 1)
+        args = (dict(params), dict(keep), data, key)
+        return float(self._loop(jnp.zeros(()), batches, *args)) / batches

@@ -1,0 +1,370 @@
+"""The command line. The only place that maps words to objects."""
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2}
+
+
+@dataclass
+class Sparsify:
+    """Fit a network to data and prune it while it trains.
+
+    Example: bmrjax sparsify --data digits --net mlp --hidden 100 100 --out runs/digits
+    """
+
+    data: str
+    """digits, diabetes, mnist, fashion_mnist, cifar10, or the path of a .npz or .csv file."""
+    out: Path
+    """Folder for results.json, the model, checkpoints and plots."""
+    net: Literal["mlp", "lenet5", "mlp-nnx"] = "mlp"
+    """Network: mlp and lenet5 are Equinox modules, mlp-nnx is a Flax NNX module."""
+    hidden: tuple[int, ...] = (400, 400, 400, 400, 400)
+    """Widths of the hidden layers of an mlp."""
+    method: Literal["bmr", "mean-field", "map"] = "bmr"
+    """bmr prunes; mean-field fits the posterior only; map fits a point, with dropout."""
+    epochs: int = 50
+    """Epochs at most."""
+    steps_per_epoch: int | None = None
+    """Steps an epoch; one pass over the data by default."""
+    batch_size: int = 128
+    """Data a step."""
+    learning_rate: float | None = None
+    """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map."""
+    schedule: Literal["verified", "every", "converged"] = "verified"
+    """When to reduce: verified takes rounds back that raise the VFE; every is the published one."""
+    wait: int | None = None
+    """Epochs before the first reduction."""
+    refit: int | None = None
+    """Epochs between reductions."""
+    cooldown: int | None = None
+    """Last epochs without reductions, over which the learning rate falls to zero."""
+    fraction: float | None = None
+    """Cap on what one reduction may remove, as a fraction of what is kept."""
+    samples: int = 100
+    """Posterior samples of the final metrics."""
+    seed: int = 0
+    """Of the initial weights, the minibatches and the noise."""
+    data_root: Path | None = None
+    """Folder with a folder a data set; by default $BMRJAX_DATA, else the Hugging Face hub."""
+    resume: bool = False
+    """Go on with the run in --out."""
+    overwrite: bool = False
+    """Delete an earlier run in --out first."""
+    progress: bool = True
+    """Show a progress bar."""
+
+
+@dataclass
+class Info:
+    """Print what a run reached."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    path: bool = False
+    """List the points that can be restored."""
+
+
+@dataclass
+class Predict:
+    """Predict with a saved run: class probabilities or means, one row a datum."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    data: Path
+    """A .npy file, or a .npz file with an array x: inputs, standardised as the training data."""
+    out: Path
+    """Where to write the predictions, as .npy."""
+    samples: int = 100
+    """Posterior samples."""
+    seed: int = 0
+    """Of the samples."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; errors are one line on stderr and exit code 2."""
+    command = tyro.extras.subcommand_cli_from_dict(
+        {"sparsify": Sparsify, "info": Info, "predict": Predict},
+        prog="bmrjax",
+        description="Bayesian model reduction for JAX and NumPyro.",
+        args=arguments,
+    )
+    run = {Sparsify: _sparsify, Info: _info, Predict: _predict}[type(command)]
+    try:
+        run(command)
+    except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
+        if os.environ.get("BMRJAX_DEBUG"):
+            raise
+        print(f"bmrjax: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+    import jax
+
+    from bmrjax import nn
+
+    dropout = 0.2 if options.method == "map" else 0.0
+    key = jax.random.key(options.seed)
+    if options.net == "lenet5":
+        if len(input_shape) != 3:
+            raise ValueError(f"lenet5 takes images; '{options.data}' has inputs of {input_shape}.")
+        wide = {"conv_features": (18, 48, 360), "hidden": 256} if input_shape[0] == 3 else {}
+        return nn.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
+    in_size = math.prod(input_shape)
+    if options.net == "mlp-nnx":
+        from flax import nnx
+
+        return nn.NNXMLP(
+            in_size, options.hidden, outputs, dropout=dropout, rngs=nnx.Rngs(options.seed)
+        )
+    return nn.MLP(in_size, options.hidden, outputs, dropout=dropout, key=key)
+
+
+def _schedule(options: Sparsify) -> Any:
+    from bmrjax import schedules
+
+    given = {
+        name: value
+        for name in ("wait", "refit", "cooldown", "fraction")
+        if (value := getattr(options, name)) is not None
+    }
+    if options.schedule == "verified":
+        return schedules.Verified(**given)
+    if options.schedule == "every":
+        if "refit" in given:
+            given["every"] = given.pop("refit")
+        return schedules.Every(**given)
+    unknown = sorted(set(given) & {"wait", "refit"})
+    if unknown:
+        raise ValueError(f"--schedule converged takes no --{unknown[0]}: it watches the VFE.")
+    return schedules.WhenConverged(**given)
+
+
+def _programs(options: Sparsify, input_shape: tuple[int, ...], num_classes: int | None) -> tuple:
+    from numpyro.infer.autoguide import AutoDelta
+
+    from bmrjax import init_to_network, priors, programs
+    from bmrjax.sparsify import default_guide
+
+    network = _network(options, input_shape, num_classes or 1)
+    build = programs.classifier if num_classes else programs.regression
+    model = build(network, priors.Flat())
+    if options.method == "map":
+        return model, AutoDelta(model, init_loc_fn=init_to_network)
+    return model, default_guide(model)
+
+
+def _sparsify(options: Sparsify) -> None:
+    out = options.out
+    if options.resume and options.overwrite:
+        raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
+    if (out / "checkpoints").exists() or (out / "results.json").exists():
+        if options.overwrite:
+            shutil.rmtree(out)
+        elif not options.resume:
+            raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
+    import jax
+    import optax
+
+    from bmrjax import criteria, sparsify
+    from bmrjax.data import load
+
+    found = load(options.data, data_root=options.data_root, seed=options.seed)
+    model, guide = _programs(options, found.input_shape, found.num_classes)
+    bmr = options.method == "bmr"
+    result = sparsify(
+        model,
+        found.train,
+        key=jax.random.key(options.seed),
+        num_epochs=options.epochs,
+        criterion=criteria.SpikeAndSlab() if bmr else None,
+        schedule=_schedule(options),
+        guide=guide,
+        optimizer=optax.adabelief(options.learning_rate or RATES[options.method]),
+        batch_size=options.batch_size,
+        steps_per_epoch=options.steps_per_epoch,
+        held_out=found.test,
+        eval_samples=5 if options.method != "map" else 1,
+        final_samples=options.samples if options.method != "map" else 1,
+        directory=out,
+        resume=options.resume,
+        progress=options.progress,
+    )
+    document = _document(options, found, result)
+    result.save(out / "model")
+    _write(out / "results.json", document)
+    _plots(result, out)
+    print(_summary(document))
+    print(f"results, model and plots in {out}")
+
+
+def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
+    import platform
+    import statistics
+    from importlib.metadata import version
+
+    import jax
+
+    steps = options.steps_per_epoch or max(len(found.train[0]) // options.batch_size, 1)
+    seconds = [row["seconds"] for row in result.history]
+    reducing = [
+        row["reduce_seconds"] for row in result.history if row.get("reduce_seconds", 0) > 1e-4
+    ]
+    config = {
+        k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(options).items()
+    }
+    return {
+        **{name: result.metrics.get(name) for name in ("accuracy", "nll", "ece", "rmse")},
+        "vfe_per_datum": result.vfe_per_datum,
+        "sparsity": result.sparsity,
+        "sparsity_per_layer": result.sparsity_per_layer,
+        "kept": result.num_kept,
+        "total": result.num_total,
+        "target_scale": found.target_scale,
+        "init_seconds": result.timing["init_seconds"],
+        "compile_seconds": result.timing["compile_seconds"],
+        "seconds": result.timing["seconds"],
+        "step_ms": 1e3 * statistics.median(seconds) / steps,
+        "reduce_ms": 1e3 * statistics.median(reducing) if reducing else None,
+        "skipped_steps": result.num_skipped,
+        "loop": result.loop_mode,
+        "config": config,
+        "input_shape": list(found.input_shape),
+        "num_classes": found.num_classes,
+        "seed": options.seed,
+        "device": jax.devices()[0].device_kind,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {
+            p: version(p) for p in ("bmrjax", "jax", "numpyro", "equinox", "flax", "optax")
+        },
+        "history": result.history,
+        "path": [
+            {k: getattr(p, k) for k in ("epoch", "vfe", "kept", "total", "metrics")}
+            for p in result.path
+        ],
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    staged = path.with_suffix(".tmp")
+    staged.write_text(json.dumps(_finite(document), indent=1, allow_nan=False))
+    os.replace(staged, path)
+
+
+def _plots(result: Any, out: Path) -> None:
+    try:
+        import matplotlib
+    except ImportError:
+        print("bmrjax: no plots without matplotlib: pip install 'bmrjax[plots]'", file=sys.stderr)
+        return
+    matplotlib.use("Agg")
+    from bmrjax import plot
+
+    figures = {"learning_curves": plot.learning_curves(result)}
+    if result.keep:
+        figures["sparsity_per_layer"] = plot.sparsity_per_layer(result)
+        figures["path"] = plot.path(result)
+    for name, figure in figures.items():
+        figure.savefig(out / f"{name}.png", dpi=150)
+
+
+def _summary(document: dict[str, Any]) -> str:
+    lines = []
+    config = document["config"]
+    lines.append(
+        f"{config['data']}, {config['net']}, {config['method']}, {config['epochs']} epochs"
+    )
+    labels = {
+        "accuracy": "accuracy",
+        "rmse": "RMSE (standardised target)",
+        "nll": "NLL, nats a datum",
+        "ece": "ECE",
+        "vfe_per_datum": "VFE, nats a datum",
+        "step_ms": "step, ms",
+        "compile_seconds": "compilation, s",
+        "seconds": "whole run, s",
+    }
+    for name, label in labels.items():
+        if document.get(name) is not None:
+            lines.append(f"  {label:<28}{document[name]:.4g}")
+    if document["total"]:
+        kept = f"{document['kept']:,} of {document['total']:,} ({document['sparsity']:.1%} removed)"
+        lines.append(f"  {'weights kept':<28}{kept}")
+        for layer, sparsity in document["sparsity_per_layer"].items():
+            lines.append(f"    {layer:<26}{sparsity:.1%} removed")
+    if document["skipped_steps"]:
+        lines.append(f"  {'steps skipped (not finite)':<28}{document['skipped_steps']}")
+    return "\n".join(lines)
+
+
+def _read(directory: Path) -> dict[str, Any]:
+    path = directory / "results.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{directory} holds no finished run: there is no results.json.")
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged or cut short ({error}).") from None
+
+
+def _info(options: Info) -> None:
+    document = _read(options.directory)
+    print(_summary(document))
+    if options.path:
+        print("  path: epoch, weights kept, VFE a datum, held-out metrics")
+        size = document["history"] and document["path"]
+        for i, point in enumerate(size or []):
+            scores = ", ".join(f"{k} {v:.4g}" for k, v in point["metrics"].items())
+            print(
+                f"    {i:3d}  {point['epoch']:5d}  {point['kept']:10,d}  {point['vfe']:.6g}  {scores}"
+            )
+
+
+def _predict(options: Predict) -> None:
+    import jax
+    import numpy as np
+
+    from bmrjax import load
+
+    document = _read(options.directory)
+    if not options.data.is_file():
+        raise FileNotFoundError(f"There is no file {options.data}.")
+    stored = np.load(options.data, allow_pickle=False)
+    if not isinstance(stored, np.ndarray) and "x" not in stored:
+        raise ValueError(f"{options.data} holds {stored.files}; expected an array x.")
+    x = np.asarray(stored if isinstance(stored, np.ndarray) else stored["x"], np.float32)
+    if list(x.shape[1:]) != document["input_shape"]:
+        raise ValueError(
+            f"{options.data} has inputs of shape {x.shape[1:]}, the run was trained on "
+            f"{tuple(document['input_shape'])}."
+        )
+    config = {k: v for k, v in document["config"].items() if k not in ("out", "data_root")}
+    config["hidden"] = tuple(config["hidden"])
+    run = Sparsify(out=options.directory, **config)
+    model, guide = _programs(run, tuple(document["input_shape"]), document["num_classes"])
+    result = load(options.directory / "model", model=model, guide=guide)
+    samples = options.samples if run.method != "map" else 1
+    prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
+    staged = options.out.with_suffix(".tmp.npy")
+    np.save(staged, np.asarray(prediction.mean))
+    os.replace(staged, options.out)
+    print(f"predictions of shape {prediction.mean.shape} in {options.out}")

@@ -1,6 +1,7 @@
 """Data sets by name, from files, or from arrays of your own."""
 
 import os
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,10 +198,12 @@ def _is_number_row(cells: Sequence[str]) -> bool:
 def _npz(path: Path, task: Task | None, seed: int) -> Dataset:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no .npz file, or is cut short.")
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read as .npz ({error}).") from None
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         parts = (arrays[k] for k in ("x_train", "y_train", "x_test", "y_test"))

@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool
 from numpyro.distributions import transforms
 from numpyro.distributions.kl import kl_divergence
-from numpyro.distributions.util import validate_sample
 
 
 class NotElementwiseError(ValueError):
@@ -130,7 +129,6 @@ class PrunedElements(dist.Distribution):
         value, intermediates = self.base_dist.sample_with_intermediates(key, sample_shape)
         return jnp.where(self.keep, value, jnp.zeros((), value.dtype)), intermediates
 
-    @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: list[Any] | None = None) -> Array:
         """Log density an element; zero where removed."""
         # A removed element is zero, which may lie outside the support or at a pole. It is

@@ -1,114 +1,212 @@
-"""Pictures of a run. Each function returns a matplotlib figure."""
+"""Plots of a result. They need matplotlib, and draw on no screen.
 
-from typing import Any
+Each function returns a `matplotlib.figure.Figure`, for ``figure.savefig(path)``. In a notebook it is
+shown as the value of a cell, once the notebook has run ``%matplotlib inline``.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from bmrjax.result import Result
 
-# Okabe and Ito's palette: told apart by colour-blind readers.
-_BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-_NAMES = {"accuracy": "accuracy", "nll": "NLL, nats a datum", "ece": "ECE", "rmse": "RMSE"}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colours that readers with any colour vision tell apart (Okabe and Ito, 2008).
+_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+_TITLES = {"accuracy": "Accuracy", "rmse": "RMSE", "nll": "NLL, nats a datum", "ece": "ECE"}
 
 
-def _subplots(rows: int, columns: int, **options: Any) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("Plots need matplotlib: pip install 'bmrjax[plots]'.") from None
-    figure = Figure(layout="constrained", **options)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(visible=True, alpha=0.25)
-    return figure, axes
+def learning_curves(result: Result) -> "Figure":
+    """Plot the VFE, the held-out metrics and the kept fraction over the epochs.
 
-
-def learning_curves(result: Result) -> Any:
-    """Plot VFE, held-out metrics and weights kept over epochs; epochs taken back are pale.
+    Epochs of rounds that were taken back are drawn light.
 
     Args:
-        result: A run.
+        result: With a history of at least one epoch.
 
     Returns:
-        A matplotlib figure.
+        A figure with a panel for the VFE, one for what was kept (where anything could be
+        removed), and one for each held-out metric that the history has.
     """
     history = result.history
-    scores = [name for name in _NAMES if any(name in row for row in history)]
-    panels = ["vfe", *scores, *(["kept"] if result.keep else [])]
-    figure, axes = _subplots(1, len(panels), figsize=(3.2 * len(panels), 2.9))
-    for axis, panel in zip(axes[0], panels, strict=True):
-        points = [
-            (
-                row["epoch"],
-                row[panel] / (result.num_data if panel == "vfe" else 1),
-                row["taken_back"],
-            )
-            for row in history
-            if panel in row
-        ]
-        kept = [(x, y) for x, y, back in points if not back]
-        back = [(x, y) for x, y, gone in points if gone]
-        axis.plot(*zip(*kept, strict=True), color=_BLUE, marker=".", ms=4, lw=1.2)
-        if back:
-            axis.plot(
-                *zip(*back, strict=True), ".", color=_ORANGE, alpha=0.4, ms=5, label="taken back"
-            )
-            axis.legend(frameon=False, fontsize=8)
-        title = {"vfe": "VFE, nats a datum (training)", "kept": "weights kept"}.get(panel)
-        axis.set_title(title or f"{_NAMES[panel]} (held out)", fontsize=9)
-        axis.set_xlabel("epoch")
-        if panel == "kept":
-            axis.set_yscale("log")
-        if panel == "vfe":
-            low, values = min(y for _, y in kept), sorted(y for _, y in kept)
-            high = values[int(0.9 * (len(values) - 1))]
-            axis.set_ylim(low - 0.05 * (high - low), high + 0.3 * (high - low) + 1e-6)
+    if not history:
+        raise ValueError(
+            "learning_curves: this result has no history, so there is nothing to plot."
+        )
+    metrics = [name for name in _TITLES if any(name in row for row in _measured(result))]
+    panels = ["vfe", *metrics, *(["kept"] if result.num_total else [])]
+    figure, axes = _panels(len(panels))
+    for name, ax in zip(panels, axes, strict=True):
+        if name == "vfe":
+            rows = [{**row, "vfe": row["vfe"] / result.num_data} for row in history]
+            ax.set_title("VFE, nats a datum (mean over an epoch)")
+            if min(row["vfe"] for row in rows) > 0:
+                _log(ax, "y")
+            _curve(ax, rows, "vfe", _BLUE)
+        elif name == "kept":
+            rows = [{**row, "kept": row["kept"] / result.num_total} for row in history]
+            ax.set_title(f"Fraction kept, of {result.num_total:,}")
+            if min(row["kept"] for row in rows) > 0:
+                _log(ax, "y")
+            _curve(ax, rows, "kept", _GREEN)
+        else:
+            rows = [row for row in _measured(result) if name in row]
+            ax.set_title(f"{_TITLES[name]}, held out")
+            _curve(ax, rows, name, _ORANGE, marker=".")
+        ax.set_xlabel("Epoch")
+        ax.xaxis.get_major_locator().set_params(integer=True)
+    if any(row["taken_back"] for row in history):
+        handles, labels = axes[0].get_legend_handles_labels()
+        axes[0].legend(handles, labels, frameon=False)
     return figure
 
 
-def sparsity_per_layer(result: Result) -> Any:
-    """Plot the fraction of weights that each layer keeps.
+def sparsity_per_layer(result: Result) -> "Figure":
+    """Plot the removed fraction of each layer, with the number of elements that it keeps.
 
     Args:
-        result: A run with masks.
+        result: Of a run with masks.
 
     Returns:
-        A matplotlib figure.
+        A figure with one horizontal bar a layer, the first layer on top.
     """
-    layers = result.sparsity_per_layer
-    figure, axes = _subplots(1, 1, figsize=(6, 0.9 + 0.38 * len(layers)))
-    axis = axes[0, 0]
-    names = list(layers)[::-1]
-    kept = [100 * (1 - layers[name]) for name in names]
-    bars = axis.barh(names, kept, color=_GREEN)
-    axis.bar_label(bars, [f"{value:.2g} %" for value in kept], padding=4, fontsize=8)
-    axis.set_xlim(0, max(kept) * 1.18 + 1e-3)
-    axis.set_xlabel(f"weights kept, % (whole model {100 * (1 - result.sparsity):.2g} %)")
+    if not result.keep:
+        raise ValueError(
+            "sparsity_per_layer: this result has no masks, so there is nothing to plot."
+        )
+    kept: dict[str, list[int]] = {}
+    for name, mask in result.keep.items():
+        counts = kept.setdefault(result.layers.get(name, name), [0, 0])
+        counts[0] += int(mask.sum())
+        counts[1] += mask.size
+    names = list(kept)
+    fractions = [1 - left / total for left, total in kept.values()]
+    figure = _figure((8.0, 1.2 + 0.4 * len(names)))
+    ax = figure.subplots()
+    ax.barh(names, fractions, color=_BLUE, height=0.7)
+    ax.barh(names, [1 - f for f in fractions], left=fractions, color="#DDDDDD", height=0.7)
+    for i, (left, total) in enumerate(kept.values()):
+        ax.text(1.01, i, f"{left:,} of {total:,} kept", va="center", color="#333333")
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("Fraction removed")
+    ax.set_title(
+        f"Sparsity {result.sparsity:.1%}: {result.num_kept:,} of {result.num_total:,} kept"
+    )
+    _clean(ax)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(left=False)
     return figure
 
 
-def path(result: Result) -> Any:
-    """Plot the VFE and the held-out score of each restorable point against the weights kept.
+def path(result: Result) -> "Figure":
+    """Plot the VFE, and accuracy or RMSE, against what is kept, at the points of the path.
 
     Args:
-        result: A run with a path.
+        result: With a path. The point that the result is at is marked.
 
     Returns:
-        A matplotlib figure.
+        A figure with the number kept on a logarithmic axis; the run goes from right to left.
     """
     points = result.path
-    score = next((n for n in ("accuracy", "rmse") if any(n in p.metrics for p in points)), None)
-    figure, axes = _subplots(1, 2 if score else 1, figsize=(7.2 if score else 3.8, 3.0))
-    best = min(points, key=lambda p: p.vfe)
-    series = [("VFE, nats a datum (training)", _BLUE, lambda p: p.vfe / result.num_data)]
-    if score:
-        series.append((f"{score} (held out)", _PURPLE, lambda p: p.metrics.get(score)))
-    for axis, (title, colour, value) in zip(axes[0], series, strict=True):
-        shown = [(p.kept, value(p)) for p in points if value(p) is not None]
-        axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=4, lw=1.2)
-        if value(best) is not None:
-            axis.plot(best.kept, value(best), "*", color=_ORANGE, ms=13, label="best VFE")
-            axis.legend(frameon=False, fontsize=8)
-        axis.set_xscale("log")
-        axis.set_title(title, fontsize=9)
-        axis.set_xlabel("weights kept")
+    if not points:
+        raise ValueError("path: this result has no path, so there is nothing to plot.")
+    metric = next((m for m in ("accuracy", "rmse") if m in points[-1].metrics), None)
+    figure, axes = _panels(1 if metric is None else 2)
+    values = {"vfe": [point.vfe / result.num_data for point in points]}
+    if metric is not None:
+        values[metric] = [point.metrics.get(metric, math.nan) for point in points]
+    kept = [point.kept for point in points]
+    now = [i for i, p in enumerate(points) if p.vfe == result.vfe and p.kept == result.num_kept]
+    for (name, ys), ax in zip(values.items(), axes, strict=True):
+        ax.plot(kept, ys, "-", color=_GREY, linewidth=0.8, zorder=1)
+        ax.scatter(kept, ys, color=_BLUE if name == "vfe" else _ORANGE, s=25, zorder=2)
+        if now:
+            i = now[-1]
+            ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 3}
+            ax.scatter(kept[i], ys[i], label=f"this result: {kept[i]:,} kept", **ring)
+        ax.set_title("VFE, nats a datum" if name == "vfe" else f"{_TITLES[name]}, held out")
+        ax.set_xlabel(f"Elements kept, of {points[0].total:,}")
+        if min(kept) > 0:
+            _log(ax, "x")
+        else:
+            ax.set_xscale("symlog", linthresh=1)
+    if now:
+        axes[0].legend(frameon=False)
     return figure
+
+
+def _measured(result: Result) -> list[dict[str, Any]]:
+    """Return the epochs with held-out metrics, those of the path among them, in order."""
+    rows = {row["epoch"]: row for row in result.history}
+    for point in result.path:
+        row = {"epoch": point.epoch, "taken_back": False}
+        rows[point.epoch] = {**row, **rows.get(point.epoch, {}), **point.metrics}
+    return [rows[epoch] for epoch in sorted(rows)]
+
+
+def _curve(
+    ax: "Axes", rows: Sequence[dict[str, Any]], name: str, colour: str, marker: str = ""
+) -> None:
+    stayed = [row for row in rows if not row["taken_back"]]
+    ax.plot(*_xy(stayed, name), color=colour, marker=marker)
+    # A round that was taken back hangs on to the last epoch before it.
+    last: list[dict[str, Any]] = []
+    light: list[list[dict[str, Any]]] = []
+    back = False
+    for row in rows:
+        if not row["taken_back"]:
+            last, back = [row], False
+        elif back:
+            light[-1].append(row)
+        else:
+            light.append([*last, row])
+            back = True
+    for i, run in enumerate(light):
+        label = "taken back" if i == 0 else None
+        ax.plot(*_xy(run, name), color=colour, marker=marker, alpha=0.3, linewidth=1, label=label)
+
+
+def _xy(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    return [row["epoch"] for row in rows], [row[name] for row in rows]
+
+
+def _log(ax: "Axes", axis: str) -> None:
+    from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter
+
+    which = getattr(ax, f"{axis}axis")
+    getattr(ax, f"set_{axis}scale")("log")
+    which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    which.set_major_formatter(LogFormatter(minor_thresholds=(10, 10)))
+    which.set_minor_formatter(NullFormatter())
+
+
+def _figure(size: tuple[float, float]) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            f"Plots need the package matplotlib ({error}). Install it by pip install 'bmrjax[plots]'."
+        ) from None
+    return Figure(figsize=size, dpi=120, layout="constrained")
+
+
+def _panels(count: int) -> tuple["Figure", list["Axes"]]:
+    columns = min(count, 3)
+    rows = math.ceil(count / columns)
+    figure = _figure((4.2 * columns, 3.2 * rows))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[count:]:
+        spare.remove()
+    for ax in axes[:count]:
+        _clean(ax)
+    return figure, axes[:count]
+
+
+def _clean(ax: "Axes") -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=9)
+    ax.title.set_fontsize(10)

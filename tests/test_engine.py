@@ -324,11 +324,10 @@ def losses_at_the_start(num_steps, **options):
     return np.asarray(info.losses), kl
 
 
-@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO()])
-@pytest.mark.parametrize("weight", [0.25, 1.0, 3.0])
-def test_kl_weight(weight, elbo):
-    without, kl = losses_at_the_start(3, kl_weight=0.0, loss=elbo)
-    losses, _ = losses_at_the_start(3, kl_weight=weight, loss=elbo)
+@pytest.mark.parametrize("weight", [0.25, 3.0])
+def test_kl_weight(weight):
+    without, kl = losses_at_the_start(3, kl_weight=0.0)
+    losses, _ = losses_at_the_start(3, kl_weight=weight)
     np.testing.assert_allclose(losses - without, weight * kl, rtol=1e-4)
 
 
@@ -373,8 +372,8 @@ def test_a_step_that_is_not_finite_leaves_no_trace(kind, clip):
         jax.tree.leaves((state.params, state.opt_state)),
         strict=True,
     ):
-        assert np.array_equal(a, b)
-    assert np.array_equal(losses[[0, 2, 5]], good_losses)
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(losses[[0, 2, 5]], good_losses)
     counts = [state.num_steps, state.num_skipped, state.bad_in_row, state.worst_in_row]
     assert [int(c) for c in counts] == [6, 3, 0, 2]
     assert np.array_equal(np.isfinite(losses), [True, False, True, False, False, True])
@@ -400,7 +399,7 @@ def test_vfe_of_a_pruned_state_is_that_of_the_smaller_program():
     keep = {"beta": jnp.array([True, False, True])}
     engine = make_engine(guide=AutoDelta(program))
     state = engine.init(jax.random.key(0), (x, y))
-    value = {"beta": engine.constrain(state)["beta_auto_loc"]}
+    value = {"beta": jnp.where(keep["beta"], engine.constrain(state)["beta_auto_loc"], 0.0)}
     log_joint, _ = numpyro.infer.util.log_density(prune(program, keep), (x, y), {}, value)
     found = engine.vfe(state, keep, (x, y), jax.random.key(2))
     assert found == pytest.approx(-float(log_joint), rel=1e-5)

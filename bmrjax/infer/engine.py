@@ -48,8 +48,8 @@ class EpochInfo(NamedTuple):
     """Diagnostics of one epoch.
 
     Attributes:
-        losses: The negative ELBO of each step in nats for the whole data set; NaN or infinite
-            where the step was skipped.
+        losses: The negative ELBO of each step in nats for the whole data set; NaN where the
+            step was skipped.
     """
 
     losses: Float[Array, " steps"]
@@ -197,7 +197,7 @@ class Engine:
             num_skipped=state.num_skipped + jnp.where(good, 0, 1),
             bad_in_row=bad,
             worst_in_row=jnp.maximum(state.worst_in_row, bad),
-        ), loss
+        ), jnp.where(good, loss, jnp.nan)
 
     def _step_in_epoch(
         self,
@@ -222,9 +222,8 @@ class Engine:
 
     def _make_order(self, key: Array, length: int) -> Int[Array, " length"]:
         passes = -(-length // self.num_data)
-        keys = jax.random.split(key, passes)
-        order = jnp.concatenate([jax.random.permutation(k, self.num_data) for k in keys])
-        return order[:length]
+        shuffle = jax.vmap(lambda k: jax.random.permutation(k, self.num_data))
+        return shuffle(jax.random.split(key, passes)).reshape(-1)[:length]
 
     # --- what a run calls -----------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from bmrjax import metrics
 from bmrjax.handlers import fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
+from bmrjax.infer.prepare import prepare_guide
 
 _CLASSES = (
     dist.CategoricalLogits,
@@ -129,6 +130,7 @@ class Evaluator:
         size = min(self.batch_size, rows)
         logs, means, values = [], [], []
         params, keep = dict(params), dict(keep)
+        prepare_guide(self.model, self.guide, params, jax.tree.map(lambda a: a[:size], data))
         for begin in range(0, rows, size):
             # The last batch is shifted back to full size, and its overlap dropped.
             first = min(begin, rows - size)

@@ -9,12 +9,13 @@ import jax.tree_util as jtu
 import numpyro
 import optax
 from jaxtyping import Array
-from numpyro.infer import SVI
-from numpyro.infer.autoguide import AutoGuide, AutoGuideList
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoGuide, AutoGuideList, AutoLaplaceApproximation
 from numpyro.infer.initialization import init_to_median
-from numpyro.infer.util import constrain_fn
+from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
 
-_CLOSURES = ("_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides")
+# Attributes of an automatic guide that hold functions over the arguments of its set-up.
+_REBUILT = ("model", "_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides", "_loss_fn")
 
 
 def init_to_network(site: Mapping[str, Any] | None = None) -> Any:
@@ -67,44 +68,65 @@ def initialise(
     Raises:
         ValueError: If a parameter starts at a value that is not finite.
     """
-    svi = SVI(model, guide, optax.set_to_zero(), loss)
-    fresh = [g for g in _auto_guides(guide) if g.prototype_trace is None]
-    static: list[tuple[Any, list[tuple[int, Any]], int]] = []
+    fresh = [g for g in auto_guides(guide) if g.prototype_trace is None]
+    static: list[_Static] = []
 
     def start(key: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
-        state = svi.init(key, *args, **kwargs)
-        traced: list[list[Any]] = []
-        static.clear()
-        for g in fresh:
-            kept = {k: v for k, v in vars(g).items() if k not in _CLOSURES and k != "model"}
-            leaves, structure = jtu.tree_flatten(kept)
-            is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
-            traced.append([x for x, t in zip(leaves, is_traced, strict=True) if t])
-            rest = [(i, x) for i, (x, t) in enumerate(zip(leaves, is_traced, strict=True)) if not t]
-            static.append((structure, rest, len(leaves)))
+        untouched = [dict(vars(g)) for g in fresh]
+        try:
+            svi = SVI(model, guide, optax.set_to_zero(), loss)
+            state = svi.init(key, *args, **kwargs)
+            assert isinstance(svi.constrain_fn, partial)
+            kept: list[Any] = [svi.constrain_fn.args]
+            for g in fresh:
+                kept.append({k: v for k, v in vars(g).items() if k not in _REBUILT})
+        finally:
+            for g, attributes in zip(fresh, untouched, strict=True):
+                vars(g).clear()
+                vars(g).update(attributes)
+        traced, rest = _split(kept)
+        static.append(rest)
         return svi.optim.get_params(state.optim_state), state.mutable_state, traced
 
     params, mutable, traced = jax.jit(start)(key, args, dict(kwargs))
-    for g, (structure, rest, size), values in zip(fresh, static, traced, strict=True):
-        leaves: list[Any] = [None] * size
-        for i, leaf in rest:
-            leaves[i] = leaf
-        remaining = iter(values)
-        known = {i for i, _ in rest}
-        leaves = [leaves[i] if i in known else next(remaining) for i in range(size)]
-        vars(g).update(jtu.tree_unflatten(structure, leaves))
-        _restore_closures(g, args, kwargs)
+    transforms, *prototypes = _join(traced, static[-1])
+    for g, attributes in zip(fresh, prototypes, strict=True):
+        vars(g).update(attributes)
+        _rebuild(g, args, kwargs)
     bad = sorted(k for k, v in params.items() if not bool(jax.numpy.all(jax.numpy.isfinite(v))))
     if bad:
         raise ValueError(
             f"The parameters {bad} start at values that are not finite. Check the program and the "
             "data for NaNs, or give the guide another init_loc_fn."
         )
-    assert svi.constrain_fn is not None
-    return Start(params, mutable, svi.constrain_fn)
+    return Start(params, mutable, partial(transform_fn, *transforms))
 
 
-def _auto_guides(guide: Any) -> list[AutoGuide]:
+class _Static(NamedTuple):
+    structure: Any
+    leaves: list[Any]
+    is_traced: list[bool]
+
+
+def _split(tree: Any) -> tuple[list[Any], _Static]:
+    """Part the leaves of `tree` into what a compiled program returns, and the rest."""
+    leaves, structure = jtu.tree_flatten(tree)
+    is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+    pairs = list(zip(leaves, is_traced, strict=True))
+    rest = [None if traced else leaf for leaf, traced in pairs]
+    return [leaf for leaf, traced in pairs if traced], _Static(structure, rest, is_traced)
+
+
+def _join(values: list[Any], static: _Static) -> Any:
+    """Undo `_split`."""
+    remaining = iter(values)
+    pairs = zip(static.leaves, static.is_traced, strict=True)
+    leaves = [next(remaining) if traced else leaf for leaf, traced in pairs]
+    return jtu.tree_unflatten(static.structure, leaves)
+
+
+def auto_guides(guide: Any) -> list[AutoGuide]:
+    """Return the automatic guides that `guide` is, or is made of."""
     found: list[AutoGuide] = []
     while not isinstance(guide, AutoGuide) and isinstance(guide, numpyro.primitives.Messenger):
         guide = guide.fn
@@ -112,14 +134,25 @@ def _auto_guides(guide: Any) -> list[AutoGuide]:
         found.append(guide)
     if isinstance(guide, AutoGuideList):
         for part in guide._guides:
-            found.extend(_auto_guides(part))
+            found.extend(auto_guides(part))
     return found
 
 
-def _restore_closures(guide: AutoGuide, args: tuple, kwargs: Mapping[str, Any]) -> None:
+def _rebuild(guide: AutoGuide, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Give `guide` the functions that NumPyro's own set-up closes over its arguments."""
+    seeded = numpyro.handlers.seed(guide.model, jax.random.key(0))
+
     def postprocess(latents: dict[str, Array]) -> dict[str, Array]:
-        seeded = numpyro.handlers.seed(guide.model, jax.random.key(0))
         return constrain_fn(seeded, args, dict(kwargs), latents, return_deterministic=True)
 
+    def potential(*args: Any, **kwargs: Any) -> Callable:
+        return partial(potential_energy, seeded, args, kwargs)
+
+    def laplace_loss(params: dict[str, Array]) -> Array:
+        fixed = jax.random.key(0)
+        return Trace_ELBO().loss(fixed, params, guide.model, guide, *args, **kwargs)
+
     guide._postprocess_fn = postprocess
-    guide._potential_fn = guide._potential_fn_gen(*args, **kwargs)
+    guide._potential_fn_gen, guide._potential_fn = potential, potential(*args, **kwargs)
+    if isinstance(guide, AutoLaplaceApproximation):
+        guide._loss_fn = laplace_loss

@@ -4,3 +4,4 @@ from bmrjax.nn.lenet import LeNet5 as LeNet5
 from bmrjax.nn.lift import Lifted as Lifted
 from bmrjax.nn.lift import lift as lift
 from bmrjax.nn.mlp import MLP as MLP
+from bmrjax.nn.nnx_mlp import NNXMLP as NNXMLP

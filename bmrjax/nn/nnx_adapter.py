@@ -69,7 +69,7 @@ class NNXAdapter:
 
     def build(self, values: Values) -> nnx.Module:
         """See `Adapter.build`."""
-        return nnx.merge(self._graph, self._parameters(values), self._rest)
+        return nnx.merge(self._graph, self._parameters(values), self._rest, copy=True)
 
     def apply(
         self,
@@ -92,7 +92,9 @@ class NNXAdapter:
                 streams, jax.random.split(key, max(len(streams), 1)), strict=False
             ):
                 rest[path] = rest[path].replace(fresh)
-        network: Any = nnx.merge(self._graph, self._parameters(values), nnx.from_flat_state(rest))
+        network: Any = nnx.merge(
+            self._graph, self._parameters(values), nnx.from_flat_state(rest), copy=True
+        )
         if inference or key is None:
             network.eval()
         else:

@@ -48,9 +48,9 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
            + \frac{v (\tilde m - m)^2 - s (μ - \tilde m)^2 + r (μ - m)^2}{2 s D},
         \qquad D = r + v - r v / s,
 
-    in nats, an element at a time. **Positive favours the reduced prior.** This arrangement
-    divides by neither `r` nor `s - r`, so a point mass (``r = 0``) and an unchanged prior
-    (zero to rounding) are both safe in float32. Exact when the posterior is the exact one.
+    in nats, an element at a time. **Positive favours the reduced prior.** Nothing divides by
+    `r` or by `s - r`, so a point mass (``r = 0``) and an unchanged prior (exactly zero) are
+    both safe in float32. Exact when the posterior is the exact one.
 
     Args:
         posterior: Normal posterior, any shape, positive scale.
@@ -77,28 +77,28 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
     """
     variance, prior_variance = jnp.square(posterior.scale), jnp.square(prior.scale)
     reduced_variance = jnp.square(reduced_prior.scale)
-    denominator = reduced_variance + variance - reduced_variance * variance / prior_variance
-    tiny = jnp.finfo(denominator.dtype).tiny
+    ratio = reduced_variance / prior_variance
+    denominator = reduced_variance + variance * (1.0 - ratio)
+    dtype = denominator.dtype
     proper = (reduced_prior.scale <= prior.scale) | (denominator > 0)
-    safe = jnp.where(proper, jnp.maximum(denominator, tiny), 1.0)
-    # Each ratio is formed before it is squared or multiplied on: variances of 1e-12 and means
-    # of 1e6 are ordinary here, and their products leave float32.
-    shift = (reduced_prior.loc - prior.loc) / prior.scale
-    to_reduced = (posterior.loc - reduced_prior.loc) / jnp.sqrt(safe)
-    to_prior = (posterior.loc - prior.loc) / prior.scale
+    safe = jnp.where(proper, jnp.maximum(denominator, jnp.finfo(dtype).tiny), 1.0)
+    root = jnp.sqrt(safe)
+    # The quadratic form is arranged so that nothing cancels when the prior keeps its mean, and
+    # so that no two small variances are multiplied: in float32 they reach 1e-36. A quotient of
+    # a quotient counts as a product, since XLA rewrites (a / b) / c as a / (b c).
+    shift = reduced_prior.loc - prior.loc
+    to_reduced, to_prior = posterior.loc - reduced_prior.loc, posterior.loc - prior.loc
     quadratic = (
-        jnp.square(shift) * (variance / safe)
-        - jnp.square(to_reduced)
-        + jnp.square(to_prior) * (reduced_variance / safe)
+        (reduced_variance / safe) * (shift / prior.scale) * ((to_reduced + to_prior) / prior.scale)
+        + (variance / safe) * jnp.square(shift / prior.scale)
+        - ((1.0 - ratio) / safe) * jnp.square(to_reduced)
     )
-    log_ratio = 2.0 * jnp.log(prior.scale) - jnp.log(safe)
-    finite = jnp.maximum(0.5 * (log_ratio + quadratic), jnp.finfo(denominator.dtype).min)
+    log_ratio = -2.0 * jnp.log(root / prior.scale)
+    finite = jnp.maximum(0.5 * (log_ratio + quadratic), jnp.finfo(dtype).min)
     delta_f = jnp.where(proper, finite, jnp.inf)
-    loc = (
-        posterior.loc * (reduced_variance / safe)
-        + reduced_prior.loc * (variance / safe)
-        - prior.loc * (reduced_variance / prior_variance) * (variance / safe)
+    loc = posterior.loc * (reduced_variance / safe) + (reduced_prior.loc - prior.loc * ratio) * (
+        variance / safe
     )
-    scale = reduced_prior.scale * (posterior.scale / jnp.sqrt(safe))
+    scale = reduced_prior.scale * (posterior.scale / root)
     nan = jnp.asarray(jnp.nan, loc.dtype)
     return Reduction(delta_f, Normal(jnp.where(proper, loc, nan), jnp.where(proper, scale, nan)))

@@ -1,0 +1,132 @@
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from bmrjax import cli
+
+SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
+
+
+def run(out, *arguments):
+    cli.main(["sparsify", "--data", "digits", "--out", str(out), *SMALL, *arguments])
+    return json.loads((out / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "bmr"
+    return out, run(out, "--refit", "1")
+
+
+def test_writes_results_model_and_plots(finished):
+    out, found = finished
+    expected = (
+        "accuracy nll ece vfe_per_datum sparsity sparsity_per_layer compile_seconds step_ms seconds "
+        "versions device seed history"
+    )
+    assert all(found[name] is not None for name in expected.split())
+    assert found["kept"] == round((1 - found["sparsity"]) * found["total"])
+    assert len(found["history"]) == 6
+    assert set(found["sparsity_per_layer"]) == {"net.layers.0", "net.layers.1"}
+    for name in ("learning_curves", "sparsity_per_layer", "path"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_predict_gives_the_predictions_of_the_run(finished, tmp_path):
+    from bmrjax.data import load
+
+    out, found = finished
+    x, y = load("digits").test
+    np.savez(tmp_path / "x.npz", x=x)
+    arguments = ["--data", str(tmp_path / "x.npz"), "--out", str(tmp_path / "p.npy")]
+    cli.main(["predict", str(out), *arguments, "--samples", "20"])
+    probs = np.load(tmp_path / "p.npy")
+    assert probs.shape == (len(y), 10)
+    # The same posterior and other draws: the accuracies differ by sampling noise only.
+    assert abs((probs.argmax(1) == y).mean() - found["accuracy"]) < 0.08
+
+
+def test_info_prints_what_was_reached(finished, capsys):
+    out, found = finished
+    cli.main(["info", str(out), "--path"])
+    printed = capsys.readouterr().out
+    assert f"{found['accuracy']:.4g}" in printed
+    assert f"{found['kept']:,} of {found['total']:,}" in printed
+
+
+@pytest.mark.parametrize(("method", "net"), [("map", "mlp"), ("mean-field", "mlp-nnx")])
+def test_other_methods_and_networks(tmp_path, method, net):
+    found = run(tmp_path / "out", "--method", method, "--net", net)
+    assert found["total"] == 0
+    assert 0 < found["accuracy"] <= 1
+
+
+def test_regression_reports_rmse(tmp_path):
+    cli.main(["sparsify", "--data", "diabetes", "--out", str(tmp_path / "d"), *SMALL])
+    found = json.loads((tmp_path / "d" / "results.json").read_text())
+    assert found["accuracy"] is None
+    assert 0 < found["rmse"] < 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nonsense"], "Unknown data set 'nonsense'"),
+        (["--data", "mnist", "--data-root", "nowhere"], "lacks train.parquet and test.parquet"),
+        (["--data", "diabetes", "--net", "lenet5"], "lenet5 takes images"),
+        (["--data", "digits", "--resume", "--overwrite"], "give one"),
+        (["--data", "digits", "--epochs", "0"], "num_epochs must be at least 1"),
+        (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),
+        (["--data", "digits", "--schedule", "converged", "--wait", "3"], "takes no --wait"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["sparsify", "--out", str(tmp_path / "out"), *SMALL[:2], *arguments])
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    import re
+
+    assert re.search(message, lines[0])
+
+
+def test_an_earlier_run_is_not_overwritten(finished, capsys):
+    out, _ = finished
+    with pytest.raises(SystemExit, match="2"):
+        run(out)
+    assert "holds a run. Give --resume, --overwrite or another --out" in capsys.readouterr().err
+
+
+def test_resuming_a_finished_run_changes_nothing(finished):
+    out, found = finished
+    again = run(out, "--refit", "1", "--resume")
+    for name in ("accuracy", "nll", "kept", "vfe_per_datum"):
+        assert again[name] == found[name]
+
+
+def test_damaged_and_missing_runs_are_explained(tmp_path, capsys):
+    for content, message in ((None, "holds no finished run"), ('{"a": ', "damaged or cut short")):
+        if content:
+            (tmp_path / "results.json").write_text(content)
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["info", str(tmp_path)])
+        assert message in capsys.readouterr().err
+
+
+def test_help_lists_the_options():
+    code = (
+        "import sys\nfrom bmrjax import cli\ntry:\n    cli.main(['sparsify', '--help'])\n"
+        "except SystemExit:\n    pass"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    for option in ("--steps-per-epoch", "--data-root", "--resume", "verified"):
+        assert option in printed
+
+
+def test_the_device_is_recorded(finished):
+    assert finished[1]["device"] == jax.devices()[0].device_kind

@@ -1,0 +1,184 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from bmrjax import handlers
+from numpyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from numpyro.infer.autoguide import AutoDelta, AutoNormal
+
+X = jax.random.normal(jax.random.key(0), (12, 4))
+Y = X @ jnp.array([1.0, 0.0, -2.0, 0.0]) + 0.1
+KEEP = jnp.array([True, False, True, False])
+
+
+def regression(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0.2, 1.5).expand([x.shape[1]]).to_event(1))
+    noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+    numpyro.sample("y", dist.Normal(x @ beta, noise), obs=y)
+
+
+def counts(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0.0, 0.5).expand([x.shape[1]]).to_event(1))
+    numpyro.sample("y", dist.Poisson(jnp.exp(x @ beta)), obs=None if y is None else jnp.abs(y) // 1)
+
+
+def hierarchy(x, y=None):
+    scale = numpyro.sample("scale", dist.Gamma(2.0, 2.0))
+    with numpyro.plate("columns", x.shape[1]):
+        beta = numpyro.sample("beta", dist.Normal(0.0, scale))
+    numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+
+def fitted(model, guide_class=AutoNormal):
+    guide = guide_class(model)
+    numpyro.handlers.seed(guide, jax.random.key(1))(X, Y)
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(guide, jax.random.key(1))).get_trace(X, Y)
+    return guide, {n: s["value"] for n, s in trace.items() if s["type"] == "param"}
+
+
+def smaller(params):
+    return {n: v[KEEP] if v.shape == (4,) else v for n, v in params.items()}
+
+
+@pytest.mark.parametrize("model", [regression, counts, hierarchy])
+@pytest.mark.parametrize("guide_class", [AutoNormal, AutoDelta])
+def test_the_loss_is_that_of_the_program_without_the_elements(model, guide_class):
+    """With guides of zero width both programs are deterministic, so the losses must agree."""
+    guide, params = fitted(model, guide_class)
+    small = guide_class(model)
+    numpyro.handlers.seed(small, jax.random.key(1))(X[:, KEEP], Y)
+    params = {n: jnp.full_like(v, 1e-6) if n.endswith("_scale") else v for n, v in params.items()}
+    key, loss, keep = jax.random.key(2), TraceMeanField_ELBO(), {"beta": KEEP}
+    masked = loss.loss(
+        key, params, handlers.prune(model, keep), handlers.prune(guide, keep), X, Y
+    )
+    alone = loss.loss(key, smaller(params), model, small, X[:, KEEP], Y)
+    # The guide's width of 1e-6 is what is left of the noise.
+    np.testing.assert_allclose(masked, alone, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), Trace_ELBO()])
+@pytest.mark.parametrize("model", [regression, hierarchy])
+def test_removed_elements_get_no_gradient(loss, model):
+    guide, params = fitted(model)
+    keep = {"beta": KEEP}
+
+    def total(params):
+        programs = handlers.prune(model, keep), handlers.prune(guide, keep)
+        return loss.loss(jax.random.key(3), params, *programs, X, Y)
+
+    gradient = jax.grad(total)(params)
+    for part in ("beta_auto_loc", "beta_auto_scale"):
+        assert (gradient[part][~KEEP] == 0).all()
+        assert (gradient[part][KEEP] != 0).all()
+
+
+def test_divergence_of_removed_elements_is_exactly_zero():
+    def program():
+        numpyro.sample("w", dist.Normal(0.0, 2.0).expand([4]).to_event(1))
+
+    guide = AutoNormal(program)
+    numpyro.handlers.seed(guide, jax.random.key(0))()
+    params = {"w_auto_loc": jnp.arange(4.0), "w_auto_scale": jnp.full(4, 0.5)}
+
+    def loss(keep):
+        programs = handlers.prune(program, {"w": keep}), handlers.prune(guide, {"w": keep})
+        return TraceMeanField_ELBO().loss(jax.random.key(0), params, *programs)
+
+    each = np.log(2 / 0.5) + (0.25 + np.arange(4.0) ** 2) / 8 - 0.5
+    np.testing.assert_allclose(loss(KEEP), each[np.asarray(KEEP)].sum(), rtol=1e-5)
+    assert loss(jnp.zeros(4, bool)) == 0.0
+
+
+@pytest.mark.parametrize("prior", [dist.HalfNormal(1.0), dist.Gamma(0.5, 1.0), dist.LogNormal()])
+def test_positive_sites_reduce_to_zero_with_finite_gradients(prior):
+    def program():
+        s = numpyro.sample("s", prior.expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(s.sum(), 1.0), obs=1.0)
+
+    guide = AutoNormal(program)
+    numpyro.handlers.seed(guide, jax.random.key(0))()
+    params = {"s_auto_loc": jnp.zeros(3), "s_auto_scale": jnp.full(3, 0.1)}
+    keep = {"s": jnp.array([True, False, True])}
+
+    def total(params):
+        programs = handlers.prune(program, keep), handlers.prune(guide, keep)
+        return TraceMeanField_ELBO().loss(jax.random.key(0), params, *programs)
+
+    value, gradient = jax.value_and_grad(total)(params)
+    assert np.isfinite(value)
+    assert all(np.isfinite(g).all() and g[1] == 0 for g in gradient.values())
+    sample = Predictive(handlers.prune(guide, keep), params=params, num_samples=5)
+    draws = sample(jax.random.key(1))["s"]
+    assert (draws[:, 1] == 0).all()
+    assert (draws[:, 0] > 0).all()
+
+
+def test_a_new_mask_does_not_retrace():
+    guide, params = fitted(regression)
+    count = 0
+
+    @jax.jit
+    def loss(keep):
+        nonlocal count
+        count += 1
+        programs = handlers.prune(regression, keep), handlers.prune(guide, keep)
+        return TraceMeanField_ELBO().loss(jax.random.key(0), params, *programs, X, Y)
+
+    values = {float(loss({"beta": jnp.arange(4) >= i})) for i in range(4)}
+    assert count == 1
+    assert len(values) == 4
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        ({"beta": jnp.ones(3, bool)}, r"mask of site 'beta' has shape \(3,\), the site has \(4,\)"),
+        ({"beta": jnp.ones(4)}, "mask of site 'beta' has dtype float32"),
+        ({"gamma": jnp.ones(4, bool)}, r"no latent sample site named \['gamma'\]"),
+        ({"y": jnp.ones(12, bool)}, r"no latent sample site named \['y'\]"),
+    ],
+)
+def test_bad_masks_are_named(keep, message):
+    with pytest.raises(ValueError, match=message):
+        numpyro.handlers.seed(handlers.prune(regression, keep), jax.random.key(0))(X, Y)
+
+
+@pytest.mark.parametrize(
+    "prior", [dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3)), dist.Dirichlet(jnp.ones(3))]
+)
+def test_dependent_elements_are_refused(prior):
+    def program():
+        numpyro.sample("z", prior)
+
+    pruned = handlers.prune(program, {"z": jnp.ones(3, bool)})
+    with pytest.raises(ValueError, match="site 'z': the elements of .* depend on each other"):
+        numpyro.handlers.seed(pruned, jax.random.key(0))()
+
+
+def test_temper_scales_likelihood_and_divergence():
+    guide, params = fitted(regression)
+
+    def loss(model, guide):
+        return TraceMeanField_ELBO().loss(jax.random.key(0), params, model, guide, X, Y)
+
+    def tempered(**options):
+        return loss(handlers.temper(regression, **options), handlers.temper(guide, **options))
+
+    plain, no_kl = loss(regression, guide), tempered(kl=0.0)
+    np.testing.assert_allclose(tempered(likelihood=3.0), plain + 2 * no_kl, rtol=1e-5)
+    np.testing.assert_allclose(tempered(kl=0.25), no_kl + 0.25 * (plain - no_kl), rtol=1e-5)
+
+
+def test_temper_leaves_a_subsampled_plate_alone():
+    def program(y):
+        z = numpyro.sample("z", dist.Normal())
+        with numpyro.plate("data", 100, subsample_size=4):
+            numpyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    model = handlers.temper(program, likelihood=25.0)
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+    trace = numpyro.handlers.trace(seeded).get_trace(jnp.zeros(4))
+    assert trace["y"]["scale"] == 25.0

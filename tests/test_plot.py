@@ -1,0 +1,103 @@
+import sys
+
+import numpy as np
+import pytest
+
+from bmrjax import plot
+from bmrjax.result import Point, Result
+
+NUM_DATA = 10
+VFES = [80.0, 40.0, 30.0, 35.0, 20.0]
+
+
+@pytest.fixture
+def result():
+    keep = {"net.a.weight": np.arange(6).reshape(2, 3) < 3, "net.b.weight": np.arange(4) < 4}
+    history = [
+        {
+            "epoch": epoch,
+            "vfe": vfe,
+            "kept": 7 if epoch > 2 else 10,
+            "taken_back": epoch == 4,
+            "accuracy": 0.5 + 0.1 * epoch,
+        }
+        for epoch, vfe in enumerate(VFES, 1)
+    ]
+    path = [
+        Point(epoch, VFES[epoch - 1], kept, 10, {"accuracy": 0.5 + 0.1 * epoch}, {}, keep)
+        for epoch, kept in ((2, 10), (5, 7))
+    ]
+    layers = {"net.a.weight": "net.a", "net.b.weight": "net.b"}
+    return Result({}, keep, layers, NUM_DATA, history=history, path=path, vfe=20.0)
+
+
+def panel(figure, word):
+    found = [axes for axes in figure.axes if word in axes.get_title().lower()]
+    assert len(found) == 1, [axes.get_title() for axes in figure.axes]
+    return found[0]
+
+
+def test_learning_curves_show_the_epochs_that_stayed_and_the_others_light(result):
+    axes = panel(plot.learning_curves(result), "vfe")
+    stayed, back = axes.lines
+    assert list(stayed.get_xdata()) == [1, 2, 3, 5]
+    np.testing.assert_allclose(stayed.get_ydata(), [8.0, 4.0, 3.0, 2.0], rtol=1e-12)
+    assert back.get_xdata()[-1] == 4
+    assert back.get_alpha() < 1
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["taken back"]
+
+
+def test_learning_curves_have_a_panel_for_each_metric_of_the_history(result):
+    figure = plot.learning_curves(result)
+    assert len(figure.axes) == 3
+    accuracy = panel(figure, "accuracy").lines[0]
+    np.testing.assert_allclose(accuracy.get_ydata(), [0.6, 0.7, 0.8, 1.0], rtol=1e-12)
+    assert panel(figure, "kept").get_yscale() == "log"
+
+
+def test_learning_curves_of_a_run_without_masks_show_no_kept_panel(result):
+    result.keep = {}
+    titles = [axes.get_title().lower() for axes in plot.learning_curves(result).axes]
+    assert len(titles) == 2
+    assert not any("kept" in title for title in titles)
+
+
+def test_sparsity_per_layer_names_every_layer(result):
+    axes = plot.sparsity_per_layer(result).axes[0]
+    assert {label.get_text() for label in axes.get_yticklabels()} == {"net.a", "net.b"}
+    # Half of net.a and nothing of net.b is gone: their bars differ by half of the full length.
+    widths = {}
+    for patch in axes.patches:
+        widths.setdefault(round(patch.get_y(), 6), patch.get_width())
+    assert len(widths) == 2
+    low, high = sorted(widths.values())
+    assert high - low in (pytest.approx(0.5), pytest.approx(50.0))
+
+
+def test_path_puts_vfe_and_accuracy_against_what_is_kept(result):
+    figure = plot.path(result)
+    vfe, accuracy = figure.axes
+    assert vfe.get_xscale() == accuracy.get_xscale() == "log"
+    assert list(vfe.lines[0].get_xdata()) == [10, 7]
+    np.testing.assert_allclose(vfe.lines[0].get_ydata(), [4.0, 2.0], rtol=1e-12)
+    np.testing.assert_allclose(accuracy.lines[0].get_ydata(), [0.7, 1.0], rtol=1e-12)
+
+
+def test_path_without_held_out_metrics_has_one_panel(result):
+    for point in result.path:
+        point.metrics.clear()
+    assert len(plot.path(result).axes) == 1
+
+
+@pytest.mark.parametrize("draw", [plot.learning_curves, plot.sparsity_per_layer, plot.path])
+def test_figures_are_written_without_a_display(result, draw, tmp_path, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    draw(result).savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("draw", [plot.learning_curves, plot.sparsity_per_layer, plot.path])
+def test_a_missing_matplotlib_is_explained(result, draw, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'bmrjax\[plots\]'"):
+        draw(result)

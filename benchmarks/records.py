@@ -30,8 +30,18 @@ def environment() -> dict[str, Any]:
         "device": jax.devices()[0].device_kind,
         "cores": len(os.sched_getaffinity(0)),
         "commit": commit,
-        "command": "python " + " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """Return the command without the folders of the machine it ran on."""
+    words = [f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+    folders = ("--data-root", "--out", "--runs", "--bmr4pml")
+    after = [None, *words[:-1]]
+    return "python " + " ".join(
+        "DIR" if before in folders else word for before, word in zip(after, words, strict=True)
+    )
 
 
 class Rows:

@@ -1,10 +1,12 @@
 """Bayesian model reduction for JAX and NumPyro."""
 
 from bmrjax import criteria as criteria
+from bmrjax import data as data
 from bmrjax import handlers as handlers
 from bmrjax import infer as infer
 from bmrjax import metrics as metrics
 from bmrjax import nn as nn
+from bmrjax import plot as plot
 from bmrjax import priors as priors
 from bmrjax import reduction as reduction
 from bmrjax import schedules as schedules

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2}
 
 
@@ -76,12 +77,12 @@ class Info:
 
 @dataclass
 class Predict:
-    """Predict with a saved run: class probabilities or means, one row a datum."""
+    """Predict with a saved run: class probabilities, or means in the unit of the targets."""
 
     directory: Annotated[Path, tyro.conf.Positional]
     """Folder of the run."""
     data: Path
-    """A .npy file, or a .npz file with an array x: inputs, standardised as the training data."""
+    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data."""
     out: Path
     """Where to write the predictions, as .npy."""
     samples: int = 100
@@ -150,13 +151,15 @@ def _schedule(options: Sparsify) -> Any:
     return schedules.WhenConverged(**given)
 
 
-def _programs(options: Sparsify, input_shape: tuple[int, ...], num_classes: int | None) -> tuple:
+def _programs(
+    options: Sparsify, input_shape: tuple[int, ...], outputs: int, num_classes: int | None
+) -> tuple:
     from numpyro.infer.autoguide import AutoDelta
 
     from bmrjax import init_to_network, priors, programs
     from bmrjax.sparsify import default_guide
 
-    network = _network(options, input_shape, num_classes or 1)
+    network = _network(options, input_shape, outputs)
     build = programs.classifier if num_classes else programs.regression
     model = build(network, priors.Flat())
     if options.method == "map":
@@ -169,9 +172,7 @@ def _sparsify(options: Sparsify) -> None:
     if options.resume and options.overwrite:
         raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
     if (out / "checkpoints").exists() or (out / "results.json").exists():
-        if options.overwrite:
-            shutil.rmtree(out)
-        elif not options.resume:
+        if not options.resume and not options.overwrite:
             raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
     import jax
     import optax
@@ -179,8 +180,10 @@ def _sparsify(options: Sparsify) -> None:
     from bmrjax import criteria, sparsify
     from bmrjax.data import load
 
-    found = load(options.data, data_root=options.data_root, seed=options.seed)
-    model, guide = _programs(options, found.input_shape, found.num_classes)
+    found = load(options.data, data_root=options.data_root)
+    model, guide = _programs(options, found.input_shape, _outputs(found), found.num_classes)
+    if options.overwrite:
+        _remove_run(out)
     bmr = options.method == "bmr"
     result = sparsify(
         model,
@@ -190,7 +193,7 @@ def _sparsify(options: Sparsify) -> None:
         criterion=criteria.SpikeAndSlab() if bmr else None,
         schedule=_schedule(options),
         guide=guide,
-        optimizer=optax.adabelief(options.learning_rate or RATES[options.method]),
+        optimizer=optax.adabelief(_learning_rate(options)),
         batch_size=options.batch_size,
         steps_per_epoch=options.steps_per_epoch,
         held_out=found.test,
@@ -206,6 +209,27 @@ def _sparsify(options: Sparsify) -> None:
     _plots(result, out)
     print(_summary(document))
     print(f"results, model and plots in {out}")
+
+
+def _learning_rate(options: Sparsify) -> float:
+    rate = options.learning_rate
+    if rate is None:
+        return RATES[options.method]
+    if not rate > 0:
+        raise ValueError(f"--learning-rate must be positive, got {rate}.")
+    return rate
+
+
+def _outputs(found: Any) -> int:
+    return found.num_classes or math.prod(found.train[1].shape[1:])
+
+
+def _remove_run(out: Path) -> None:
+    """Remove what a run writes, and nothing else."""
+    for name in ("checkpoints", "points", "model"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in ("results.json", *(f"{plot}.png" for plot in PLOTS)):
+        (out / name).unlink(missing_ok=True)
 
 
 def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
@@ -230,7 +254,11 @@ def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
         "sparsity_per_layer": result.sparsity_per_layer,
         "kept": result.num_kept,
         "total": result.num_total,
-        "target_scale": found.target_scale,
+        "target_mean": _listed(found.target_mean),
+        "target_scale": _listed(found.target_scale),
+        "input_mean": _listed(found.input_mean),
+        "input_scale": _listed(found.input_scale),
+        "outputs": _outputs(found),
         "init_seconds": result.timing["init_seconds"],
         "compile_seconds": result.timing["compile_seconds"],
         "seconds": result.timing["seconds"],
@@ -254,6 +282,10 @@ def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
             for p in result.path
         ],
     }
+
+
+def _listed(array: Any) -> Any:
+    return None if array is None else array.tolist()
 
 
 def _finite(value: Any) -> Any:
@@ -351,20 +383,27 @@ def _predict(options: Predict) -> None:
     stored = np.load(options.data, allow_pickle=False)
     if not isinstance(stored, np.ndarray) and "x" not in stored:
         raise ValueError(f"{options.data} holds {stored.files}; expected an array x.")
-    x = np.asarray(stored if isinstance(stored, np.ndarray) else stored["x"], np.float32)
+    x = np.asarray(stored if isinstance(stored, np.ndarray) else stored["x"], np.float64)
     if list(x.shape[1:]) != document["input_shape"]:
         raise ValueError(
             f"{options.data} has inputs of shape {x.shape[1:]}, the run was trained on "
             f"{tuple(document['input_shape'])}."
         )
+    mean, scale = (np.asarray(document[f"input_{part}"]) for part in ("mean", "scale"))
+    x = ((x - mean) / scale).astype(np.float32)
     config = {k: v for k, v in document["config"].items() if k not in ("out", "data_root")}
     config["hidden"] = tuple(config["hidden"])
     run = Sparsify(out=options.directory, **config)
-    model, guide = _programs(run, tuple(document["input_shape"]), document["num_classes"])
+    model, guide = _programs(
+        run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
+    )
     result = load(options.directory / "model", model=model, guide=guide)
     samples = options.samples if run.method != "map" else 1
     prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
+    values = np.asarray(prediction.mean)
+    if document["num_classes"] is None:
+        values = values * np.asarray(document["target_scale"]) + np.asarray(document["target_mean"])
     staged = options.out.with_suffix(".tmp.npy")
-    np.save(staged, np.asarray(prediction.mean))
+    np.save(staged, values)
     os.replace(staged, options.out)
-    print(f"predictions of shape {prediction.mean.shape} in {options.out}")
+    print(f"predictions of shape {values.shape} in {options.out}")

@@ -2,13 +2,12 @@
 
 import os
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 
 Task = Literal["classification", "regression"]
 Split = tuple[np.ndarray, np.ndarray]
@@ -30,15 +29,20 @@ class Dataset:
         train: (inputs, targets), one row a datum; inputs float32, labels int32, targets float32.
         test: The same for the held-out split.
         num_classes: Number of classes; None for regression.
-        target_scale: Standard deviation of the training targets in their own unit; multiply an
-            RMSE by it. 1 for classification.
+        input_mean: Means of the raw training inputs: ``(raw - input_mean) / input_scale``.
+        input_scale: Their standard deviations.
+        target_mean: Mean of the raw training targets; None for classification.
+        target_scale: Their standard deviation: an RMSE times it is in the targets' own unit.
     """
 
     name: str
     train: Split
     test: Split
     num_classes: int | None
-    target_scale: float = 1.0
+    input_mean: np.ndarray
+    input_scale: np.ndarray
+    target_mean: np.ndarray | None = None
+    target_scale: np.ndarray | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -122,18 +126,25 @@ def from_arrays(
             f"{name}: training inputs have shape {arrays['x_train'].shape[1:]} a datum, held-out ones "
             f"{arrays['x_test'].shape[1:]}; they must agree."
         )
-    x, x_held = _standardise(arrays["x_train"], arrays["x_test"])
+    if arrays["x_train"].ndim < 2:
+        raise ValueError(
+            f"{name}: x_train has shape {arrays['x_train'].shape}; give one row a datum."
+        )
+    x_mean, x_scale = _statistics(arrays["x_train"])
+    # Centred before the cast: float32 has no room for a large mean and a small deviation.
+    x, x_held = (
+        ((arrays[part] - x_mean) / x_scale).astype(np.float32) for part in ("x_train", "x_test")
+    )
     y, y_held = arrays["y_train"], arrays["y_test"]
     if task is None:
         task = "classification" if y.dtype.kind in "iub" else "regression"
     if task == "classification":
         num_classes = _check_labels(name, y, y_held)
         labels, held = y.astype(np.int32).ravel(), y_held.astype(np.int32).ravel()
-        return Dataset(name, (x, labels), (x_held, held), num_classes)
-    scale = float(np.std(y)) or 1.0
-    mean = float(np.mean(y))
-    targets, held = (np.asarray((part - mean) / scale, np.float32) for part in (y, y_held))
-    return Dataset(name, (x, targets), (x_held, held), None, scale)
+        return Dataset(name, (x, labels), (x_held, held), num_classes, x_mean, x_scale)
+    mean, scale = _statistics(y)
+    targets, held = (((part - mean) / scale).astype(np.float32) for part in (y, y_held))
+    return Dataset(name, (x, targets), (x_held, held), None, x_mean, x_scale, mean, scale)
 
 
 def from_csv(
@@ -156,12 +167,17 @@ def from_csv(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
-    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}).") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty.")
     separator = next((mark for mark in ",;\t" if mark in lines[0]), None)
     cells = [[cell.strip() for cell in line.split(separator)] for line in lines]
-    first = 0 if _is_number_row(cells[0]) else 1
+    # A header holds no number at all; a row with some is data with a bad cell.
+    first = 0 if any(_is_number(cell) for cell in cells[0]) else 1
     width = len(cells[0])
     rows = []
     for number, row in enumerate(cells[first:], start=first + 1):
@@ -187,9 +203,9 @@ def from_csv(
     return _split(values[:, :-num_targets], targets, held_out, task, seed, str(path))
 
 
-def _is_number_row(cells: Sequence[str]) -> bool:
+def _is_number(cell: str) -> bool:
     try:
-        [float(cell) for cell in cells if cell]
+        float(cell)
     except ValueError:
         return False
     return True
@@ -325,11 +341,10 @@ def _check_labels(name: str, y: np.ndarray, held: np.ndarray) -> int:
     return num_classes
 
 
-def _standardise(
-    train: np.ndarray, test: np.ndarray
-) -> tuple[Float[np.ndarray, "train ..."], Float[np.ndarray, "test ..."]]:
+def _statistics(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     axes = (0, 2, 3) if train.ndim == 4 else (0,)
-    mean = train.mean(axes, keepdims=True, dtype=np.float64).astype(np.float32)
-    scale = train.std(axes, keepdims=True, dtype=np.float64).astype(np.float32)
-    scale = np.where(scale > 0, scale, np.float32(1))
-    return tuple((part.astype(np.float32) - mean) / scale for part in (train, test))  # type: ignore[return-value]
+    mean = train.mean(axes, keepdims=True, dtype=np.float64)
+    scale = train.std(axes, keepdims=True, dtype=np.float64)
+    # Rounding leaves a constant column a scale of about 1e-17 of its size.
+    scale = np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
+    return mean, scale

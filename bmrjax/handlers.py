@@ -71,7 +71,15 @@ class prune(Messenger):
         self._seen.add(name)
         msg["fn"] = pruned(msg["fn"], jnp.asarray(self.keep[name]), name=name)
         if msg["value"] is not None:
-            msg["value"] = jnp.where(self.keep[name], msg["value"], 0)
+            self._zero_removed(msg)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Zero what a handler outside this one put in: raw samples of MCMC, substituted values."""
+        if msg.get("name") in self.keep and _is_latent(msg):
+            self._zero_removed(msg)
+
+    def _zero_removed(self, msg: dict[str, Any]) -> None:
+        msg["value"] = jnp.where(self.keep[msg["name"]], msg["value"], 0)
 
 
 class temper(Messenger):

@@ -175,12 +175,12 @@ def _xy(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[floa
 
 
 def _log(ax: "Axes", axis: str) -> None:
-    from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     which = getattr(ax, f"{axis}axis")
     getattr(ax, f"set_{axis}scale")("log")
     which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    which.set_major_formatter(LogFormatter(minor_thresholds=(10, 10)))
+    which.set_major_formatter(StrMethodFormatter("{x:g}"))
     which.set_minor_formatter(NullFormatter())
 
 

@@ -23,6 +23,13 @@ def strict_promotion() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Switch on double precision for one test."""
+    with jax.enable_x64(new_val=True):
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """Return the folder of image data sets that ``BMRJAX_DATA`` names; skip where there is none."""

@@ -5,6 +5,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+
 from bmrjax import cli
 
 SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
@@ -40,7 +41,8 @@ def test_predict_gives_the_predictions_of_the_run(finished, tmp_path):
 
     out, found = finished
     x, y = load("digits").test
-    np.savez(tmp_path / "x.npz", x=x)
+    raw = load("digits")
+    np.savez(tmp_path / "x.npz", x=x * raw.input_scale + raw.input_mean)
     arguments = ["--data", str(tmp_path / "x.npz"), "--out", str(tmp_path / "p.npy")]
     cli.main(["predict", str(out), *arguments, "--samples", "20"])
     probs = np.load(tmp_path / "p.npy")
@@ -105,6 +107,33 @@ def test_resuming_a_finished_run_changes_nothing(finished):
     again = run(out, "--refit", "1", "--resume")
     for name in ("accuracy", "nll", "kept", "vfe_per_datum"):
         assert again[name] == found[name]
+
+
+def test_overwrite_removes_the_run_and_nothing_else(tmp_path, capsys):
+    out = tmp_path / "out"
+    (out / "model").mkdir(parents=True)
+    (out / "results.json").write_text("{}")
+    (out / "thesis.txt").write_text("precious")
+    with pytest.raises(SystemExit, match="2"):
+        run(out, "--overwrite", "--data", "nonsense")
+    assert (out / "results.json").exists()
+    assert run(out, "--overwrite")["kept"] > 0
+    assert (out / "thesis.txt").read_text() == "precious"
+
+
+def test_predicts_two_targets_in_their_own_unit(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    y = np.stack([1000 + 50 * x[:, 0], 0.01 * x[:, 1]], 1)
+    np.savez(tmp_path / "xy.npz", x=x, y=y)
+    out = tmp_path / "out"
+    options = "--hidden 8 --epochs 20 --steps-per-epoch 50 --method map --no-progress"
+    data = ["--data", str(tmp_path / "xy.npz")]
+    cli.main(["sparsify", *data, "--out", str(out), *options.split(), "--learning-rate", "0.03"])
+    cli.main(["predict", str(out), *data, "--out", str(tmp_path / "p.npy")])
+    found = np.load(tmp_path / "p.npy")
+    assert found.shape == (60, 2)
+    assert np.corrcoef(found[:, 0], y[:, 0])[0, 1] > 0.8
+    assert abs(found[:, 0].mean() - 1000) < 30
 
 
 def test_damaged_and_missing_runs_are_explained(tmp_path, capsys):

@@ -2,9 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import digamma, expit
+
 from bmrjax import criteria
 from bmrjax.reduction import Normal
-from scipy.special import digamma, expit
 
 CRITERIA = {"spike-and-slab": criteria.SpikeAndSlab()}
 SHAPES = {"a.weight": (6, 5), "a.bias": (6,), "b": ()}

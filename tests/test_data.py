@@ -5,8 +5,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bmrjax import data
 from PIL import Image
+
+from bmrjax import data
 
 X, Y = np.arange(40.0).reshape(10, 4) % 7, np.arange(10) % 3
 
@@ -25,7 +26,7 @@ def test_digits_are_standardised_and_split():
 def test_diabetes_reports_the_unit_of_its_target():
     found = data.load("diabetes")
     assert found.num_classes is None
-    assert 60 < found.target_scale < 90  # the raw target has a standard deviation of 77
+    assert 60 < found.target_scale[0] < 90  # the raw target has a standard deviation of 77
     np.testing.assert_allclose(found.train[0].std(0), 1.0, rtol=1e-4)
     np.testing.assert_allclose(found.train[1].std(), 1.0, rtol=1e-4)
 
@@ -84,6 +85,7 @@ def test_npz_and_csv(tmp_path):
         ("1,2\n3\n", "line 2: 1 cells, expected 2"),
         ("1,2\n3,x\n", "line 2: could not convert .* Give numbers only"),
         ("1,2\n3,\n", "1 cells are empty, NaN or infinite, first in line 2, column 2"),
+        ("1,NA,3\n1,2,3\n", "line 1: could not convert"),
         ("1\n2\n", "has 1 columns, too few for 1 target"),
         ("1,2\n", "has 1 rows; a split needs at least 2"),
     ],
@@ -133,3 +135,13 @@ def test_missing_sources_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'bmrjax\[data\]'"):
         data.load("digits")
+
+
+def test_awkward_columns_keep_their_meaning():
+    x = np.stack([np.full(10, 0.1), 1e7 + 0.05 * np.arange(10), np.arange(10) * 1.0], 1)
+    y = np.stack([np.arange(10) * 0.01, np.arange(10) * 100.0], 1)
+    found = data.from_arrays(x, y, x, y)
+    np.testing.assert_allclose(found.train[0].std(0), [0, 1, 1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.train[1].std(0), 1.0, rtol=1e-5)
+    raw = found.test[0] * found.input_scale + found.input_mean
+    np.testing.assert_allclose(raw, x, rtol=1e-6, atol=1e-6)

@@ -109,11 +109,14 @@ ELBOS = {
 }
 
 
-@pytest.mark.parametrize("elbo", ELBOS.values(), ids=ELBOS.keys())
-@pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES.keys())
-def test_every_guide_and_elbo_finds_the_conjugate_posterior(guide, elbo):
+PAIRS = [(guide, "Trace_ELBO") for guide in GUIDES]
+PAIRS += [("AutoNormal", "TraceMeanField_ELBO"), ("hand-written", "4 particles")]
+
+
+@pytest.mark.parametrize(("guide", "elbo"), PAIRS)
+def test_guides_and_elbos_find_the_conjugate_posterior(guide, elbo):
     data, key = make_data(), jax.random.key(1)
-    guide = guide()
+    guide, elbo = GUIDES[guide](), ELBOS[elbo]
     schedule = optax.linear_schedule(5e-2, 0.0, 500)
     engine = make_engine(guide=guide, optimizer=optax.adam(schedule), loss=elbo)
     state = engine.init(key, data)

@@ -4,9 +4,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from bmrjax import handlers
 from numpyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
+
+from bmrjax import handlers
 
 X = jax.random.normal(jax.random.key(0), (12, 4))
 Y = X @ jnp.array([1.0, 0.0, -2.0, 0.0]) + 0.1
@@ -51,9 +52,7 @@ def test_the_loss_is_that_of_the_program_without_the_elements(model, guide_class
     numpyro.handlers.seed(small, jax.random.key(1))(X[:, KEEP], Y)
     params = {n: jnp.full_like(v, 1e-6) if n.endswith("_scale") else v for n, v in params.items()}
     key, loss, keep = jax.random.key(2), TraceMeanField_ELBO(), {"beta": KEEP}
-    masked = loss.loss(
-        key, params, handlers.prune(model, keep), handlers.prune(guide, keep), X, Y
-    )
+    masked = loss.loss(key, params, handlers.prune(model, keep), handlers.prune(guide, keep), X, Y)
     alone = loss.loss(key, smaller(params), model, small, X[:, KEEP], Y)
     # The guide's width of 1e-6 is what is left of the noise.
     np.testing.assert_allclose(masked, alone, rtol=1e-4)

@@ -11,7 +11,6 @@ from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import (
     AutoDelta,
     AutoGuideList,
-    AutoLaplaceApproximation,
     AutoMultivariateNormal,
     AutoNormal,
 )
@@ -46,7 +45,6 @@ GUIDES = {
     "AutoNormal": AutoNormal,
     "AutoDelta": AutoDelta,
     "AutoMultivariateNormal": AutoMultivariateNormal,
-    "AutoLaplace": AutoLaplaceApproximation,
     "AutoGuideList": guide_list,
 }
 

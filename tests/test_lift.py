@@ -6,10 +6,11 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from bmrjax import handlers, init_to_network, lift, nn, priors, sparsify
 from flax import nnx
 from numpyro.infer import SVI, Predictive, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
+
+from bmrjax import handlers, init_to_network, lift, nn, priors, sparsify
 
 KEY = jax.random.key(0)
 
@@ -265,5 +266,7 @@ def test_a_prior_must_return_every_tensor():
         def layer(self, layer):
             return {"weight": jnp.zeros(layer.tensors["weight"].shape)}
 
-    with pytest.raises(ValueError, match="returned nothing for tensor 'bias' of layer 'net.layers.0'"):
+    with pytest.raises(
+        ValueError, match="returned nothing for tensor 'bias' of layer 'net.layers.0'"
+    ):
         lift("net", nn.MLP(2, [2], 1, key=KEY), Forgetful())

@@ -3,10 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from bmrjax import init_to_network, nn, priors, programs
 from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from scipy import stats
+
+from bmrjax import init_to_network, nn, priors, programs
 
 PRIORS = [priors.Flat(), priors.Flat(0.5, 3.0, 1.0), priors.Normal(0.7)]
 

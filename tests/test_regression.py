@@ -4,6 +4,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+
 from bmrjax import criteria, priors, schedules, sparsify
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}

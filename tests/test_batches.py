@@ -1,0 +1,138 @@
+"""Data as arrays or as an endless source of batches."""
+
+import grain
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bmrjax.batches import Batches, check_data
+
+
+def test_arrays_of_any_kind_go_to_the_device():
+    found = check_data((np.arange(3), [1.0, 2.0, 3.0], jnp.ones((3, 2))), "data")
+    assert [type(a) for a in found] == [type(jnp.ones(1))] * 3
+    assert [a.shape for a in found] == [(3,), (3,), (3, 2)]
+    assert list(check_data({"b": np.ones(2), "a": np.zeros(2)}, "data")) == ["b", "a"]
+
+
+REFUSED = {
+    "an array": (
+        np.ones(3),
+        TypeError,
+        r"data: expected a tuple of arrays.*For one array write \(x,\)",
+    ),
+    "nothing": ((), TypeError, "got tuple"),
+    "a scalar": ((1.0,), ValueError, r"data\[0\] has shape \(\); give one row a datum"),
+    "no rows": ((np.ones((0, 3)),), ValueError, r"has shape \(0, 3\)"),
+    "words": (({"x": np.array(["a"])}), ValueError, r"data\['x'\] holds <U1 values; give numbers"),
+    "objects": ((np.array([None, 1]),), ValueError, "holds object values"),
+    "lengths": ((np.ones(3), np.ones(4)), ValueError, r"\{0: 3, 1: 4\} rows"),
+    "NaN": (
+        (np.ones(4), np.array([0.0, 1.0, np.nan, np.inf])),
+        ValueError,
+        r"data\[1\] has NaN or infinite values in 2 of 4 rows, first in row 2",
+    ),
+    "too large": ((np.array([1.0, 1e300]),), ValueError, "infinite values in 1 of 2 rows"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize(("data", "error", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_wrong_with_the_data_is_said(data, error, message):
+    with pytest.raises(error, match=message):
+        check_data(data, "data")
+
+
+def numbers(epoch, batches, steps):
+    return [int(batch[0][0]) for batch in batches.epoch(epoch, steps)]
+
+
+def test_a_list_is_read_on_from_epoch_to_epoch():
+    batches = Batches([(np.full(2, i),) for i in range(5)], num_data=10)
+    assert numbers(0, batches, 3) == [0, 1, 2]
+    assert numbers(1, batches, 3) == [3, 4, 0]
+    assert numbers(2, batches, 3) == [1, 2, 3]
+    assert int(batches.example()[0][0]) == 0
+
+
+def test_a_list_goes_on_where_a_killed_run_was():
+    source = [(np.full(2, i),) for i in range(5)]
+    first, resumed = Batches(source, num_data=10), Batches(source, num_data=10)
+    for epoch in range(3):
+        expected = numbers(epoch, first, 4)
+    assert numbers(2, resumed, 4) == expected
+    assert numbers(0, first, 4) == [0, 1, 2, 3]  # and a new run begins at the beginning
+
+
+def test_a_callable_gets_the_epoch_and_starts_again():
+    def source(epoch):
+        for i in range(2):
+            yield (np.full(2, 10 * epoch + i),)
+
+    batches = Batches(source, num_data=4)
+    assert numbers(0, batches, 3) == [0, 1, 0]
+    assert numbers(2, batches, 1) == [20]
+    assert numbers(2, batches, 2) == [20, 21]
+
+
+@pytest.mark.parametrize("source", [lambda epoch: iter(()), []])
+def test_a_source_without_batches_is_an_error(source):
+    batches = Batches(source, num_data=4)
+    with pytest.raises(ValueError, match="the source gave no batch"):
+        batches.example()
+    with pytest.raises(ValueError, match="the source gave no batch"):
+        list(batches.epoch(0, 2))
+
+
+def test_an_error_of_the_source_comes_through_and_can_be_tried_again():
+    class Flaky:
+        broken = True
+
+        def __iter__(self):
+            yield (np.zeros(2),)
+            if self.broken:
+                raise OSError("disk gone")
+            yield (np.ones(2),)
+
+    flaky = Flaky()
+    batches = Batches(flaky, num_data=4)
+    with pytest.raises(OSError, match="disk gone"):
+        list(batches.epoch(0, 2))
+    flaky.broken = False
+    assert numbers(0, batches, 2) == [0, 1]
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="num_data must be at least 1, got 0"):
+        Batches([], num_data=0)
+    with pytest.raises(TypeError, match="give an iterable or a callable, got int"):
+        Batches(3, num_data=1)
+    with pytest.raises(TypeError, match="an iterator can be read only once"):
+        Batches(iter([]), num_data=1)
+    with pytest.raises(ValueError, match="batch.*has NaN"):
+        Batches([(np.array([np.nan]),)], num_data=1).example()
+
+
+def dataset():
+    source = [{"x": np.full(2, i, np.float32), "y": np.float32(i)} for i in range(12)]
+    return grain.MapDataset.source(source).shuffle(seed=3).batch(4)
+
+
+def test_grain_data_sets():
+    batches = Batches(dataset(), num_data=12)
+    assert {k: v.shape for k, v in batches.example().items()} == {"x": (4, 2), "y": (4,)}
+    seen = [batch["y"] for batch in batches.epoch(0, 3)]
+    assert sorted(np.concatenate(seen)) == list(range(12))
+    assert np.concatenate(seen).tolist() != list(range(12))
+
+
+def test_grain_loaders():
+    loader = grain.DataLoader(
+        data_source=[{"x": np.full(2, i)} for i in range(12)],
+        sampler=grain.samplers.IndexSampler(12, shuffle=True, seed=1, num_epochs=1),
+        operations=[grain.transforms.Batch(4)],
+    )
+    batches = Batches(loader, num_data=12)
+    for epoch in range(2):
+        seen = np.concatenate([batch["x"][:, 0] for batch in batches.epoch(epoch, 3)])
+        assert sorted(seen) == list(range(12))

@@ -1,0 +1,216 @@
+"""Schedules as state machines: driven by made-up reports, without any fit."""
+
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bmrjax.criteria import Decision
+from bmrjax.reduction import Normal
+from bmrjax.schedules import (
+    Every,
+    Report,
+    Verified,
+    WhenConverged,
+    largest_delta_f_first,
+    smallest_magnitude_first,
+    smallest_snr_first,
+)
+
+
+class Bench:
+    """Drive a schedule: each reduction removes what `removals` says, each measure is scripted."""
+
+    def __init__(self, schedule, num_epochs, *, vfes=(), removals=(), losses=None):
+        self.schedule, self.num_epochs = schedule, num_epochs
+        self.vfes, self.removals = iter(vfes), iter(removals)
+        self.all_losses = losses
+        self.removed, self.actions = None, []
+
+    def run(self):
+        memory = self.schedule.init()
+        for epoch in range(self.num_epochs):
+            losses = [0.0] * epoch if self.all_losses is None else self.all_losses[:epoch]
+            report = Report(epoch, self.num_epochs, losses, self.removed, lambda: next(self.vfes))
+            before = json.dumps(memory)
+            action, after = self.schedule(report, memory)
+            assert json.dumps(memory) == before  # the old memory may still be needed
+            memory = json.loads(json.dumps(after))  # what a resumed run gets
+            assert memory == after
+            self.actions.append(action)
+            if action.reduce:
+                self.removed = next(self.removals, 1)
+            if action.stop:
+                break
+        return self.actions
+
+    def epochs(self, name):
+        return [epoch for epoch, action in enumerate(self.actions) if getattr(action, name)]
+
+
+# --- Every --------------------------------------------------------------------------------
+
+
+def test_the_published_schedule_reduces_before_every_epoch_but_the_first():
+    bench = Bench(Every(), 5)
+    actions = bench.run()
+    assert bench.epochs("reduce") == [1, 2, 3, 4]
+    assert {(a.fraction, a.rate, a.restore, a.stop) for a in actions} == {(1.0, 1.0, False, False)}
+
+
+def test_every_with_wait_interval_cap_and_cooldown():
+    bench = Bench(Every(every=3, wait=4, fraction=0.25, cooldown=3), 14)
+    actions = bench.run()
+    assert bench.epochs("reduce") == [4, 7, 10]
+    assert {a.fraction for a in actions if a.reduce} == {0.25}
+    assert [a.rate for a in actions] == [1.0] * 11 + [0.75, 0.5, 0.25]
+
+
+# --- WhenConverged ------------------------------------------------------------------------
+
+
+def test_it_waits_until_the_loss_is_flat():
+    losses = [100.0, 50.0, 25.0, 12.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0]
+    bench = Bench(WhenConverged(window=2), len(losses), losses=losses)
+    bench.run()
+    # Windows (10, 10) and (10, 10) first meet before epoch 8; then four more epochs are needed.
+    assert bench.epochs("reduce") == [8]
+
+
+def test_convergence_is_relative_to_a_negative_loss_too():
+    losses = [-100.0, -100.0, -100.05, -100.05, -200.0]
+    assert Bench(WhenConverged(window=2), 5, losses=losses).run()[4].reduce
+    losses = [-100.0, -100.0, -101.0, -101.0, -200.0]
+    assert not Bench(WhenConverged(window=2), 5, losses=losses).run()[4].reduce
+
+
+def test_it_stops_when_nothing_was_removed():
+    bench = Bench(WhenConverged(window=1), 20, losses=[1.0] * 20, removals=[3, 0])
+    bench.run()
+    assert bench.epochs("reduce") == [2, 4]
+    assert bench.epochs("stop") == [5]
+
+
+def test_with_a_cooldown_it_goes_on_to_the_end():
+    schedule = WhenConverged(window=1, cooldown=2)
+    bench = Bench(schedule, 8, losses=[1.0] * 8, removals=[0, 0, 0, 0])
+    actions = bench.run()
+    assert len(actions) == 8
+    assert not bench.epochs("stop")
+    assert [a.rate for a in actions[-2:]] == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    assert max(bench.epochs("reduce")) < 6
+
+
+# --- Verified -----------------------------------------------------------------------------
+
+
+def test_accepted_rounds_go_on_from_the_better_state():
+    schedule = Verified(wait=2, refit=3, cooldown=0)
+    bench = Bench(schedule, 9, vfes=[10.0, 9.0, 8.0])
+    actions = bench.run()
+    assert bench.epochs("reduce") == [2, 5, 8]
+    assert [actions[i].vfe for i in (2, 5, 8)] == [10.0, 9.0, 8.0]
+    assert {actions[i].fraction for i in (2, 5, 8)} == {0.5}
+    assert not bench.epochs("restore")
+
+
+def test_a_rejected_round_is_taken_back_and_halved():
+    # Reference 10; 11 is rejected, so is 10.5; 9.9 is accepted and becomes the reference.
+    schedule = Verified(wait=1, refit=2, fraction=0.8, cooldown=0)
+    bench = Bench(schedule, 9, vfes=[10.0, 11.0, 10.5, 9.9, 9.95])
+    actions = bench.run()
+    assert bench.epochs("reduce") == [1, 3, 5, 7]
+    assert bench.epochs("restore") == [3, 5]
+    assert [actions[i].fraction for i in (1, 3, 5, 7)] == [0.8, 0.4, 0.2, 0.2]
+    # Only states that are kept get onto the path.
+    assert [a.vfe for a in actions if a.vfe is not None] == [10.0, 9.9]
+
+
+def test_an_equal_vfe_is_accepted_and_one_that_is_not_finite_is_not():
+    schedule = Verified(wait=0, refit=1, cooldown=0)
+    bench = Bench(schedule, 4, vfes=[10.0, 10.0, math.nan, math.inf])
+    bench.run()
+    assert bench.epochs("restore") == [2, 3]
+
+
+def test_it_stops_when_the_cap_is_spent():
+    schedule = Verified(wait=0, refit=1, fraction=0.4, min_fraction=0.1, cooldown=0)
+    bench = Bench(schedule, 50, vfes=[1.0] + [2.0] * 9)
+    actions = bench.run()
+    assert [a.fraction for a in actions if a.reduce] == [0.4, 0.2, 0.1]
+    assert actions[-1].restore
+    assert actions[-1].stop
+    assert not actions[-1].reduce
+
+
+def test_with_a_cooldown_a_spent_cap_trains_to_the_end():
+    schedule = Verified(wait=0, refit=1, fraction=0.4, min_fraction=0.3, cooldown=2)
+    bench = Bench(schedule, 8, vfes=[1.0, 2.0])
+    actions = bench.run()
+    assert bench.epochs("reduce") == [0]
+    assert bench.epochs("restore") == [1]
+    assert not bench.epochs("stop")
+    assert [a.rate for a in actions] == [1.0] * 6 + [pytest.approx(2 / 3), pytest.approx(1 / 3)]
+
+
+@pytest.mark.parametrize(("vfe", "restored"), [(9.0, []), (11.0, [4])])
+def test_the_cooldown_judges_the_round_that_is_pending(vfe, restored):
+    schedule = Verified(wait=3, refit=5, cooldown=2)
+    bench = Bench(schedule, 6, vfes=[10.0, vfe])
+    actions = bench.run()
+    assert bench.epochs("reduce") == [3]
+    assert bench.epochs("restore") == restored
+    assert [a.vfe for a in actions if a.vfe is not None] == ([10.0] if restored else [10.0, 9.0])
+
+
+def test_it_is_over_when_nothing_is_left_to_remove():
+    bench = Bench(Verified(wait=1, refit=3, cooldown=0), 20, vfes=[5.0], removals=[0])
+    bench.run()
+    assert bench.epochs("reduce") == [1]
+    assert bench.epochs("stop") == [2]
+
+
+def test_lengths_follow_the_run():
+    assert Verified().lengths(100) == (20, 4, 20)
+    assert Verified().lengths(1000) == (20, 4, 20)
+    assert Verified().lengths(10) == (2, 1, 2)
+    assert Verified(wait=0, refit=7, cooldown=0).lengths(10) == (0, 7, 0)
+
+
+# --- settings and orders ------------------------------------------------------------------
+
+WRONG = [
+    (Every, {"every": 0}, "Every: every must be at least 1, got 0"),
+    (Every, {"wait": -1}, "Every: wait must be at least 0"),
+    (Every, {"fraction": 0.0}, r"fraction must be in \(0, 1\], got 0.0"),
+    (WhenConverged, {"window": 0}, "WhenConverged: window must be at least 1"),
+    (WhenConverged, {"cooldown": -1}, "cooldown must be at least 0"),
+    (WhenConverged, {"fraction": 1.5}, r"fraction must be in \(0, 1\]"),
+    (Verified, {"refit": 0}, "Verified: refit must be at least 1"),
+    (Verified, {"wait": -1}, "wait must be at least 0"),
+    (Verified, {"min_fraction": 0.0}, r"min_fraction must be in \(0, 1\]"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "settings", "message"), WRONG)
+def test_settings_are_checked(schedule, settings, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(**settings)
+
+
+def test_orders():
+    loc, scale = jnp.array([0.1, -0.2, 3.0]), jnp.array([0.01, 0.4, 0.1])
+    posterior = {"w": Normal(loc, scale)}
+    delta_f = {"w": jnp.array([4.0, 1.0, -500.0])}
+    decision = Decision({"w": jnp.ones(3, bool)}, delta_f, None)
+    expected = {
+        smallest_snr_first: [1, 0, 2],
+        smallest_magnitude_first: [0, 1, 2],
+        largest_delta_f_first: [0, 1, 2],
+    }
+    for order, ranking in expected.items():
+        scores = order(posterior, decision)["w"]
+        assert np.argsort(scores).tolist() == ranking
+        assert bool(jnp.all(jnp.isfinite(scores) & (scores >= 0)))

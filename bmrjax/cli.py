@@ -185,9 +185,11 @@ def _sparsify(options: Sparsify) -> None:
     if options.overwrite:
         _remove_run(out)
     bmr = options.method == "bmr"
+    train: Any = found.train
+    test: Any = found.test
     result = sparsify(
         model,
-        found.train,
+        train,
         key=jax.random.key(options.seed),
         num_epochs=options.epochs,
         criterion=criteria.SpikeAndSlab() if bmr else None,
@@ -196,7 +198,7 @@ def _sparsify(options: Sparsify) -> None:
         optimizer=optax.adabelief(_learning_rate(options)),
         batch_size=options.batch_size,
         steps_per_epoch=options.steps_per_epoch,
-        held_out=found.test,
+        held_out=test,
         eval_samples=5 if options.method != "map" else 1,
         final_samples=options.samples if options.method != "map" else 1,
         directory=out,

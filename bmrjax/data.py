@@ -253,7 +253,7 @@ def _bundled(name: str, seed: int) -> Dataset:
             f"'{name}' is bundled with scikit-learn: pip install 'bmrjax[data]'."
         ) from None
     if name == "diabetes":
-        found = datasets.load_diabetes(scaled=False)
+        found: Any = datasets.load_diabetes(scaled=False)
         return _split(found["data"], found["target"], 0.2, "regression", seed, name)
     found = datasets.load_digits()
     return _split(found["images"][:, None], found["target"], 0.2, "classification", seed, name)

@@ -119,7 +119,7 @@ class PrunedElements(dist.Distribution):
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw; removed elements are zero."""
-        value = self.base_dist.sample(key, sample_shape)
+        value: Any = self.base_dist.sample(key, sample_shape)
         return jnp.where(self.keep, value, jnp.zeros((), value.dtype))
 
     def sample_with_intermediates(
@@ -127,13 +127,14 @@ class PrunedElements(dist.Distribution):
     ) -> tuple[Array, list[Any]]:
         """Draw, with what `log_prob` can reuse."""
         value, intermediates = self.base_dist.sample_with_intermediates(key, sample_shape)
-        return jnp.where(self.keep, value, jnp.zeros((), value.dtype)), intermediates
+        return jnp.where(self.keep, value, jnp.zeros_like(value)), intermediates
 
     def log_prob(self, value: ArrayLike, intermediates: list[Any] | None = None) -> Array:
         """Log density an element; zero where removed."""
         # A removed element is zero, which may lie outside the support or at a pole. It is
         # replaced before the density is taken, so that its gradient is zero, not NaN.
-        inside = self.base_dist.support.feasible_like(value)
+        support: Any = self.base_dist.support
+        inside = support.feasible_like(value)
         safe = jnp.where(self.keep, value, inside)
         if intermediates:
             log_prob = self.base_dist.log_prob(safe, intermediates)
@@ -171,7 +172,8 @@ def normal_parameters(fn: dist.Distribution) -> tuple[Array, Array] | None:
         base = base.base_dist
     if not isinstance(base, dist.Normal):
         return None
-    return jnp.broadcast_to(base.loc, shape), jnp.broadcast_to(base.scale, shape)
+    loc, scale = jnp.asarray(base.loc), jnp.asarray(base.scale)
+    return jnp.broadcast_to(loc, shape), jnp.broadcast_to(scale, shape)
 
 
 def center(fn: dist.Distribution) -> Array | None:
@@ -184,14 +186,14 @@ def center(fn: dist.Distribution) -> Array | None:
         The point, shaped as the site, or None where the distribution has no such closed form.
     """
     if isinstance(fn, dist.Delta):
-        return fn.v
+        return jnp.asarray(fn.v)
     if isinstance(fn, dist.TransformedDistribution):
         point = center(fn.base_dist)
         if point is None:
             return None
         for transform in fn.transforms:
             point = transform(point)
-        return point
+        return jnp.asarray(point)
     parameters = normal_parameters(fn)
     if parameters is not None:
         return parameters[0]

@@ -22,6 +22,10 @@ class prune(Messenger):
     `TraceMeanField_ELBO` is exactly zero. The program itself does not change, and the masks
     may be traced, so a new mask never recompiles.
 
+    Made for variational inference and prediction. Under MCMC the program sees the zeros, but a
+    removed element has a flat density, so a sampler wanders along it without end; write the
+    elements out of the program instead.
+
     Args:
         fn: A NumPyro program: a model, or a guide in which each pruned site is a sample site of
             its own (AutoNormal, AutoDelta, or one written by hand).
@@ -51,7 +55,8 @@ class prune(Messenger):
 
     def __enter__(self) -> "prune":
         self._seen = set()
-        return super().__enter__()
+        super().__enter__()
+        return self
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         super().__exit__(exc_type, exc_value, traceback)

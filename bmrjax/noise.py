@@ -60,7 +60,7 @@ def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -
     plain = (
         str(jax.random.key_impl(key)) != "threefry2x32"
         or dtype != jnp.float32
-        or not jax.config.jax_threefry_partitionable
+        or not jax.config.read("jax_threefry_partitionable")
         or math.prod(shape) >= 2**32
     )
     if plain:
@@ -76,7 +76,8 @@ class _FastNormal(dist.Normal):
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         dtype = jnp.result_type(self.loc, self.scale, float)
         shape = sample_shape + self.batch_shape
-        return self.loc + normal(key, shape, dtype) * self.scale
+        loc, scale = jnp.asarray(self.loc), jnp.asarray(self.scale)
+        return loc + normal(key, shape, dtype) * scale
 
 
 def with_fast_noise(fn: dist.Distribution) -> dist.Distribution:
@@ -87,7 +88,8 @@ def with_fast_noise(fn: dist.Distribution) -> dist.Distribution:
     if isinstance(fn, dist.ExpandedDistribution) and type(fn.base_dist) is dist.Normal:
         base = fn.base_dist
         return _FastNormal(
-            jnp.broadcast_to(base.loc, fn.batch_shape), jnp.broadcast_to(base.scale, fn.batch_shape)
+            jnp.broadcast_to(jnp.asarray(base.loc), fn.batch_shape),
+            jnp.broadcast_to(jnp.asarray(base.scale), fn.batch_shape),
         )
     if type(fn) is dist.Normal:
         return _FastNormal(fn.loc, fn.scale)

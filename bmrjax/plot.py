@@ -31,6 +31,8 @@ def learning_curves(result: Result) -> "Figure":
         A figure with a panel for the VFE, one for what was kept (where anything could be
         removed), and one for each held-out metric that the history has.
     """
+    from matplotlib.ticker import MaxNLocator
+
     history = result.history
     if not history:
         raise ValueError(
@@ -57,7 +59,7 @@ def learning_curves(result: Result) -> "Figure":
             ax.set_title(f"{_TITLES[name]}, held out")
             _curve(ax, rows, name, _ORANGE, marker=".")
         ax.set_xlabel("Epoch")
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if any(row["taken_back"] for row in history):
         handles, labels = axes[0].get_legend_handles_labels()
         axes[0].legend(handles, labels, frameon=False)

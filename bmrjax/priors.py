@@ -9,6 +9,7 @@ statistics of its layer, and ``infer={"init": value}`` says where a fit starts.
 import abc
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jax import lax
@@ -28,7 +29,7 @@ def _standard_normal(layer: Layer, part: str, tensor: Tensor, unit: float) -> Ar
     if tensor.init is not None:
         infer["init"] = tensor.init / unit
     unit_normal = dist.Normal(0.0, 1.0).expand(tensor.shape).to_event(len(tensor.shape))
-    return numpyro.sample(layer.site(part), unit_normal, infer=infer)
+    return jnp.asarray(numpyro.sample(layer.site(part), unit_normal, infer=infer))
 
 
 class Prior(abc.ABC):

@@ -15,7 +15,8 @@ def classifier(network: Any, prior: Prior) -> Callable:
 
     def program(x: Any, y: Any = None) -> None:
         logits = lift("net", network, prior)(x)
-        numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+        classes: Any = dist.Categorical(logits=logits)
+        numpyro.sample("y", classes, obs=y)
 
     return program
 
@@ -29,7 +30,9 @@ def regression(network: Any, prior: Prior) -> Callable:
 
     def program(x: Any, y: Any = None) -> None:
         mean = lift("net", network, prior)(x)
-        noise = numpyro.sample("noise", dist.HalfNormal(1.0).expand(mean.shape[1:]).to_event(1))
+        noise: Any = numpyro.sample(
+            "noise", dist.HalfNormal(1.0).expand(mean.shape[1:]).to_event(1)
+        )
         if mean.shape[1] == 1 and (y is None or y.ndim == 1):
             mean, noise = mean[:, 0], noise[0]
             numpyro.sample("y", dist.Normal(mean, noise), obs=y)

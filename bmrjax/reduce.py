@@ -32,15 +32,15 @@ class Round(NamedTuple):
 def smallest(
     scores: list[Float[Array, "..."]], candidates: list[Bool[Array, "..."]], count: Int[Array, ""]
 ) -> list[Bool[Array, "..."]]:
-    """Mark at most `count` candidates with the smallest scores.
+    """Mark the `count` candidates with the smallest scores, or all if there are fewer.
 
     A bisection over the bit patterns of non-negative floats: 32 passes, no sort, no host round
-    trip. Ties at the threshold are all left out, unless everything fits.
+    trip. Among equal scores at the threshold the first go, so that a round never stalls on them.
 
     Args:
-        scores: Non-negative float32 arrays.
+        scores: Non-negative float32 arrays; a score that is not a number comes after infinity.
         candidates: Which elements may be marked; shaped as the scores.
-        count: How many at most, over all arrays.
+        count: How many, over all arrays.
     """
     bits = [lax.bitcast_convert_type(s.astype(jnp.float32), jnp.uint32) for s in scores]
 
@@ -52,7 +52,16 @@ def smallest(
         marked = sum((jnp.sum(m) for m in below(trial)), jnp.zeros((), jnp.int32))
         return jnp.where(marked <= count, trial, threshold)
 
-    return below(lax.fori_loop(0, 32, narrow, jnp.zeros((), jnp.uint32)))
+    threshold = lax.fori_loop(0, 32, narrow, jnp.zeros((), jnp.uint32))
+    marked = below(threshold)
+    spare = count - sum((jnp.sum(m) for m in marked), jnp.zeros((), jnp.int32))
+    for i, (b, c) in enumerate(zip(bits, candidates, strict=True)):
+        ties = c & (b == threshold)
+        rank = jnp.cumsum(ties.ravel(), dtype=jnp.int32).reshape(ties.shape)
+        first = ties & (rank <= spare)
+        marked[i] = marked[i] | first
+        spare = spare - jnp.sum(first, dtype=jnp.int32)
+    return marked
 
 
 def reduce_once(

@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jaxtyping import Array, Bool
+from numpyro.primitives import Messenger
 
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
+from bmrjax.infer.prepare import prepare_guide
 from bmrjax.reduction import Normal
 
 
@@ -190,20 +192,33 @@ class Result:
         )
 
     def free_energy(
-        self, key: Array, data: Any, *, batch_size: int = 128, loss: Any = None
+        self,
+        key: Array,
+        data: Any,
+        *,
+        num_samples: int = 1,
+        batch_size: int = 128,
+        loss: Any = None,
     ) -> float:
         """Measure the VFE of this state on `data`, in nats for all of them.
 
         Args:
             key: PRNG key.
             data: What the program was fitted on, or other data of the same form.
-            batch_size: Data at a time; each batch has a posterior sample of its own.
+            num_samples: Passes over the data to average over.
+            batch_size: Data at a time; each batch of each pass has a posterior sample of its own.
             loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
         """
         model, guide = self._programs()
         loss = numpyro.infer.TraceMeanField_ELBO() if loss is None else loss
         measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size)
-        return measure(self.params, self.keep, jax.tree.map(jnp.asarray, data), key)
+        arrays = jax.tree.map(jnp.asarray, data)
+        prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
+        passes = [
+            measure(self.params, self.keep, arrays, jax.random.fold_in(key, i))
+            for i in range(num_samples)
+        ]
+        return sum(passes) / num_samples
 
     def posterior(self) -> dict[str, Normal]:
         """Return the normal posterior of each reducible site; removed elements are (0, 0)."""
@@ -254,7 +269,7 @@ class Result:
         }
         found: dict[str, Any] = {}
 
-        class collect(numpyro.primitives.Messenger):
+        class collect(Messenger):
             def process_message(self, msg: dict[str, Any]) -> None:
                 if msg["type"] == "apply_network":
                     found[msg["network"].name] = msg["network"].module

@@ -131,6 +131,38 @@ def test_a_new_mask_does_not_retrace():
     assert len(values) == 4
 
 
+RAW = {"beta": jnp.array([1.0, 9.0, -2.0, 9.0]), "noise": jnp.float32(0.5)}
+
+
+def outside_substitute(model):
+    return numpyro.handlers.substitute(model, data=RAW)
+
+
+def outside_replay(model):
+    raw = numpyro.handlers.substitute(numpyro.handlers.seed(regression, 0), data=RAW)
+    return numpyro.handlers.replay(model, numpyro.handlers.trace(raw).get_trace(X))
+
+
+@pytest.mark.parametrize("put_in", [outside_substitute, outside_replay])
+def test_raw_values_put_in_from_outside_are_zeroed(put_in):
+    """As MCMC, `log_density` and an unpruned guide do it: the value comes after the handler."""
+    model = put_in(handlers.prune(regression, {"beta": KEEP}))
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(model, 0)).get_trace(X)
+    np.testing.assert_allclose(trace["y"]["fn"].loc, X @ (RAW["beta"] * KEEP), rtol=1e-5)
+
+
+def test_predictive_zeroes_raw_posterior_samples():
+    def program(x):
+        beta = numpyro.sample("beta", dist.Normal(0.2, 1.5).expand([4]).to_event(1))
+        numpyro.deterministic("mean", x @ beta)
+
+    samples = {"beta": jnp.stack([RAW["beta"], -RAW["beta"]])}
+    predictive = Predictive(handlers.prune(program, {"beta": KEEP}), posterior_samples=samples)
+    means = predictive(jax.random.key(0), X)["mean"]
+    np.testing.assert_allclose(means[0], X @ (RAW["beta"] * KEEP), rtol=1e-5)
+    np.testing.assert_allclose(means[1], -means[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("keep", "message"),
     [

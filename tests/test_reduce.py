@@ -1,8 +1,3 @@
-"""One capped reduction, against a sort in numpy."""
-
-from dataclasses import dataclass
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,152 +6,152 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bmrjax import schedules
-from bmrjax.criteria import Criterion, Decision, SpikeAndSlab
+from bmrjax import criteria, schedules
+from bmrjax.criteria import Decision
 from bmrjax.reduce import jit_reduce, reduce_once, smallest
 from bmrjax.reduction import Normal
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
-SHAPES = ((3, 2), (5,), ())
-SIZE = 12
-# Few distinct values make ties; the rest are where the bit patterns are extreme.
-SCORES = st.sampled_from([0.0, 1e-45, 1e-38, 0.5, 1.0, 3e38, float("inf")]) | st.floats(
-    0, 2.0**100, width=32
+scores = hnp.arrays(
+    np.float32,
+    (3, 4),
+    # Few distinct values, so that ties are common; infinity and not-a-number among them.
+    elements=st.sampled_from([0.0, 1e-40, 1e-3, 1.0, 2.0, 3e38, np.inf, np.nan]),
 )
-
-
-def split(flat):
-    parts, start = [], 0
-    for shape in SHAPES:
-        stop = start + int(np.prod(shape))
-        parts.append(jnp.asarray(flat[start:stop].reshape(shape)))
-        start = stop
-    return parts
-
-
-def join(parts):
-    return np.concatenate([np.ravel(part) for part in parts])
-
-
-def smallest_by_sort(scores, candidates, count):
-    """The candidates below the first score that does not fit; ties with it stay out."""
-    order = np.sort(scores[candidates])
-    if len(order) <= count:
-        return candidates
-    return candidates & (scores < order[count])
-
-
 smallest_jit = jax.jit(smallest)
 
 
-@given(
-    hnp.arrays(np.float32, SIZE, elements=SCORES),
-    hnp.arrays(np.bool_, SIZE),
-    st.integers(0, SIZE + 1),
-)
-def test_smallest_is_a_sort(scores, candidates, count):
-    got = join(smallest_jit(split(scores), split(candidates), jnp.int32(count)))
-    np.testing.assert_array_equal(got, smallest_by_sort(scores, candidates, count))
-    assert got.sum() <= count
+@given(scores, scores, hnp.arrays(bool, (2, 3, 4)), st.integers(0, 26))
+def test_smallest_agrees_with_sorting(first, second, candidates, count):
+    marked = smallest_jit([first, second.ravel()], [candidates[0], candidates[1].ravel()], count)
+    assert [m.shape for m in marked] == [(3, 4), (12,)]
+    flat = np.concatenate([first.ravel(), second.ravel()])
+    order = np.argsort(flat, kind="stable")
+    chosen = [i for i in order if candidates.ravel()[i]][:count]
+    expected = np.isin(np.arange(24), chosen)
+    np.testing.assert_array_equal(np.concatenate([m.ravel() for m in marked]), expected)
 
 
-@dataclass(frozen=True)
-class Chosen(Criterion[Any]):
-    """Removes what it was told to."""
-
-    goes: tuple[int, ...]
-    delta_f: tuple[float, ...] = (1.0,) * 6
-
-    def init(self, posterior):
-        return None
-
-    def __call__(self, posterior, prior, state, *, layers=None):
-        stays = jnp.asarray([i not in self.goes for i in range(6)])
-        return Decision({"w": stays}, {"w": jnp.asarray(self.delta_f, jnp.float32)}, state)
+def test_smallest_does_not_stall_on_ties():
+    """Weights that never met data all have a signal-to-noise ratio of zero."""
+    (marked,) = smallest([jnp.zeros(8)], [jnp.ones(8, bool)], jnp.int32(3))
+    assert marked.tolist() == [True] * 3 + [False] * 5
 
 
-POSTERIOR = {
-    "w": Normal(
-        jnp.array([0.1, -0.2, 0.3, 4.0, -0.5, 0.6]), jnp.array([0.01, 0.4, 0.1, 1.0, 0.5, 3.0])
-    )
+Q = {
+    "a": Normal(jnp.array([[0.2, 0.01], [5.0, -0.02]]), jnp.array([[0.1, 0.2], [0.1, 0.1]])),
+    "b": Normal(jnp.array([0.1, -9.0]), jnp.array([0.2, 0.3])),
 }
-PRIOR = {"w": Normal(jnp.zeros(6), jnp.ones(6))}
-ALL = {"w": jnp.ones(6, bool)}
+P = {name: Normal(jnp.zeros_like(q.loc), jnp.full_like(q.scale, 3.0)) for name, q in Q.items()}
+LAYERS = {"a": "layer", "b": "layer"}
+# What is proposed has signal-to-noise ratios of 2, 0.05 and 0.2 in "a", of 0.5 in "b".
+ALL = {"a": [[False, False], [True, False]], "b": [False, True]}
+ONE = {"a": [[True, False], [True, True]], "b": [True, True]}
+TWO = {"a": [[True, False], [True, False]], "b": [True, True]}
 
 
-def reduce_chosen(criterion, order, keep, fraction):
-    return reduce_once(
-        criterion, order, POSTERIOR, PRIOR, {"w": "w"}, None, keep, jnp.float32(fraction)
-    )
+def lists(keep):
+    return {name: mask.tolist() for name, mask in keep.items()}
 
 
+def everything(*, value=True):
+    return {name: jnp.full(q.loc.shape, value) for name, q in Q.items()}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
-    ("order", "first"),
-    [
-        (schedules.smallest_snr_first, 5),  # |loc| / scale: 10, 0.5, 3, 4, 1, 0.2
-        (schedules.smallest_magnitude_first, 0),
-        (schedules.largest_delta_f_first, 2),
-    ],
+    ("fraction", "removed", "expected"),
+    # The cap is rounded up: a round with candidates removes at least one.
+    [(1.0, 4, ALL), (0.99, 4, ALL), (0.01, 1, ONE), (1 / 6, 1, ONE), (0.2, 2, TWO)],
 )
-def test_the_order_decides_who_goes_first(order, first):
-    criterion = Chosen((0, 1, 2, 5), delta_f=(0.1, 0.2, 9.0, -5.0, -5.0, 3.0))
-    done = reduce_chosen(criterion, order, ALL, 0.1)  # a tenth of six, rounded up, is one
-    assert np.flatnonzero(~done.keep["w"]).tolist() == [first]
-    assert (int(done.removed), int(done.proposed)) == (1, 4)
+def test_a_round_removes_at_most_its_fraction(compiled, fraction, removed, expected):
+    criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
+    state, cap = criterion.init(Q), jnp.float32(fraction)
+    if compiled:
+        done = jit_reduce(criterion, order, LAYERS)(Q, P, state, everything(), cap)
+    else:
+        done = reduce_once(criterion, order, Q, P, LAYERS, state, everything(), cap)
+    assert lists(done.keep) == expected
+    assert (done.removed, done.proposed) == (removed, 4)
+    assert lists(done.decision.keep) == ALL
 
 
-@pytest.mark.parametrize(("fraction", "removed"), [(0.3, 2), (0.5, 3), (0.6, 4), (1.0, 4)])
-def test_a_round_removes_at_most_the_fraction_of_what_is_kept(fraction, removed):
-    done = reduce_chosen(Chosen((0, 1, 2, 5)), schedules.smallest_magnitude_first, ALL, fraction)
-    assert int(done.removed) == removed == int((~done.keep["w"]).sum())
-    np.testing.assert_array_equal(done.keep["w"][3:5], [True, True])
+def test_only_what_is_kept_is_removed_again():
+    criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
+    keep = {name: jnp.array(mask) for name, mask in TWO.items()}
+    state = criterion.with_keep(criterion.init(Q), keep)
+    done = reduce_once(criterion, order, Q, P, LAYERS, state, keep, jnp.float32(0.25))
+    # A quarter of the four that are kept: the first of "b", with an SNR of 0.5.
+    assert lists(done.keep) == {"a": TWO["a"], "b": [False, True]}
+    assert (done.removed, done.proposed) == (1, 2)
 
 
-def test_the_cap_counts_what_is_kept_not_what_there_is():
-    keep = {"w": jnp.array([True, True, True, True, False, False])}
-    done = reduce_chosen(Chosen((0, 1, 2, 4, 5)), schedules.smallest_magnitude_first, keep, 0.5)
-    assert (int(done.removed), int(done.proposed)) == (2, 3)
-    assert done.keep["w"].tolist() == [False, False, True, True, False, False]
+def test_a_returning_element_is_not_counted_as_removed():
+    criterion, order = criteria.SpikeAndSlab(regrow=True), schedules.smallest_snr_first
+    state = criterion.with_keep(criterion.init(Q), everything(value=False))
+    done = reduce_once(
+        criterion, order, Q, P, LAYERS, state, everything(value=False), jnp.float32(1)
+    )
+    assert lists(done.keep) == ALL
+    assert (done.removed, done.proposed) == (0, 0)
 
 
-def test_what_the_criterion_lets_return_returns():
-    keep = {"w": jnp.array([True, False, True, False, True, True])}
-    done = reduce_chosen(Chosen((0, 3)), schedules.smallest_magnitude_first, keep, 1.0)
-    assert done.keep["w"].tolist() == [False, True, True, False, True, True]
-    assert (int(done.removed), int(done.proposed)) == (1, 1)
-
-
-@given(st.lists(st.floats(-1e30, 2.0**100, width=32), min_size=6, max_size=6))
-def test_orders_give_finite_non_negative_scores(delta_f):
-    """Bit patterns sort like the numbers only where no sign bit is set."""
-    decision = Decision(ALL, {"w": jnp.asarray(delta_f, jnp.float32)}, None)
-    for order in (
-        schedules.smallest_snr_first,
-        schedules.smallest_magnitude_first,
-        schedules.largest_delta_f_first,
-    ):
-        scores = order(POSTERIOR, decision)["w"]
-        assert scores.dtype == jnp.float32
-        assert np.isfinite(scores).all()
-        assert not np.signbit(scores).any()
-
-
-def test_new_masks_and_fractions_do_not_retrace():
-    count = 0
+def test_a_new_cap_and_new_masks_do_not_retrace():
+    traces = 0
 
     def counting(posterior, decision):
-        nonlocal count
-        count += 1
+        nonlocal traces
+        traces += 1
         return schedules.smallest_snr_first(posterior, decision)
 
-    criterion = SpikeAndSlab()
-    null = {"w": Normal(jnp.arange(6.0) / 100, jnp.full(6, 0.05))}
-    run = jit_reduce(criterion, counting, {"w": "w"})
-    state, keep, removed = criterion.init(null), ALL, []
-    for fraction in (0.2, 0.5, 1.0):
-        done = run(null, PRIOR, state, keep, jnp.float32(fraction))
+    criterion = criteria.SpikeAndSlab()
+    reduce_ = jit_reduce(criterion, counting, LAYERS)
+    keep, state = everything(), criterion.init(Q)
+    counts = []
+    for fraction in (0.01, 0.2, 0.5):
+        done = reduce_(Q, P, state, keep, jnp.float32(fraction))
         keep, state = done.keep, criterion.with_keep(done.decision.state, done.keep)
-        removed.append(int(done.removed))
-    assert count == 1
-    assert removed == [2, 2, 2]  # a fifth of six and half of four, rounded up, and the rest
+        counts.append(int(done.removed))
+    assert counts == [1, 1, 2]
+    assert traces == 1
+
+
+ORDERS = [
+    schedules.smallest_snr_first,
+    schedules.smallest_magnitude_first,
+    schedules.largest_delta_f_first,
+]
+
+
+def expected_rank(order, posterior, decision):
+    """What goes first, by its definition."""
+    loc, scale = np.asarray(posterior["w"].loc), np.asarray(posterior["w"].scale)
+    key = {
+        "smallest_snr_first": np.abs(loc) / scale,
+        "smallest_magnitude_first": np.abs(loc),
+        "largest_delta_f_first": -np.asarray(decision.delta_f["w"]),
+    }[order.__name__]
+    return np.argsort(key, kind="stable")
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda o: o.__name__)
+def test_orders_are_what_their_names_say(order):
+    rng = np.random.default_rng(0)
+    loc, scale = rng.normal(size=30), rng.uniform(0.05, 1.0, 30)
+    q = {"w": Normal(jnp.float32(loc), jnp.float32(scale))}
+    decision = Decision({}, {"w": jnp.float32(rng.uniform(-5, 40, 30))}, None)
+    score = order(q, decision)["w"]
+    np.testing.assert_array_equal(
+        np.argsort(score, kind="stable"), expected_rank(order, q, decision)
+    )
+    assert (score >= 0).all()
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda o: o.__name__)
+def test_orders_give_usable_scores_at_extremes(order):
+    q = {"w": Normal(jnp.array([0.0, -1e6, 1e6, 1e-30]), jnp.array([1e-18, 1e-18, 1e3, 1.0]))}
+    delta_f = jnp.array([43.0, -jnp.finfo(jnp.float32).max, -jnp.inf, 0.0])
+    score = order(q, Decision({}, {"w": delta_f}, None))["w"]
+    assert (score >= 0).all()
+    assert not np.signbit(score).any()

@@ -135,8 +135,10 @@ class Engine:
         zero = jnp.zeros((), jnp.int32)
         opt_state = jax.jit(self.optimizer.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
-        fresh = jax.tree.map(lambda x: jnp.array(x, copy=True), (start.params, opt_state))
-        return State(*fresh, start.mutable, zero, zero + 0, zero + 0, zero + 0)
+        params, opt_state = jax.tree.map(
+            lambda x: jnp.array(x, copy=True), (start.params, opt_state)
+        )
+        return State(params, opt_state, start.mutable, zero, zero + 0, zero + 0, zero + 0)
 
     def constrain(self, state: State) -> dict[str, Array]:
         """Return the parameters of `state` on their own scales, with the mutable sites."""

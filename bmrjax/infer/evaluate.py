@@ -80,13 +80,14 @@ class Evaluator:
             raise ValueError("The program has no observed site, so there is nothing to predict.")
         rows = length(batch)
         log_probs = {n: site["fn"].log_prob(site["value"]) for n, site in observed.items()}
-        log_prob = sum(_by_datum(n, value, rows) for n, value in log_probs.items())
+        each = [_by_datum(n, value, rows) for n, value in log_probs.items()]
+        log_prob = jnp.sum(jnp.stack(each), 0)
         name, site = next(iter(observed.items()))
         base = site["fn"]
         while isinstance(base, dist.ExpandedDistribution | dist.MaskedDistribution):
             base = base.base_dist
         is_probability = isinstance(base, _CLASSES)
-        mean = base.probs if is_probability else site["fn"].mean
+        mean: Any = base.probs if is_probability else site["fn"].mean
         if isinstance(base, dist.BernoulliLogits | dist.BernoulliProbs):
             mean = jnp.stack([1 - mean, mean], -1)
         self._kind = (name, is_probability)

@@ -8,11 +8,13 @@ import jax
 import jax.tree_util as jtu
 import numpyro
 import optax
+from jax.core import Tracer
 from jaxtyping import Array
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList, AutoLaplaceApproximation
 from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
+from numpyro.primitives import Messenger
 
 # Attributes of an automatic guide that hold functions over the arguments of its set-up.
 _REBUILT = ("model", "_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides", "_loss_fn")
@@ -111,7 +113,7 @@ class _Static(NamedTuple):
 def _split(tree: Any) -> tuple[list[Any], _Static]:
     """Part the leaves of `tree` into what a compiled program returns, and the rest."""
     leaves, structure = jtu.tree_flatten(tree)
-    is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+    is_traced = [isinstance(leaf, Tracer) for leaf in leaves]
     pairs = list(zip(leaves, is_traced, strict=True))
     rest = [None if traced else leaf for leaf, traced in pairs]
     return [leaf for leaf, traced in pairs if traced], _Static(structure, rest, is_traced)
@@ -128,7 +130,7 @@ def _join(values: list[Any], static: _Static) -> Any:
 def auto_guides(guide: Any) -> list[AutoGuide]:
     """Return the automatic guides that `guide` is, or is made of."""
     found: list[AutoGuide] = []
-    while not isinstance(guide, AutoGuide) and isinstance(guide, numpyro.primitives.Messenger):
+    while not isinstance(guide, AutoGuide) and isinstance(guide, Messenger):
         guide = guide.fn
     if isinstance(guide, AutoGuide):
         found.append(guide)
@@ -148,11 +150,11 @@ def _rebuild(guide: AutoGuide, args: tuple, kwargs: Mapping[str, Any]) -> None:
     def potential(*args: Any, **kwargs: Any) -> Callable:
         return partial(potential_energy, seeded, args, kwargs)
 
-    def laplace_loss(params: dict[str, Array]) -> Array:
+    def laplace_loss(params: dict[str, Array]) -> Any:
         fixed = jax.random.key(0)
         return Trace_ELBO().loss(fixed, params, guide.model, guide, *args, **kwargs)
 
-    guide._postprocess_fn = postprocess
+    vars(guide)["_postprocess_fn"] = postprocess
     guide._potential_fn_gen, guide._potential_fn = potential, potential(*args, **kwargs)
     if isinstance(guide, AutoLaplaceApproximation):
         guide._loss_fn = laplace_loss

@@ -89,7 +89,8 @@ class Lifted:
         buffers = self._adapter.buffers()
         if not buffers:
             return self._adapter.apply(self.values, {}, args, inference=inference, key=key)[0]
-        holder = mutable(f"{self.name}.buffers", dict(buffers))
+        start: Any = dict(buffers)
+        holder: Any = mutable(f"{self.name}.buffers", start)
         outputs, updated = self._adapter.apply(
             self.values, dict(holder), args, inference=inference, key=key
         )
@@ -153,7 +154,7 @@ def lift(
         full = f"{name}.{path}" if path else name
         if random is not None and not random(path):
             values[path] = {
-                part: numpyro.param(f"{full}.{part}", tensor.init)
+                part: jnp.asarray(numpyro.param(f"{full}.{part}", tensor.init))
                 for part, tensor in tensors.items()
             }
             continue
@@ -174,7 +175,7 @@ def _check_drawn(name: str, prior: Prior, layer: Layer, drawn: Mapping[str, Arra
             )
 
 
-def _adapter(name: str, network: Any) -> Adapter:
+def _adapter(name: str, network: Any) -> Any:
     import equinox as eqx
 
     from bmrjax.nn.equinox_adapter import EquinoxAdapter

@@ -6,6 +6,7 @@ normal and spreads over the cores. On other backends, and for other generators, 
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +58,11 @@ def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -
     """
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.wrap_key_data(key)
+    config: Any = jax.config
     plain = (
         str(jax.random.key_impl(key)) != "threefry2x32"
         or dtype != jnp.float32
-        or not jax.config.read("jax_threefry_partitionable")
+        or not config.jax_threefry_partitionable
         or math.prod(shape) >= 2**32
     )
     if plain:

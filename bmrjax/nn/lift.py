@@ -188,7 +188,8 @@ def _adapter(name: str, network: Any) -> Any:
     if any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__):
         from bmrjax.nn.nnx_adapter import NNXAdapter
 
-        return NNXAdapter(name, network)
+        module: Any = network
+        return NNXAdapter(name, module)
     hint = ""
     if any(cls.__module__.startswith("flax.linen") for cls in type(network).__mro__):
         hint = " Flax Linen modules are not supported; nnx.bridge.ToNNX converts one."

@@ -274,6 +274,8 @@ def _reducible(
             f"sparsify: the sites {unknown} cannot be reduced: they are no latent sites of the program, "
             f"or their prior or posterior is not normal. Those that can: {names}."
         )
+    if sites is not None and not sites:
+        raise ValueError("sparsify: sites is empty; name some, or leave it out for all of them.")
     if not names and criterion is not None:
         raise ValueError(
             f"sparsify: {type(criterion).__name__} needs a latent site with a normal prior and a "

@@ -21,6 +21,8 @@ from bmrjax.checkpoint import Checkpointer
 from bmrjax.runner import Runner
 
 SIZE = 12
+# A prior so much for excluding that some rounds remove too much, and are taken back.
+CRITERION = bmr.criteria.SpikeAndSlab(beta=1e6)
 SCHEDULE = bmr.schedules.Verified(wait=2, refit=2, min_fraction=0.02, cooldown=3)
 
 
@@ -45,6 +47,7 @@ def run(directory=None, *, model=program, **options):
         "steps_per_epoch": 10,
         "optimizer": optax.adabelief(5e-2),
         "schedule": SCHEDULE,
+        "criterion": CRITERION,
         "held_out": data,
         "eval_every": 3,
         "eval_samples": 2,

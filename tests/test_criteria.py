@@ -7,6 +7,8 @@ from scipy.special import digamma, expit
 from bmrjax import criteria
 from bmrjax.reduction import Normal
 
+pytestmark = pytest.mark.usefixtures("strict_promotion")
+
 CRITERIA = {"spike-and-slab": criteria.SpikeAndSlab()}
 SHAPES = {"a.weight": (6, 5), "a.bias": (6,), "b": ()}
 LAYERS = {"a.weight": "a", "a.bias": "a", "b": "b"}
@@ -17,8 +19,9 @@ def make(seed, dtype=jnp.float32):
     q, p = {}, {}
     for i, (name, shape) in enumerate(SHAPES.items()):
         k = jax.random.split(jax.random.fold_in(key, i), 2)
-        loc = 2 * jax.random.normal(k[0], shape, dtype) * (jax.random.uniform(k[1], shape) < 0.5)
-        q[name] = Normal(loc.astype(dtype), jnp.full(shape, 0.3, dtype))
+        loc = 2 * jax.random.normal(k[0], shape, dtype)
+        loc = jnp.where(jax.random.uniform(k[1], shape) < 0.5, loc, 0)
+        q[name] = Normal(loc, jnp.full(shape, 0.3, dtype))
         p[name] = Normal(jnp.zeros(shape, dtype), jnp.full(shape, 1.7, dtype))
     return q, p
 
@@ -73,6 +76,61 @@ class TestContract:
         decision = criterion(q, p, criterion.init(q), layers=LAYERS)
         assert all(v.dtype == jnp.float64 for v in decision.delta_f.values())
 
+    def test_gradients_are_finite_differences(self, criterion, x64):
+        q, p = make(0, jnp.float64)
+        state = criterion.init(q)
+
+        def total(q):
+            decision = criterion(q, p, state, layers=LAYERS)
+            return sum(jnp.sum(values) for values in decision.delta_f.values())
+
+        def moved(step):
+            return jax.tree.map(lambda x, d: x + step * d, q, direction)
+
+        direction, _ = make(1, jnp.float64)
+        terms = jax.tree.map(lambda g, d: jnp.sum(g * d), jax.grad(total)(q), direction)
+        slope = (total(moved(1e-6)) - total(moved(-1e-6))) / 2e-6
+        # Central differences with steps of 1e-6 are good to about 1e-7.
+        np.testing.assert_allclose(sum(jax.tree.leaves(terms)), slope, rtol=1e-6)
+
+    def test_float32_gradients_are_finite_at_extremes(self, criterion):
+        _, p = make(0)
+        extremes = {n: Normal(jnp.full(s, 10.0), jnp.full(s, 1e-8)) for n, s in SHAPES.items()}
+        state = criterion.init(extremes)
+
+        def total(q):
+            decision = criterion(q, p, state, layers=LAYERS)
+            return sum(jnp.sum(values) for values in decision.delta_f.values())
+
+        for gradient in jax.tree.leaves(jax.grad(total)(extremes)):
+            assert np.isfinite(gradient).all()
+
+    def test_a_prior_of_one_scale_is_that_prior_everywhere(self, criterion):
+        q, p = make(0)
+        one = {
+            n: Normal(jnp.zeros((1,) * len(s)), jnp.full((1,) * len(s), 1.7))
+            for n, s in SHAPES.items()
+        }
+        state = criterion.init(q)
+        assert_close(criterion(q, one, state, layers=LAYERS), criterion(q, p, state, layers=LAYERS))
+
+    def test_each_site_is_its_own_layer_by_default(self, criterion):
+        q, p = make(0)
+        state = criterion.init(q)
+        own = criterion(q, p, state, layers={name: name for name in SHAPES})
+        assert_close(criterion(q, p, state), own)
+
+    def test_layers_do_not_meet(self, criterion):
+        """What happens in one layer leaves another as it is, bit for bit."""
+        q, p = make(0)
+        other = q | {"b": Normal(jnp.array(40.0), jnp.array(0.01))}
+        first = criterion(q, p, criterion.init(q), layers=LAYERS)
+        second = criterion(other, p, criterion.init(q), layers=LAYERS)
+        for name in ("a.weight", "a.bias"):
+            np.testing.assert_array_equal(first.keep[name], second.keep[name])
+            np.testing.assert_array_equal(first.delta_f[name], second.delta_f[name])
+        assert first.delta_f["b"] != second.delta_f["b"]
+
     def test_dropped_stays_dropped(self, criterion):
         q, p = make(0)
         state = criterion.init(q)
@@ -88,6 +146,9 @@ class TestContract:
         for q, expected in ((null, False), (strong, True)):
             decision = criterion(q, p, criterion.init(q), layers=LAYERS)
             assert all(bool((mask == expected).all()) for mask in decision.keep.values())
+
+
+PARTS = {"top": slice(0, 1), "rest": slice(1, None)}
 
 
 def reference(q, p, alpha_0, beta_0, steps):
@@ -112,6 +173,39 @@ def test_spike_and_slab_is_algorithm_1(x64, alpha, beta, steps):
     got = np.concatenate([np.ravel(state.inclusion_prob[n]) for n in names])
     np.testing.assert_allclose(got, included, rtol=1e-10)
     np.testing.assert_allclose([state.alpha["a.bias"], state.beta["a.weight"]], [a, b], rtol=1e-10)
+
+
+def test_spike_and_slab_pools_the_sites_of_a_layer(x64):
+    """Cutting a site in two changes nothing, as long as both halves are one layer."""
+    q, p = make(3, jnp.float64)
+    q, p = q["a.weight"], p["a.weight"]
+    halves = ({n: Normal(x.loc[s], x.scale[s]) for n, s in PARTS.items()} for x in (q, p))
+    criterion = criteria.SpikeAndSlab()
+    whole = criterion({"w": q}, {"w": p}, criterion.init({"w": q})).state
+    q, p = halves
+    pooled = criterion(q, p, criterion.init(q), layers={"top": "l", "rest": "l"}).state
+    apart = criterion(q, p, criterion.init(q)).state
+    for name, rows in PARTS.items():
+        np.testing.assert_allclose(pooled.alpha[name], whole.alpha["w"], rtol=1e-10)
+        np.testing.assert_allclose(
+            pooled.inclusion_prob[name], whole.inclusion_prob["w"][rows], rtol=1e-10
+        )
+        assert abs(apart.alpha[name] - whole.alpha["w"]) > 0.5
+
+
+def test_spike_and_slab_counts_what_was_removed_as_excluded(x64):
+    q, p = make(3, jnp.float64)
+    q, p = {"w": q["a.weight"]}, {"w": p["a.weight"]}
+    keep = jnp.arange(30).reshape(6, 5) % 3 != 0
+    criterion = criteria.SpikeAndSlab(2.0, 0.5)
+    state = criterion(q, p, criterion.with_keep(criterion.init(q), {"w": keep})).state
+    delta_f = np.log(1.7 / 0.3) - 0.5 * (np.asarray(q["w"].loc) / 0.3) ** 2
+    alpha, beta = 2.0, 0.5
+    for _ in range(4):
+        included = np.where(keep, expit(digamma(alpha) - digamma(beta) - delta_f), 0.0)
+        alpha, beta = 2.0 + included.sum(), 0.5 + 30 - included.sum()
+    np.testing.assert_allclose(state.inclusion_prob["w"], included, rtol=1e-10)
+    np.testing.assert_allclose((state.alpha["w"], state.beta["w"]), (alpha, beta), rtol=1e-10)
 
 
 def test_spike_and_slab_fixed_point_is_stationary(x64):
@@ -167,6 +261,20 @@ def test_spike_and_slab_survives_extremes():
     decision = criterion(q, p, criterion.init(q))
     assert np.isfinite(decision.state.inclusion_prob["b"]).all()
     assert decision.keep["b"].tolist() == [True, False, True, True]
+
+
+def test_spike_and_slab_survives_a_million_nulls_in_float32():
+    """Counts of 1e6 beside probabilities of 1e-6: the fixed point must not saturate."""
+    q = {"w": Normal(jnp.zeros(1_000_000).at[0].set(9.0), jnp.full(1_000_000, 0.05))}
+    p = {"w": Normal(jnp.zeros(1), jnp.ones(1))}
+    criterion = criteria.SpikeAndSlab(num_steps=20)
+    decision = jax.jit(criterion)(q, p, criterion.init(q))
+    assert decision.keep["w"].sum() == 1
+    assert decision.keep["w"][0]
+    included, alpha, _ = reference([jax.device_get(q["w"])], [jax.device_get(p["w"])], 1.0, 1.0, 20)
+    # The sum of a million float32 probabilities of 1e-7 and one of 1.
+    np.testing.assert_allclose(decision.state.alpha["w"], alpha, rtol=1e-5)
+    np.testing.assert_allclose(decision.state.inclusion_prob["w"], included, rtol=1e-3, atol=1e-9)
 
 
 def test_spike_and_slab_regrows_only_if_asked():

@@ -6,8 +6,9 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
+from numpyro.infer.util import log_density
 
-from bmrjax import handlers
+from bmrjax import handlers, noise
 
 X = jax.random.normal(jax.random.key(0), (12, 4))
 Y = X @ jnp.array([1.0, 0.0, -2.0, 0.0]) + 0.1
@@ -56,6 +57,26 @@ def test_the_loss_is_that_of_the_program_without_the_elements(model, guide_class
     alone = loss.loss(key, smaller(params), model, small, X[:, KEEP], Y)
     # The guide's width of 1e-6 is what is left of the noise.
     np.testing.assert_allclose(masked, alone, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), Trace_ELBO()], ids=["mean field", "trace"])
+@pytest.mark.parametrize("model", [regression, counts, hierarchy])
+def test_the_loss_at_the_same_draw_is_that_of_the_program_without_the_elements(model, loss):
+    guide, params = fitted(model)
+    small = AutoNormal(model)
+    numpyro.handlers.seed(small, jax.random.key(1))(X[:, KEEP], Y)
+    draw = {"beta": jnp.array([0.4, 7.0, -0.9, -7.0]), "noise": 0.6, "scale": 1.3}
+    draw = {n: jnp.asarray(v) for n, v in draw.items()}
+
+    def at(draw, guide):
+        return numpyro.handlers.substitute(guide, data=draw)
+
+    pruned = (handlers.prune(f, {"beta": KEEP}) for f in (model, at(draw, guide)))
+    masked = loss.loss(jax.random.key(2), params, *pruned, X, Y)
+    alone = loss.loss(
+        jax.random.key(2), smaller(params), model, at(smaller(draw), small), X[:, KEEP], Y
+    )
+    np.testing.assert_allclose(masked, alone, rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), Trace_ELBO()])
@@ -213,3 +234,117 @@ def test_temper_leaves_a_subsampled_plate_alone():
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(jnp.zeros(4))
     assert trace["y"]["scale"] == 25.0
+
+
+def test_sites_in_nested_plates_take_masks_of_plates_and_events():
+    def program():
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("rows", 2, dim=-2), numpyro.plate("columns", 3, dim=-1):
+            return numpyro.sample("z", dist.Normal(jnp.zeros(4), scale).to_event(1))
+
+    keep = jax.random.bernoulli(jax.random.key(0), 0.5, (2, 3, 4))
+    masks = {"z": keep, "scale": jnp.ones((), bool)}
+    trace = numpyro.handlers.trace(
+        numpyro.handlers.seed(handlers.prune(program, masks), jax.random.key(1))
+    ).get_trace()
+    value, scale = trace["z"]["value"], trace["scale"]["value"]
+    assert (value[~keep] == 0).all()
+    assert (value[keep] != 0).all()
+    each = jnp.where(keep, dist.Normal(0.0, scale).log_prob(value), 0.0)
+    got = trace["z"]["fn"].log_prob(value)
+    assert got.shape == (2, 3)
+    np.testing.assert_allclose(got, each.sum(-1), rtol=1e-5)
+
+
+def test_no_mask_changes_nothing():
+    plain = numpyro.handlers.seed(regression, jax.random.key(0))
+    pruned = numpyro.handlers.seed(handlers.prune(regression), jax.random.key(0))
+    traces = [numpyro.handlers.trace(p).get_trace(X) for p in (plain, pruned)]
+    np.testing.assert_array_equal(traces[0]["y"]["value"], traces[1]["y"]["value"])
+
+
+def test_a_full_mask_changes_no_loss():
+    guide, params = fitted(hierarchy)
+    full = {"beta": jnp.ones(4, bool)}
+    programs = [(hierarchy, guide), (handlers.prune(hierarchy, full), handlers.prune(guide, full))]
+    losses = [TraceMeanField_ELBO().loss(jax.random.key(0), params, *p, X, Y) for p in programs]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
+def test_log_density_does_not_see_removed_elements():
+    """What MCMC differentiates: the joint density as a function of raw values."""
+
+    def density(beta):
+        values = {"beta": beta, "noise": jnp.array(0.5)}
+        return log_density(handlers.prune(regression, {"beta": KEEP}), (X, Y), {}, values)[0]
+
+    raw = jnp.array([1.0, 9.0, -2.0, 9.0])
+    value, gradient = jax.value_and_grad(density)(raw)
+    values = {"beta": raw[KEEP], "noise": jnp.array(0.5)}
+    alone = log_density(regression, (X[:, KEEP], Y), {}, values)[0]
+    np.testing.assert_allclose(value, alone, rtol=1e-5)
+    assert (gradient[~KEEP] == 0).all()
+    assert (gradient[KEEP] != 0).all()
+
+
+def test_validation_does_not_mind_removed_elements_outside_the_support():
+    def program():
+        numpyro.sample("s", dist.Uniform(2.0, 3.0).expand([4]).to_event(1))
+
+    with numpyro.validation_enabled():
+        pruned = handlers.prune(program, {"s": KEEP})
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(pruned, 0)).get_trace()
+        value = trace["s"]["value"]
+        assert (value[~KEEP] == 0).all()
+        np.testing.assert_allclose(trace["s"]["fn"].log_prob(value), 0.0, atol=1e-6)
+
+
+def test_a_handler_can_be_entered_again():
+    pruned = handlers.prune(regression, {"beta": KEEP})
+    first = numpyro.handlers.seed(pruned, jax.random.key(0))
+    traces = [numpyro.handlers.trace(first).get_trace(X) for _ in range(2)]
+    np.testing.assert_array_equal(traces[0]["beta"]["value"] == 0, ~KEEP)
+    np.testing.assert_array_equal(traces[1]["beta"]["value"] == 0, ~KEEP)
+
+
+@pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), Trace_ELBO()], ids=["mean field", "trace"])
+def test_temper_is_the_same_under_any_elbo(loss):
+    """The likelihood's factor and the divergence's act on their own parts of the free energy."""
+    guide, params = fitted(hierarchy)
+
+    def tempered(**options):
+        programs = (handlers.temper(f, **options) for f in (hierarchy, guide))
+        return loss.loss(jax.random.key(0), params, *programs, X, Y)
+
+    likelihood, divergence = tempered(kl=0.0), tempered(likelihood=0.0)
+    np.testing.assert_allclose(likelihood + divergence, tempered(), rtol=1e-5)
+    both = tempered(likelihood=3.0, kl=0.5)
+    np.testing.assert_allclose(both, 3 * likelihood + 0.5 * divergence, rtol=1e-5)
+
+
+def test_temper_multiplies_scales_that_are_there():
+    def program(y):
+        with numpyro.handlers.scale(scale=2.0), numpyro.plate("data", 4):
+            numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y)
+
+    model = handlers.temper(program, likelihood=25.0)
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(model, 0)).get_trace(jnp.zeros(4))
+    assert trace["y"]["scale"] == 50.0
+
+
+def test_fast_noise_gives_the_same_loss():
+    guide, params = fitted(hierarchy)
+    losses = [
+        TraceMeanField_ELBO().loss(jax.random.key(4), params, hierarchy, g, X, Y)
+        for g in (guide, handlers.fast_noise(guide))
+    ]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_fast_noise_is_what_a_guide_draws(monkeypatch):
+    draws = []
+    plain = noise.normal
+    monkeypatch.setattr(noise, "normal", lambda *a: draws.append(a[1]) or plain(*a))
+    guide, _ = fitted(regression)
+    numpyro.handlers.seed(handlers.fast_noise(guide), jax.random.key(0))(X, Y)
+    assert (4,) in draws

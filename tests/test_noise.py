@@ -3,11 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 from bmrjax import noise
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (33, 5), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (33, 5), (2, 3, 4), (10_001,)])
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
 def test_gives_the_numbers_of_jax(shape, implementation):
     key = jax.random.key(11, impl=implementation)
@@ -37,3 +38,73 @@ def test_vmaps_over_keys():
     rows = jnp.stack([noise.normal(k, (6,)) for k in keys])
     batched = jax.jit(jax.vmap(lambda k: noise.normal(k, (6,))))(keys)
     np.testing.assert_allclose(batched, rows, rtol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_takes_raw_keys(compiled):
+    key = jax.random.PRNGKey(3)
+    draw = jax.jit(lambda k: noise.normal(k, (9,))) if compiled else lambda k: noise.normal(k, (9,))
+    np.testing.assert_allclose(draw(key), jax.random.normal(key, (9,)), rtol=1e-6)
+
+
+def test_follows_the_older_threefry_too():
+    """JAX numbers its counters otherwise where threefry is not partitionable."""
+    key = jax.random.key(4)
+    with jax.threefry_partitionable(new_val=False):
+        mine, theirs = noise.normal(key, (33,)), jax.random.normal(key, (33,))
+    np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert not np.allclose(mine, noise.normal(key, (33,)))
+
+
+def test_keeps_low_precision():
+    key = jax.random.key(4)
+    mine = noise.normal(key, (9,), jnp.bfloat16)
+    np.testing.assert_array_equal(mine, jax.random.normal(key, (9,), jnp.bfloat16))
+    assert mine.dtype == jnp.bfloat16
+
+
+def test_is_standard_normal():
+    draws = np.asarray(noise.normal(jax.random.key(0), (100_000,)), np.float64)
+    assert stats.kstest(draws, "norm").pvalue > 0.01
+    # Four standard errors of the mean, the variance and the fourth moment.
+    for power, moment, spread in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+        assert abs(np.mean(draws**power) - moment) < 4 * np.sqrt(spread / 100_000)
+    neighbours = np.corrcoef(draws[:-1], draws[1:])[0, 1]
+    assert abs(neighbours) < 4 / np.sqrt(100_000)
+
+
+def test_extreme_draws_are_finite():
+    draws = noise.normal(jax.random.key(1), (3_000_000,))
+    assert np.isfinite(draws).all()
+    # The largest of three million normals lies between 4.5 and 6.5 almost surely.
+    assert 4.5 < np.abs(draws).max() < 6.5
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        dist.Normal(0.5, 2.0),
+        dist.Normal(0.5, 2.0).expand([4]),
+        dist.Normal(jnp.arange(3.0)[:, None], jnp.ones(4)).to_event(1),
+        dist.Normal(jnp.arange(4.0), 2.0).expand([3, 4]).to_event(2),
+    ],
+)
+def test_normal_sites_keep_shapes_and_numbers(fn):
+    key = jax.random.key(6)
+    fast = noise.with_fast_noise(fn)
+    assert (fast.batch_shape, fast.event_shape) == (fn.batch_shape, fn.event_shape)
+    for sample_shape in ((), (5,), (2, 3)):
+        mine, theirs = fast.sample(key, sample_shape), fn.sample(key, sample_shape)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(fast.log_prob(mine), fn.log_prob(mine), rtol=1e-6)
+
+
+def test_gradients_of_draws_are_those_of_the_parameters():
+    key = jax.random.key(7)
+
+    def total(loc, scale):
+        return noise.with_fast_noise(dist.Normal(loc, scale)).sample(key).sum()
+
+    loc, scale = jax.grad(total, argnums=(0, 1))(jnp.zeros(5), jnp.ones(5))
+    np.testing.assert_array_equal(loc, 1.0)
+    np.testing.assert_allclose(scale, jax.random.normal(key, (5,)), rtol=1e-6)

@@ -1,7 +1,7 @@
 """The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +32,7 @@ class State:
         num_steps: Steps tried so far.
         num_skipped: Steps skipped so far because their loss or gradient was not finite.
         bad_in_row: Skipped steps since the last good one.
-        worst_in_row: The longest run of skipped steps so far.
+        worst_in_row: The longest run of skipped steps in this epoch, with those that led into it.
     """
 
     params: dict[str, Array]
@@ -219,6 +219,7 @@ class Engine:
         self, carry: tuple[State, Array], i: Array, batch: Data, keep: Keep, key: Array, rate: Array
     ) -> tuple[State, Array]:
         state, losses = carry
+        state = replace(state, worst_in_row=jnp.where(i == 0, 0, state.worst_in_row))
         state, loss = self._update(state, batch, keep, jax.random.fold_in(key, i), rate)
         return state, losses.at[i].set(loss.astype(losses.dtype))
 

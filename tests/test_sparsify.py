@@ -259,7 +259,9 @@ class Greedy(Criterion):
     def init(self, posterior):
         keep = {name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()}
         one = {name: jnp.ones(()) for name in posterior}
-        return SpikeAndSlabState(keep, {n: jnp.ones_like(q.loc) for n, q in posterior.items()}, one, one)
+        return SpikeAndSlabState(
+            keep, {n: jnp.ones_like(q.loc) for n, q in posterior.items()}, one, one
+        )
 
     def __call__(self, posterior, prior, state, *, layers=None):
         keep = {name: jnp.zeros(q.loc.shape, bool) for name, q in posterior.items()}
@@ -272,9 +274,7 @@ def test_a_rejected_round_is_undone_exactly():
         numpyro.sample("y", dist.Normal(x[:, :2] @ beta, 0.3), obs=y)
 
     # Both coefficients are true: every round must be taken back, until the cap is spent.
-    schedule = bmr.schedules.Verified(
-        wait=8, refit=2, fraction=0.5, min_fraction=0.2, cooldown=0
-    )
+    schedule = bmr.schedules.Verified(wait=8, refit=2, fraction=0.5, min_fraction=0.2, cooldown=0)
     found = run(dense, criterion=Greedy(), schedule=schedule, num_epochs=40)
     assert [row["taken_back"] for row in found.history] == [False] * 8 + [True] * 4
     assert [row["kept"] for row in found.history] == [2] * 8 + [1] * 4
@@ -412,7 +412,10 @@ WRONG = {
     "epochs": ({"num_epochs": 0}, "num_epochs must be at least 1, got 0"),
     "steps": ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1, got 0"),
     "batch": ({"batch_size": 0}, "batch_size must be at least 1 or None, got 0"),
-    "sites": ({"sites": ["gamma"]}, r"the sites \['gamma'\] cannot be reduced.*Those that can: \['beta'\]"),
+    "sites": (
+        {"sites": ["gamma"]},
+        r"the sites \['gamma'\] cannot be reduced.*Those that can: \['beta'\]",
+    ),
     "no sites": ({"sites": []}, "sites is empty"),
     "no normal sites": ({"model": uniform}, "SpikeAndSlab needs a latent site with a normal prior"),
     "a point guide": ({"guide": AutoDelta(program)}, "needs a latent site with a normal prior"),

@@ -1,9 +1,9 @@
 """The command line. The only place that maps words to objects."""
 
-import dataclasses
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -13,6 +13,10 @@ from typing import Annotated, Any, Literal
 import tyro
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
+# What a run writes to its folder, and all that --overwrite deletes.
+OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
+# What may differ between a run and its continuation.
+FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs")
 RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2}
 
 
@@ -27,6 +31,10 @@ class Sparsify:
     """digits, diabetes, mnist, fashion_mnist, cifar10, or the path of a .npz or .csv file."""
     out: Path
     """Folder for results.json, the model, checkpoints and plots."""
+    task: Literal["classification", "regression"] | None = None
+    """For files: by default told from the targets of a .npz; a .csv is a regression."""
+    num_targets: int = 1
+    """For a .csv: how many of the last columns are targets."""
     net: Literal["mlp", "lenet5", "mlp-nnx"] = "mlp"
     """Network: mlp and lenet5 are Equinox modules, mlp-nnx is a Flax NNX module."""
     hidden: tuple[int, ...] = (400, 400, 400, 400, 400)
@@ -41,6 +49,8 @@ class Sparsify:
     """Data a step."""
     learning_rate: float | None = None
     """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map."""
+    prior_scale: float = 0.1
+    """Prior standard deviation of a weight, before the learned scale of its layer."""
     schedule: Literal["verified", "every", "converged"] = "verified"
     """When to reduce: verified takes rounds back that raise the VFE; every is the published one."""
     wait: int | None = None
@@ -105,8 +115,11 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
         if os.environ.get("BMRJAX_DEBUG"):
             raise
-        print(f"bmrjax: error: {error}", file=sys.stderr)
+        print(f"bmrjax: error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("bmrjax: stopped; --resume goes on from the last checkpoint.", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def _network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
@@ -161,7 +174,7 @@ def _programs(
 
     network = _network(options, input_shape, outputs)
     build = programs.classifier if num_classes else programs.regression
-    model = build(network, priors.Flat())
+    model = build(network, priors.Flat(scale=options.prior_scale))
     if options.method == "map":
         return model, AutoDelta(model, init_loc_fn=init_to_network)
     return model, default_guide(model)
@@ -169,42 +182,51 @@ def _programs(
 
 def _sparsify(options: Sparsify) -> None:
     out = options.out
-    if options.resume and options.overwrite:
-        raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
-    if (out / "checkpoints").exists() or (out / "results.json").exists():
-        if not options.resume and not options.overwrite:
-            raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
+    _check(options)
     import jax
     import optax
 
-    from bmrjax import criteria, sparsify
+    from bmrjax import NonFiniteError, criteria, sparsify
     from bmrjax.data import load
 
-    found = load(options.data, data_root=options.data_root)
+    found = load(
+        options.data,
+        data_root=options.data_root,
+        task=options.task,
+        num_targets=options.num_targets,
+    )
     model, guide = _programs(options, found.input_shape, _outputs(found), found.num_classes)
+    schedule = _schedule(options)
+    # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         _remove_run(out)
+    out.mkdir(parents=True, exist_ok=True)
+    _write(out / "run.json", _config(options))
     bmr = options.method == "bmr"
     train: Any = found.train
     test: Any = found.test
-    result = sparsify(
-        model,
-        train,
-        key=jax.random.key(options.seed),
-        num_epochs=options.epochs,
-        criterion=criteria.SpikeAndSlab() if bmr else None,
-        schedule=_schedule(options),
-        guide=guide,
-        optimizer=optax.adabelief(_learning_rate(options)),
-        batch_size=options.batch_size,
-        steps_per_epoch=options.steps_per_epoch,
-        held_out=test,
-        eval_samples=5 if options.method != "map" else 1,
-        final_samples=options.samples if options.method != "map" else 1,
-        directory=out,
-        resume=options.resume,
-        progress=options.progress,
-    )
+    try:
+        result = sparsify(
+            model,
+            train,
+            key=jax.random.key(options.seed),
+            num_epochs=options.epochs,
+            criterion=criteria.SpikeAndSlab() if bmr else None,
+            schedule=schedule,
+            guide=guide,
+            optimizer=optax.adabelief(_learning_rate(options)),
+            batch_size=options.batch_size,
+            steps_per_epoch=options.steps_per_epoch,
+            held_out=test,
+            eval_samples=5 if options.method != "map" else 1,
+            final_samples=options.samples if options.method != "map" else 1,
+            directory=out,
+            resume=options.resume,
+            progress=options.progress,
+        )
+    except NonFiniteError as error:
+        error.result.save(out / "last_good")
+        raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
     document = _document(options, found, result)
     result.save(out / "model")
     _write(out / "results.json", document)
@@ -213,11 +235,45 @@ def _sparsify(options: Sparsify) -> None:
     print(f"results, model and plots in {out}")
 
 
+def _check(options: Sparsify) -> None:
+    out = options.out
+    if options.resume and options.overwrite:
+        raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
+    for name in ("samples", "epochs", "batch_size", "num_targets"):
+        if getattr(options, name) < 1:
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} must be at least 1, got {getattr(options, name)}.")
+    if any(width < 1 for width in options.hidden):
+        raise ValueError(f"--hidden: widths must be at least 1, got {list(options.hidden)}.")
+    _learning_rate(options)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: {out} is a file; give a folder.")
+    present = [name for name in OURS if (out / name).exists()]
+    if not present:
+        return
+    # `model` and `checkpoints` are common names: without a record of a run they are not ours.
+    if not {"run.json", "results.json"} & set(present):
+        raise ValueError(f"{out} holds {present[0]}, which no run wrote; give another --out.")
+    if not options.resume and not options.overwrite:
+        raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
+    if options.resume and (out / "run.json").is_file():
+        before, now = _read(out, "run.json"), _config(options)
+        changed = [k for k in now if k not in FREE and before.get(k) != now[k]]
+        if changed:
+            told = ", ".join(f"--{k.replace('_', '-')} was {before.get(k)}" for k in changed)
+            raise ValueError(f"--resume goes on with the options that the run had: {told}.")
+
+
+def _config(options: Sparsify) -> dict[str, Any]:
+    plain = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+    return {**plain, "hidden": list(options.hidden)}
+
+
 def _learning_rate(options: Sparsify) -> float:
     rate = options.learning_rate
     if rate is None:
         return RATES[options.method]
-    if not rate > 0:
+    if not 0 < rate < math.inf:
         raise ValueError(f"--learning-rate must be positive, got {rate}.")
     return rate
 
@@ -228,10 +284,12 @@ def _outputs(found: Any) -> int:
 
 def _remove_run(out: Path) -> None:
     """Remove what a run writes, and nothing else."""
-    for name in ("checkpoints", "points", "model"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    for name in ("results.json", *(f"{plot}.png" for plot in PLOTS)):
-        (out / name).unlink(missing_ok=True)
+    for name in (*OURS, *(f"{plot}.png" for plot in PLOTS)):
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
@@ -246,9 +304,6 @@ def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
     reducing = [
         row["reduce_seconds"] for row in result.history if row.get("reduce_seconds", 0) > 1e-4
     ]
-    config = {
-        k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(options).items()
-    }
     return {
         **{name: result.metrics.get(name) for name in ("accuracy", "nll", "ece", "rmse")},
         "vfe_per_datum": result.vfe_per_datum,
@@ -266,9 +321,14 @@ def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
         "seconds": result.timing["seconds"],
         "step_ms": 1e3 * statistics.median(seconds) / steps,
         "reduce_ms": 1e3 * statistics.median(reducing) if reducing else None,
+        # Medians: the first round also compiles.
+        "reduce_fraction": (
+            statistics.median(reducing) / statistics.median(seconds) if reducing else None
+        ),
         "skipped_steps": result.num_skipped,
         "loop": result.loop_mode,
-        "config": config,
+        "command": shlex.join(["bmrjax", *sys.argv[1:]]),
+        "config": _config(options),
         "input_shape": list(found.input_shape),
         "num_classes": found.num_classes,
         "seed": options.seed,
@@ -306,11 +366,10 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 def _plots(result: Any, out: Path) -> None:
     try:
-        import matplotlib
+        import matplotlib  # noqa: F401
     except ImportError:
         print("bmrjax: no plots without matplotlib: pip install 'bmrjax[plots]'", file=sys.stderr)
         return
-    matplotlib.use("Agg")
     from bmrjax import plot
 
     figures = {"learning_curves": plot.learning_curves(result)}
@@ -350,10 +409,10 @@ def _summary(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _read(directory: Path) -> dict[str, Any]:
-    path = directory / "results.json"
+def _read(directory: Path, name: str = "results.json") -> dict[str, Any]:
+    path = directory / name
     if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no finished run: there is no results.json.")
+        raise FileNotFoundError(f"{directory} holds no finished run: there is no {name}.")
     try:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:
@@ -380,12 +439,11 @@ def _predict(options: Predict) -> None:
     from bmrjax import load
 
     document = _read(options.directory)
+    if options.samples < 1:
+        raise ValueError(f"--samples must be at least 1, got {options.samples}.")
     if not options.data.is_file():
         raise FileNotFoundError(f"There is no file {options.data}.")
-    stored = np.load(options.data, allow_pickle=False)
-    if not isinstance(stored, np.ndarray) and "x" not in stored:
-        raise ValueError(f"{options.data} holds {stored.files}; expected an array x.")
-    x = np.asarray(stored if isinstance(stored, np.ndarray) else stored["x"], np.float64)
+    x = _inputs(options.data)
     if list(x.shape[1:]) != document["input_shape"]:
         raise ValueError(
             f"{options.data} has inputs of shape {x.shape[1:]}, the run was trained on "
@@ -409,3 +467,21 @@ def _predict(options: Predict) -> None:
     np.save(staged, values)
     os.replace(staged, options.out)
     print(f"predictions of shape {values.shape} in {options.out}")
+
+
+def _inputs(path: Path) -> Any:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.ndarray) and "x" not in stored:
+                raise ValueError(f"it holds {stored.files}, expected an array x")
+            x = stored if isinstance(stored, np.ndarray) else stored["x"]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as .npy or .npz: {error}.") from None
+    if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
+        raise ValueError(f"{path}: the inputs must be finite numbers.")
+    return np.asarray(x, np.float64)

@@ -51,7 +51,12 @@ class Dataset:
 
 
 def load(
-    name: str, *, data_root: str | Path | None = None, task: Task | None = None, seed: int = 0
+    name: str,
+    *,
+    data_root: str | Path | None = None,
+    task: Task | None = None,
+    num_targets: int = 1,
+    seed: int = 0,
 ) -> Dataset:
     """Load a data set.
 
@@ -62,6 +67,7 @@ def load(
             default the environment variable ``BMRJAX_DATA``; without either, the hub itself.
         task: For files: ``"classification"`` or ``"regression"``; by default told from the targets
             (whole numbers in an ``.npz`` are labels, a ``.csv`` is a regression).
+        num_targets: For a ``.csv``: how many of the last columns are targets.
         seed: Of the split, where the source has none.
 
     Returns:
@@ -80,7 +86,7 @@ def load(
     if suffix == ".npz":
         return _npz(Path(name), task, seed)
     if suffix in (".csv", ".txt", ".tsv"):
-        return from_csv(name, task=task or "regression", seed=seed)
+        return from_csv(name, num_targets=num_targets, task=task or "regression", seed=seed)
     known = ", ".join([*BUNDLED, *HUB])
     raise ValueError(
         f"Unknown data set '{name}'. Known names: {known}; or give the path of a .npz or .csv file."
@@ -131,10 +137,7 @@ def from_arrays(
             f"{name}: x_train has shape {arrays['x_train'].shape}; give one row a datum."
         )
     x_mean, x_scale = _statistics(arrays["x_train"])
-    # Centred before the cast: float32 has no room for a large mean and a small deviation.
-    x, x_held = (
-        ((arrays[part] - x_mean) / x_scale).astype(np.float32) for part in ("x_train", "x_test")
-    )
+    x, x_held = (_standardise(arrays[part], x_mean, x_scale) for part in ("x_train", "x_test"))
     y, y_held = arrays["y_train"], arrays["y_test"]
     if task is None:
         task = "classification" if y.dtype.kind in "iub" else "regression"
@@ -142,8 +145,15 @@ def from_arrays(
         num_classes = _check_labels(name, y, y_held)
         labels, held = y.astype(np.int32).ravel(), y_held.astype(np.int32).ravel()
         return Dataset(name, (x, labels), (x_held, held), num_classes, x_mean, x_scale)
+    if task != "regression":
+        raise ValueError(f"{name}: task must be 'classification' or 'regression', got {task!r}.")
+    if y.ndim > 2 or y.shape[1:] != y_held.shape[1:]:
+        raise ValueError(
+            f"{name}: y_train has shape {y.shape} and y_test {y_held.shape}; both are (data,) or "
+            "(data, targets)."
+        )
     mean, scale = _statistics(y)
-    targets, held = (((part - mean) / scale).astype(np.float32) for part in (y, y_held))
+    targets, held = (_standardise(part, mean, scale) for part in (y, y_held))
     return Dataset(name, (x, targets), (x_held, held), None, x_mean, x_scale, mean, scale)
 
 
@@ -171,16 +181,17 @@ def from_csv(
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}).") from None
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty.")
-    separator = next((mark for mark in ",;\t" if mark in lines[0]), None)
-    cells = [[cell.strip() for cell in line.split(separator)] for line in lines]
+    separator = next((mark for mark in ",;\t" if mark in lines[0][1]), None)
+    cells = [(i, [cell.strip() for cell in line.split(separator)]) for i, line in lines]
+    width = len(cells[0][1])
     # A header holds no number at all; a row with some is data with a bad cell.
-    first = 0 if any(_is_number(cell) for cell in cells[0]) else 1
-    width = len(cells[0])
+    if not any(_is_number(cell) for cell in cells[0][1]):
+        del cells[0]
     rows = []
-    for number, row in enumerate(cells[first:], start=first + 1):
+    for number, row in cells:
         if len(row) != width:
             raise ValueError(f"{path}, line {number}: {len(row)} cells, expected {width}.")
         try:
@@ -196,7 +207,7 @@ def from_csv(
     if len(bad):
         raise ValueError(
             f"{path}: {len(bad)} cells are empty, NaN or infinite, first in line "
-            f"{bad[0][0] + first + 1}, column {bad[0][1] + 1}. Drop or impute them first."
+            f"{cells[bad[0][0]][0]}, column {bad[0][1] + 1}. Drop or impute them first."
         )
     targets = values[:, -num_targets:]
     targets = targets[:, 0] if num_targets == 1 else targets
@@ -278,7 +289,14 @@ def _images(name: str, data_root: str | Path | None) -> Dataset:
         files = {s: str(folder / f"{s}.parquet") for s in ("train", "test")}
         found = {s: datasets.Dataset.from_parquet(path) for s, path in files.items()}
     else:
-        found = datasets.load_dataset(HUB[name])
+        try:
+            found = datasets.load_dataset(HUB[name])
+        except Exception as error:  # Whatever a network and its libraries raise.
+            raise ConnectionError(
+                f"'{name}' could not be had from the Hugging Face hub ({error}). Give a data root "
+                f"(--data-root or BMRJAX_DATA) that holds a folder '{name}' with train.parquet and "
+                "test.parquet."
+            ) from error
     x_train, y_train = _decode(name, found["train"])
     x_test, y_test = _decode(name, found["test"])
     return from_arrays(x_train, y_train, x_test, y_test, task="classification", name=name)
@@ -297,7 +315,12 @@ def _decode(name: str, split: Any) -> Split:
         )
     # Undecoded bytes are ten times faster to fetch than images, and are decoded once here.
     encoded = split.cast_column(column, Encoded(decode=False))[column]
-    images = [np.asarray(Image.open(io.BytesIO(one["bytes"]))) for one in encoded]
+    images = []
+    for i, one in enumerate(encoded):
+        try:
+            images.append(np.asarray(Image.open(io.BytesIO(one["bytes"]))))
+        except (OSError, TypeError) as error:
+            raise ValueError(f"{name}: image {i} cannot be decoded ({error}).") from None
     shapes = {image.shape for image in images}
     if len(shapes) != 1:
         raise ValueError(f"{name}: the images have the shapes {sorted(shapes)}; they must agree.")
@@ -309,10 +332,11 @@ def _decode(name: str, split: Any) -> Split:
 def _check_array(name: str, part: str, array: np.ndarray) -> None:
     if array.dtype.kind not in "iufb":
         raise ValueError(f"{name}: {part} holds {array.dtype} values; give numbers.")
-    if array.ndim == 0 or len(array) == 0:
+    if array.ndim == 0 or array.size == 0:
         raise ValueError(f"{name}: {part} has shape {array.shape}; give one row a datum.")
     if array.dtype.kind == "f":
-        bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
+        # What float32 cannot hold would become infinite. NaN compares as false.
+        bad = ~(np.abs(array.reshape(len(array), -1)) <= np.finfo(np.float32).max).all(1)
         if bad.any():
             raise ValueError(
                 f"{name}: {part} has NaN or infinite values in {bad.sum()} of {len(array)} rows, first in "
@@ -341,10 +365,25 @@ def _check_labels(name: str, y: np.ndarray, held: np.ndarray) -> int:
     return num_classes
 
 
+def _slices(values: np.ndarray) -> list[slice]:
+    # A float64 copy of a whole image set would be the peak memory of a run.
+    return [slice(begin, begin + 4096) for begin in range(0, len(values), 4096)]
+
+
 def _statistics(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     axes = (0, 2, 3) if train.ndim == 4 else (0,)
     mean = train.mean(axes, keepdims=True, dtype=np.float64)
-    scale = train.std(axes, keepdims=True, dtype=np.float64)
+    squares = np.zeros_like(mean)
+    for part in _slices(train):
+        squares += np.square(train[part] - mean).sum(axes, keepdims=True)
+    scale = np.sqrt(squares * (mean.size / train.size))
     # Rounding leaves a constant column a scale of about 1e-17 of its size.
-    scale = np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
-    return mean, scale
+    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
+
+
+def _standardise(values: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    result = np.empty(values.shape, np.float32)
+    for part in _slices(values):
+        # Centred before the cast: float32 has no room for a large mean and a small deviation.
+        result[part] = (values[part] - mean) / scale
+    return result

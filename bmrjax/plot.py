@@ -182,7 +182,7 @@ def _log(ax: "Axes", axis: str) -> None:
     which = getattr(ax, f"{axis}axis")
     getattr(ax, f"set_{axis}scale")("log")
     which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    which.set_major_formatter(StrMethodFormatter("{x:g}"))
+    which.set_major_formatter(StrMethodFormatter("{x:,g}"))
     which.set_minor_formatter(NullFormatter())
 
 
@@ -197,7 +197,7 @@ def _figure(size: tuple[float, float]) -> "Figure":
 
 
 def _panels(count: int) -> tuple["Figure", list["Axes"]]:
-    columns = min(count, 3)
+    columns = 2 if count == 4 else min(count, 3)
     rows = math.ceil(count / columns)
     figure = _figure((4.2 * columns, 3.2 * rows))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -211,4 +211,3 @@ def _panels(count: int) -> tuple["Figure", list["Axes"]]:
 def _clean(ax: "Axes") -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9)
-    ax.title.set_fontsize(10)

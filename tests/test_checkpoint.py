@@ -20,6 +20,7 @@ import bmrjax as bmr
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.runner import Runner
 
+pytestmark = pytest.mark.usefixtures("compile_cache")
 SIZE = 12
 # A prior so much for excluding that some rounds remove too much, and are taken back.
 CRITERION = bmr.criteria.SpikeAndSlab(beta=1e6)
@@ -60,7 +61,7 @@ def run(directory=None, *, model=program, **options):
 
 
 @pytest.fixture(scope="module")
-def reference():
+def reference(compile_cache):
     return run()
 
 
@@ -144,11 +145,13 @@ def test_interrupted_in_a_pending_round_and_again_after_a_rejected_one(
     assert_same(run(tmp_path, resume=True), reference)
 
 
-def test_a_process_killed_at_any_moment_ends_the_same(reference, tmp_path):
+def test_a_process_killed_at_any_moment_ends_the_same(reference, compile_cache, tmp_path):
     rng = np.random.default_rng(0)
     command = [sys.executable, __file__, str(tmp_path)]
+    env = {**os.environ, "JAX_PLATFORMS": jax.default_backend()}
+    env |= {"JAX_COMPILATION_CACHE_DIR": str(compile_cache)}
     for checkpoints in (2, 9):  # once early, once late, at no particular moment of an epoch
-        process = subprocess.Popen(command, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+        process = subprocess.Popen(command, env=env)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             steps = [int(p.name) for p in tmp_path.glob("checkpoints/*") if p.name.isdigit()]
@@ -230,7 +233,7 @@ def larger(x, y=None):
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory):
+def short(compile_cache, tmp_path_factory):
     directory = tmp_path_factory.mktemp("short")
     run(directory, num_epochs=3)
     return directory

@@ -80,7 +80,10 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "mnist", "--data-root", "nowhere"], "lacks train.parquet and test.parquet"),
         (["--data", "diabetes", "--net", "lenet5"], "lenet5 takes images"),
         (["--data", "digits", "--resume", "--overwrite"], "give one"),
-        (["--data", "digits", "--epochs", "0"], "num_epochs must be at least 1"),
+        (["--data", "digits", "--samples", "0"], "--samples must be at least 1"),
+        (["--data", "digits", "--hidden", "8", "0"], "--hidden: widths must be at least 1"),
+        (["--data", "digits", "--learning-rate", "-1"], "--learning-rate must be positive"),
+        (["--data", "digits", "--epochs", "0"], "--epochs must be at least 1"),
         (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),
         (["--data", "digits", "--schedule", "converged", "--wait", "3"], "takes no --wait"),
     ],
@@ -159,3 +162,82 @@ def test_help_lists_the_options():
 
 def test_the_device_is_recorded(finished):
     assert finished[1]["device"] == jax.devices()[0].device_kind
+
+
+def fails(capsys, *arguments):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([str(argument) for argument in arguments])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def test_overwrite_leaves_folders_that_no_run_wrote(tmp_path, capsys):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "thesis.pt").write_text("precious")
+    arguments = ("sparsify", "--data", "digits", "--out", tmp_path, *SMALL, "--overwrite")
+    assert "holds checkpoints, which no run wrote" in fails(capsys, *arguments)
+    assert (tmp_path / "checkpoints" / "thesis.pt").read_text() == "precious"
+
+
+def test_out_that_is_a_file_is_explained(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    line = fails(capsys, "sparsify", "--data", "digits", "--out", tmp_path / "file", *SMALL)
+    assert "is a file; give a folder" in line
+
+
+def test_resume_refuses_other_options(finished, capsys):
+    out, _ = finished
+    arguments = ("sparsify", "--data", "digits", "--out", out, *SMALL, "--refit", "1", "--resume")
+    line = fails(capsys, *arguments, "--learning-rate", "0.5", "--hidden", "9")
+    assert "--hidden was [8]" in line
+    assert "--learning-rate was None" in line
+
+
+def test_a_diverging_run_leaves_its_last_good_state(tmp_path, capsys):
+    from bmrjax import load
+
+    out = tmp_path / "out"
+    arguments = ("sparsify", "--data", "digits", "--out", out, "--hidden", "8", "--no-progress")
+    line = fails(capsys, *arguments, "--epochs", "3", "--learning-rate", "1e30")
+    assert "not finite" in line
+    assert str(out / "last_good") in line
+    params = load(out / "last_good").params
+    assert all(np.isfinite(np.asarray(value)).all() for value in params.values())
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: path.write_bytes(b"PK\x03\x04 cut"), "cannot be read as .npy or .npz"),
+        (lambda path: np.savez(path, a=np.ones(3)), r"it holds ['a'], expected an array x"),
+        (lambda path: np.savez(path, x=np.full((2, 1, 8, 8), np.nan)), "must be finite numbers"),
+        (lambda path: np.savez(path, x=np.ones((2, 3))), "has inputs of shape (3,)"),
+        (lambda path: None, "There is no file"),
+    ],
+)
+def test_predict_explains_bad_inputs(finished, tmp_path, capsys, write, message):
+    write(tmp_path / "x.npz")
+    out = tmp_path / "p.npy"
+    line = fails(capsys, "predict", finished[0], "--data", tmp_path / "x.npz", "--out", out)
+    assert message in line
+    assert not out.exists()
+
+
+def test_the_cost_of_reducing_and_the_command_are_recorded(finished):
+    _, found = finished
+    epochs = np.median([row["seconds"] for row in found["history"]])
+    np.testing.assert_allclose(
+        found["reduce_fraction"], 1e-3 * found["reduce_ms"] / epochs, rtol=1e-10
+    )
+    assert found["command"].startswith("bmrjax ")
+    assert found["config"]["prior_scale"] == 0.1
+
+
+def test_stopping_by_hand_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def stop(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_info", stop)
+    with pytest.raises(SystemExit, match="130"):
+        cli.main(["info", str(tmp_path)])
+    assert "--resume" in capsys.readouterr().err

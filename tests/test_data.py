@@ -86,6 +86,8 @@ def test_npz_and_csv(tmp_path):
         ("1,2\n3,x\n", "line 2: could not convert .* Give numbers only"),
         ("1,2\n3,\n", "1 cells are empty, NaN or infinite, first in line 2, column 2"),
         ("1,NA,3\n1,2,3\n", "line 1: could not convert"),
+        ("1,2\n\n\n3,x\n", "line 4: could not convert"),
+        ("a,b\n\n1,2\n3,\n", "first in line 4, column 2"),
         ("1\n2\n", "has 1 columns, too few for 1 target"),
         ("1,2\n", "has 1 rows; a split needs at least 2"),
     ],
@@ -108,6 +110,10 @@ def test_bad_tables_are_explained(tmp_path, content, message):
         ({"y_train": Y + 0.5, "task": "classification"}, "labels that are not whole numbers"),
         ({"y_train": np.eye(10, dtype=int)}, "give one label a datum, not one-hot rows"),
         ({"y_train": Y * 0, "y_test": Y * 0}, "every training label is 0"),
+        ({"x_train": np.where(X == 3, 1e300, X)}, "NaN or infinite values in 6 of 10 rows"),
+        ({"x_train": X[:, :0], "x_test": X[:, :0]}, r"x_train has shape \(10, 0\)"),
+        ({"y_train": np.stack([Y, Y], 1) * 1.0, "y_test": Y * 1.0}, r"y_train has shape \(10, 2\)"),
+        ({"task": "clasification"}, "task must be 'classification' or 'regression'"),
         ({"x_train": X[:0]}, r"x_train has shape \(0, 4\); give one row a datum"),
         ({"x_train": X.astype(str)}, "x_train holds .* values; give numbers"),
     ],
@@ -145,3 +151,51 @@ def test_awkward_columns_keep_their_meaning():
     np.testing.assert_allclose(found.train[1].std(0), 1.0, rtol=1e-5)
     raw = found.test[0] * found.input_scale + found.input_mean
     np.testing.assert_allclose(raw, x, rtol=1e-6, atol=1e-6)
+
+
+def test_images_that_cannot_be_read_are_named(tmp_path):
+    write_images(tmp_path / "mnist")
+    good = pq.read_table(tmp_path / "mnist" / "test.parquet")
+    rows = good.column("image").to_pylist()
+    rows[2]["bytes"] = b"no image"
+    broken = good.set_column(0, "image", pa.array(rows))
+    pq.write_table(broken, tmp_path / "mnist" / "test.parquet")
+    with pytest.raises(ValueError, match="mnist: image 2 cannot be decoded"):
+        data.load("mnist", data_root=tmp_path)
+    pq.write_table(good.rename_columns(["image", "digit"]), tmp_path / "mnist" / "test.parquet")
+    with pytest.raises(ValueError, match=r"columns \['image', 'digit'\]; expected .* 'label'"):
+        data.load("mnist", data_root=tmp_path)
+
+
+def test_the_hub_is_asked_only_without_a_data_root_and_its_failure_says_what_to_do(monkeypatch):
+    import datasets
+
+    asked = []
+
+    def unreachable(name):
+        asked.append(name)
+        raise OSError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    monkeypatch.delenv("BMRJAX_DATA", raising=False)
+    with pytest.raises(
+        ConnectionError, match=r"no route.*data root .*'cifar10' with train.parquet"
+    ):
+        data.load("cifar10")
+    assert asked == ["uoft-cs/cifar10"]
+
+
+def test_csv_targets_by_name(tmp_path):
+    (tmp_path / "t.csv").write_text("\n".join(",".join(map(str, row)) for row in X))
+    found = data.load(str(tmp_path / "t.csv"), num_targets=3)
+    assert found.train[0].shape == (9, 1)
+    assert found.train[1].shape == (9, 3)
+
+
+def test_statistics_over_more_rows_than_a_slice():
+    x = np.random.default_rng(0).normal(3, 5, (9000, 2))
+    found = data.from_arrays(x, x[:, 0], x, x[:, 0])
+    np.testing.assert_allclose(found.input_mean, x.mean(0, keepdims=True), rtol=1e-10)
+    np.testing.assert_allclose(found.input_scale, x.std(0, keepdims=True), rtol=1e-10)
+    expected = (x - x.mean(0)) / x.std(0)
+    np.testing.assert_allclose(found.test[0], expected, rtol=1e-5, atol=1e-6)

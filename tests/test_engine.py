@@ -21,6 +21,7 @@ from numpyro.infer.autoguide import (
 from bmrjax.handlers import prune
 from bmrjax.infer.engine import Engine, check_local_latents
 
+pytestmark = pytest.mark.usefixtures("compile_cache")
 ROWS, SIZE = 32, 3
 NOISE = 0.5
 

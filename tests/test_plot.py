@@ -101,3 +101,40 @@ def test_a_missing_matplotlib_is_explained(result, draw, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'bmrjax\[plots\]'"):
         draw(result)
+
+
+def test_a_negative_vfe_gets_a_linear_axis(result):
+    assert panel(plot.learning_curves(result), "vfe").get_yscale() == "log"
+    result.history[-1]["vfe"] = -10.0
+    axes = panel(plot.learning_curves(result), "vfe")
+    assert axes.get_yscale() == "linear"
+    assert axes.lines[0].get_ydata()[-1] == -1.0
+
+
+def test_path_marks_the_result_and_shows_plain_numbers(result, tmp_path):
+    result.path = [
+        Point(i, 20.0 + i, 7 if i == 0 else 2000 * 5**i, 10**6, {}, {}, {}) for i in (0, 1, 2)
+    ]
+    axes = plot.path(result).axes[0]
+    points, ring = (group.get_offsets().data.tolist() for group in axes.collections)
+    assert ring == [points[0]] == [[7.0, 2.0]]
+    figure = plot.path(result)
+    figure.savefig(tmp_path / "path.png")
+    shown = {label.get_text() for label in figure.axes[0].get_xticklabels()}
+    assert {"10", "1,000", "50,000"} <= shown
+
+
+def test_path_reaches_nothing_kept(result):
+    result.path.append(Point(6, 50.0, 0, 10, {}, {}, {}))
+    assert plot.path(result).axes[0].get_xscale() == "symlog"
+
+
+def test_nothing_to_plot_is_an_error(result):
+    result.keep, result.path = {}, []
+    with pytest.raises(ValueError, match=r"sparsity_per_layer: .* no masks"):
+        plot.sparsity_per_layer(result)
+    with pytest.raises(ValueError, match="path: this result has no path"):
+        plot.path(result)
+    result.history.clear()
+    with pytest.raises(ValueError, match="learning_curves: this result has no history"):
+        plot.learning_curves(result)

@@ -19,6 +19,7 @@ from numpyro.infer.autoguide import (
 import bmrjax as bmr
 from bmrjax.criteria import Criterion, Decision, SpikeAndSlabState
 
+pytestmark = pytest.mark.usefixtures("compile_cache")
 SIZE, ROWS = 6, 48
 WEIGHTS = jnp.array([1.5, -2.0, 0.0, 0.0, 0.0, 0.0])
 
@@ -51,8 +52,8 @@ def numbers(result):
 
 
 @pytest.fixture(scope="module")
-def result():
-    return run(held_out=make_data(1), eval_every=5, final_samples=20)
+def result(compile_cache):
+    return run(held_out=make_data(1), eval_every=2, final_samples=20)
 
 
 # --- what comes back ----------------------------------------------------------------------
@@ -166,6 +167,14 @@ def test_one_compilation_however_long_the_run():
         assert len({row["kept"] for row in found.history}) > 1
         traces.append(len(calls))
     assert traces[0] == traces[1]
+
+
+def test_every_epoch_has_noise_and_batches_of_its_own():
+    still = run(optimizer=optax.sgd(0.0), criterion=None, num_epochs=4)
+    assert len({row["vfe"] for row in still.history}) == 4
+    point = {"guide": AutoDelta(program), "steps_per_epoch": 2}  # no noise, but other batches
+    still = run(optimizer=optax.sgd(0.0), criterion=None, num_epochs=4, **point)
+    assert len({row["vfe"] for row in still.history}) == 4
 
 
 def test_loops_agree():

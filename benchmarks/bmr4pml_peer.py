@@ -1,0 +1,381 @@
+"""LeNet-5 with stochastic BMR on Fashion-MNIST: bmrjax beside the paper's own code, bmr4pml.
+
+    python benchmarks/bmr4pml_peer.py --bmr4pml DIR --data-root DIR --out benchmarks/results/peer
+
+Needs a clone of github.com/dimarkov/bmr4pml (measured at commit 72133b4). Nothing of it is in this
+repository: what stops it from starting on a CPU is replaced here, at run time, and its functions
+run as they are. Both sides get the same arrays, network, batch size, optimiser and machine, and a
+fresh process each. The clock starts after the imports and the loading of the data, and includes
+every compilation.
+
+An epoch is `--steps` steps. The peer warms up for one epoch, prunes, then trains and prunes an
+epoch at a time; it is given ``epochs - 1`` epochs after its warm-up, ours ``epochs`` in all with the
+published schedule. So both take ``epochs * steps`` steps and prune ``epochs - 1`` times. The peer
+evaluates `--samples` posterior samples after every epoch but the warm-up; those seconds are measured, so
+that its time with one evaluation at the end can be told too.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import records
+
+BINS = 20
+SYSTEMS = ("bmr4pml", "bmrjax")
+LEARNING_RATE = 1e-2
+
+
+# --- metrics, the same for both -----------------------------------------------------------
+
+
+def quantile_calibration_error(hit: Any, log_confidence: Any, num_buckets: int) -> tuple[float]:
+    """Return the expected calibration error over buckets of equal count."""
+    hit, log_confidence = np.asarray(hit, float), np.asarray(log_confidence, float)
+    order = np.argsort(log_confidence, kind="stable")
+    gaps = hit[order] - np.exp(log_confidence[order])
+    return (sum(abs(part.sum()) for part in np.array_split(gaps, num_buckets)) / hit.size,)
+
+
+def metrics(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Return accuracy, NLL (nats a datum) and both ECEs of averaged class probabilities."""
+    probs = np.asarray(probs, np.float64)
+    confidence, hit = probs.max(-1), probs.argmax(-1) == labels
+    index = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
+    gaps = np.bincount(index, weights=hit - confidence, minlength=BINS)
+    return {
+        "accuracy": float(hit.mean()),
+        "nll": float(-np.log(probs[np.arange(len(labels)), labels]).mean()),
+        "ece": float(np.abs(gaps).sum() / len(labels)),
+        "ece_quantile": float(quantile_calibration_error(hit, np.log(confidence), BINS)[0]),
+    }
+
+
+# --- bmr4pml ------------------------------------------------------------------------------
+
+
+def import_peer(where: str) -> types.SimpleNamespace:
+    """Import bmr4pml where there is no GPU and no TensorFlow Probability.
+
+    Args:
+        where: Folder of a clone, or ``"installed"``.
+    """
+    import equinox as eqx
+    import jax
+
+    if where != "installed":
+        sys.path.insert(0, where)
+    parts = ["tensorflow_probability", "substrates", "jax", "stats"]
+    names = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+    for parent, name in zip(names[:-1], names[1:], strict=True):
+        setattr(sys.modules[parent], name.rsplit(".", 1)[1], sys.modules[name])
+    stats: Any = sys.modules[names[-1]]
+    stats.expected_calibration_error_quantiles = quantile_calibration_error
+    # Equinox may drop the names that it deprecated.
+    shims = {
+        "static_field": lambda: eqx.field(static=True),
+        "tree_inference": eqx.nn.inference_mode,
+    }
+    for name, shim in shims.items():
+        if not hasattr(eqx, name):
+            setattr(eqx, name, shim)
+    real = jax.devices
+    jax.devices = lambda backend=None: [] if backend == "gpu" else real(backend)
+    try:
+        from bmr4pml import inference, models, nn
+    finally:
+        jax.devices = real
+    return types.SimpleNamespace(inference=inference, models=models, nn=nn, eqx=eqx)
+
+
+class Watch:
+    """Time the functions that `fit_and_test` calls, and keep what it evaluated last."""
+
+    def __init__(self, inference: Any):
+        import jax
+
+        self.seconds: dict[str, list[float]] = {"train": [], "sample": [], "test": [], "init": []}
+        self.probs = self.gammas = None
+        watch = self
+
+        def timed(kind: str, function: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                begin = time.perf_counter()
+                out = jax.block_until_ready(function(*args, **kwargs))
+                watch.seconds[kind].append(time.perf_counter() - begin)
+                return out
+
+            return call
+
+        class Predictive(inference.Predictive):
+            __call__ = timed("sample", inference.Predictive.__call__)
+
+        class SVI(inference.SVI):
+            init = timed("init", inference.SVI.init)
+
+        run, tests, fraction = inference.run, inference.tests, inference.pruned_fraction
+
+        def keep_probs(model: Any, sample: Any, x: Any, y: Any, **kwargs: Any) -> Any:
+            watch.probs = sample["probs"].mean(0)
+            return tests(model, sample, x, y, **kwargs)
+
+        def keep_gammas(gammas: Any, params: Any, **kwargs: Any) -> Any:
+            watch.gammas = gammas
+            watch.shapes = {
+                name: params[f"{name}.loc"].shape
+                for name in (key[: -len(".loc")] for key in params if key.endswith(".weight.loc"))
+            }
+            return fraction(gammas, params, **kwargs)
+
+        inference.Predictive, inference.SVI = Predictive, SVI
+        inference.run, inference.tests = timed("train", run), timed("test", keep_probs)
+        inference.pruned_fraction = keep_gammas
+
+    def sparsity(self) -> float:
+        """Return the pruned fraction of all weights and biases; the last layer is never pruned."""
+        assert self.gammas is not None
+        gone = sum(
+            int((np.broadcast_to(self.gammas[name], shape) < 1e-7).sum())
+            for name, shape in self.shapes.items()
+            if name in self.gammas
+        )
+        return gone / sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+
+def run_peer(args: argparse.Namespace, train: tuple, test: tuple) -> dict[str, Any]:
+    """Run bmr4pml as its own image classification script does."""
+    peer = import_peer(args.bmr4pml)
+    import jax
+    import jax.numpy as jnp
+
+    warnings.filterwarnings("ignore")
+    watch = Watch(peer.inference)
+    begin = time.perf_counter()
+    around = ((0, 0), (0, 0), (2, 2), (2, 2))
+    train_set, test_set = (
+        {"image": jnp.pad(jnp.asarray(x), around), "label": jnp.asarray(y)}
+        for x, y in (train, test)
+    )
+    keys = jax.random.split(jax.random.PRNGKey(args.seed), 3)
+    network = peer.nn.LeNet((1, 32, 32), activation=jax.nn.tanh, dropout_rate=0.2, key=keys[0])
+    network = peer.eqx.tree_inference(network, value=True)  # no dropout, as its script has it
+
+    def fit(key: Any, **more: Any) -> Any:
+        regression = peer.models.BMRRegression(
+            network,
+            regtype="multinomial",
+            pruning="spike-and-slab",
+            posterior="normal",
+            optim_kwargs={"learning_rate": LEARNING_RATE},
+        )
+        options = {
+            "num_epochs": args.epochs - 1,
+            "num_iters": args.steps,
+            "num_samples": args.samples,
+            "key": key,
+            "model_kwargs": {"batch_size": args.batch_size, "with_hyperprior": False},
+            **more,
+        }
+        return peer.inference.fit_and_test(regression, train_set, test_set, options)
+
+    state, params = fit(keys[1], warmup_iters=args.steps)
+    results = fit(keys[2], state=state, params=params)
+    jax.block_until_ready(results)
+    seconds = time.perf_counter() - begin
+    spent = watch.seconds
+    evaluating = sum(spent["sample"]) + sum(spent["test"])
+    # An evaluation samples the guide, then the model; the run ends with one more model sampling.
+    last = sum(spent["sample"][-3:-1]) + spent["test"][-1]
+    assert watch.probs is not None
+    return {
+        "seconds": seconds,
+        "seconds_evaluated_at_end": seconds - evaluating + last,
+        "seconds_without_evaluation": seconds - evaluating,
+        "init_seconds": sum(spent["init"]),
+        "train_seconds_an_epoch": spent["train"],
+        "compilations": "every epoch",
+        **metrics(watch.probs, test[1]),
+        "sparsity": watch.sparsity(),
+        "reported": {k: float(results[k][-1]) for k in ("acc", "nll", "ece", "zip")},
+        "peer_commit": _commit(args.bmr4pml),
+    }
+
+
+def _commit(where: str) -> str:
+    if where == "installed":
+        return where
+    words = ["git", "-C", where, "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+# --- bmrjax -------------------------------------------------------------------------------
+
+
+def run_ours(args: argparse.Namespace, train: tuple, test: tuple) -> dict[str, Any]:
+    """Run `bmrjax.sparsify` with its default evaluation."""
+    import jax
+    import optax
+
+    import bmrjax as bmr
+    from bmrjax.programs import classifier
+
+    begin = time.perf_counter()
+    network_key, run_key, metric_key = jax.random.split(jax.random.key(args.seed), 3)
+    program = classifier(bmr.nn.LeNet5(key=network_key), bmr.priors.Flat())
+    result = bmr.sparsify(
+        program,
+        train,
+        key=run_key,
+        num_epochs=args.epochs,
+        steps_per_epoch=args.steps,
+        batch_size=args.batch_size,
+        optimizer=optax.adabelief(LEARNING_RATE),
+        schedule=eval(args.schedule, vars(bmr.schedules)),
+        held_out=test,
+        final_samples=args.samples,
+        progress=False,
+    )
+    seconds = time.perf_counter() - begin
+    between = sum(row.get("eval_seconds", 0.0) for row in result.history)
+    # The same again, compiled anew: what the evaluation at the end of the run cost.
+    begin = time.perf_counter()
+    prediction = result.predict(metric_key, *test, num_samples=args.samples)
+    probs = np.asarray(prediction.mean)
+    last = time.perf_counter() - begin
+    size = sum(x.size for x in jax.tree.leaves(program_parameters(network_key)))
+    return {
+        "seconds": seconds,
+        "seconds_evaluated_at_end": seconds - between,
+        "seconds_without_evaluation": seconds - between - last,
+        "init_seconds": result.timing["init_seconds"],
+        "train_seconds_an_epoch": [row["seconds"] for row in result.history],
+        "compilations": result.num_compilations,
+        **metrics(probs, test[1]),
+        "sparsity": (result.num_total - result.num_kept) / size,
+        "reported": dict(result.metrics),
+        "schedule": args.schedule,
+    }
+
+
+def program_parameters(key: Any) -> Any:
+    """Return the arrays of the network: every weight and bias counts in the sparsity."""
+    import equinox as eqx
+
+    import bmrjax as bmr
+
+    return eqx.filter(bmr.nn.LeNet5(key=key), eqx.is_inexact_array)
+
+
+# --- both ---------------------------------------------------------------------------------
+
+
+def worker(args: argparse.Namespace) -> None:
+    """Run one side in this process and print its figures."""
+    arrays = np.load(args.arrays)
+    train, test = (tuple(arrays[f"{n}_{split}"] for n in "xy") for split in ("train", "test"))
+    figures = {"bmr4pml": run_peer, "bmrjax": run_ours}[args.worker](args, train, test)
+    print("ROW " + json.dumps(figures), flush=True)
+
+
+def write_table(rows: records.Rows) -> None:
+    """Write ``table.md``: both sides, mean ± standard error over seeds, and the ratios of time."""
+    digits = {
+        "seconds": 0,
+        "seconds_evaluated_at_end": 0,
+        "seconds_without_evaluation": 0,
+        "accuracy": 3,
+        "nll": 3,
+        "ece": 3,
+        "ece_quantile": 3,
+        "sparsity": 3,
+    }
+    lines = []
+    size = ("epochs", "steps", "batch_size", "samples")
+    for what, both in records.group(rows.rows, lambda r: tuple(r[k] for k in size)).items():
+        found = records.group(both, lambda r: r["system"])
+        for system, of_system in found.items():
+            figures = [records.mean_and_error([r[k] for r in of_system], digits[k]) for k in digits]
+            lines.append([system, f"{what[0]} × {what[1]}, batch {what[2]}", *figures])
+        if set(found) == set(SYSTEMS):
+            ratios = []
+            for k in list(digits)[:3]:
+                peer, ours = (np.mean([r[k] for r in found[system]]) for system in SYSTEMS)
+                ratios.append(f"{ours / peer:.2f}")
+            lines.append(["bmrjax / bmr4pml", "", *ratios, *[""] * (len(digits) - 3)])
+    header = ["", "epochs × steps", "seconds, as shipped", "evaluated only at the end"]
+    header += ["not evaluated", "accuracy", "NLL", "ECE", "ECE, quantile bins", "sparsity"]
+    (rows.path.parent / "table.md").write_text(records.table(header, lines))
+
+
+def main() -> None:
+    """Run what is missing, one process a side, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bmr4pml", default="installed", help="folder of a clone, or 'installed'")
+    parser.add_argument("--data-root", default=None)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/peer"))
+    parser.add_argument("--epochs", type=int, default=10, help="at least 2: one is the warm-up")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=100, help="posterior samples evaluated")
+    parser.add_argument("--schedule", default="Every()", help="of ours, from bmrjax.schedules")
+    parser.add_argument(
+        "--quick", action="store_true", help="two epochs of five steps, two samples"
+    )
+    parser.add_argument("--ours-only", action="store_true")
+    parser.add_argument("--peer-only", action="store_true")
+    parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--arrays", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(args)
+        return
+    if args.quick:
+        args.epochs, args.steps, args.samples = 2, 5, 2
+    if args.epochs < 2:
+        parser.error("--epochs must be at least 2: the peer's first epoch is its warm-up.")
+    from bmrjax import data
+
+    rows = records.Rows(args.out)
+    what = {k: getattr(args, k) for k in ("epochs", "steps", "batch_size", "samples", "seed")}
+    skip = {"bmr4pml": args.ours_only, "bmrjax": args.peer_only}
+    waiting = [s for s in SYSTEMS if not skip[s] and not rows.has(system=s, **what)]
+    found = data.load("fashion_mnist", data_root=args.data_root)
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = Path(folder) / "arrays.npz"
+        train, test = found.train, found.test
+        np.savez(arrays, x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])
+        for system in waiting:
+            words = [sys.executable, __file__, "--worker", system, "--arrays", str(arrays)]
+            words += ["--bmr4pml", args.bmr4pml, "--schedule", args.schedule]
+            for k, v in what.items():
+                words += [f"--{k.replace('_', '-')}", str(v)]
+            settings = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+            begin = time.perf_counter()
+            out = subprocess.run(
+                words, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
+            )
+            lines = [line for line in out.stdout.splitlines() if line.startswith("ROW ")]
+            if out.returncode or not lines:
+                raise SystemExit(f"{system} failed with exit code {out.returncode}")
+            row = {"system": system, "data": "fashion_mnist", "network": "lenet5", **what}
+            row |= json.loads(lines[-1][4:])
+            row["process_seconds"] = time.perf_counter() - begin
+            rows.add({**row, **records.environment()})
+    write_table(rows)
+
+
+if __name__ == "__main__":
+    main()

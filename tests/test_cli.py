@@ -229,7 +229,7 @@ def test_the_cost_of_reducing_and_the_command_are_recorded(finished):
     np.testing.assert_allclose(
         found["reduce_fraction"], 1e-3 * found["reduce_ms"] / epochs, rtol=1e-10
     )
-    assert found["command"].startswith("bmrjax ")
+    assert found["command"].startswith("bmrjax")
     assert found["config"]["prior_scale"] == 0.1
 
 

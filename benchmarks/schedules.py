@@ -116,6 +116,8 @@ def write_table(rows: records.Rows) -> None:
     cases = list(dict.fromkeys((r["data"], r["network"]) for r in rows.rows))
     for case in sorted(cases, key=lambda c: [name for name, *_ in CASES].index(c[0])):
         names = sorted((k[2] for k in grouped if k[:2] == case), key=order.__getitem__)
+        if "verified (default)" not in names:
+            continue  # an unfinished case has no winner yet
         means = {
             n: sum(r["vfe_per_datum"] for r in grouped[(*case, n)]) / len(grouped[(*case, n)])
             for n in names

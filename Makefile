@@ -28,7 +28,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 
 types: $(INSTALLED)
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 tables: $(INSTALLED)
 	$(BIN)/python benchmarks/tables.py

@@ -274,7 +274,6 @@ def run_ours(args: argparse.Namespace, train: tuple, test: tuple) -> dict[str, A
         "sparsity": result.sparsity,
         "weights_and_biases": result.num_total,
         "reported": dict(result.metrics),
-        "schedule": args.schedule,
     }
 
 
@@ -287,6 +286,10 @@ def worker(args: argparse.Namespace) -> None:
     train, test = (tuple(arrays[f"{n}_{split}"] for n in "xy") for split in ("train", "test"))
     figures = {"bmr4pml": run_peer, "bmrjax": run_ours}[args.worker](args, train, test)
     print("ROW " + json.dumps(figures), flush=True)
+
+
+def _mean(rows: list[dict[str, Any]], figure: str) -> float:
+    return sum(row[figure] for row in rows) / len(rows)
 
 
 def write_table(rows: records.Rows) -> None:
@@ -302,18 +305,20 @@ def write_table(rows: records.Rows) -> None:
         "sparsity": 3,
     }
     lines = []
-    size = ("epochs", "steps", "batch_size", "samples")
-    for what, both in records.group(rows.rows, lambda r: tuple(r[k] for k in size)).items():
-        found = records.group(both, lambda r: r["system"])
-        for system, of_system in found.items():
+    sizes = ("epochs", "steps", "batch_size", "samples")
+    for what, both in records.group(rows.rows, lambda r: tuple(r[k] for k in sizes)).items():
+        found = records.group(both, lambda r: (r["system"], r["schedule"]))
+        size = f"{what[0]} × {what[1]}, batch {what[2]}"
+        for (system, schedule), of_system in found.items():
             figures = [records.mean_and_error([r[k] for r in of_system], digits[k]) for k in digits]
-            lines.append([system, f"{what[0]} × {what[1]}, batch {what[2]}", *figures])
-        if set(found) == set(SYSTEMS):
-            ratios = []
-            for k in list(digits)[:3]:
-                peer, ours = (np.mean([r[k] for r in found[system]]) for system in SYSTEMS)
-                ratios.append(f"{ours / peer:.2f}")
-            lines.append(["bmrjax / bmr4pml", "", *ratios, *[""] * (len(digits) - 3)])
+            lines.append([f"{system}, {schedule}", size, *figures])
+        peer = next((rows for (system, _), rows in found.items() if system == "bmr4pml"), [])
+        for (system, schedule), of_system in found.items():
+            if peer and system == "bmrjax":
+                ratios = [_mean(of_system, k) / _mean(peer, k) for k in list(digits)[:3]]
+                blank = [""] * (len(digits) - 3)
+                shown = [f"{ratio:.2f}" for ratio in ratios]
+                lines.append([f"bmrjax / bmr4pml, {schedule}", size, *shown, *blank])
     header = ["", "epochs × steps", "seconds, as shipped", "evaluated only at the end"]
     header += ["not evaluated", "accuracy", "NLL", "ECE", "ECE, quantile bins", "sparsity"]
     (rows.path.parent / "table.md").write_text(records.table(header, lines))
@@ -351,7 +356,12 @@ def main() -> None:
     rows = records.Rows(args.out)
     what = {k: getattr(args, k) for k in ("epochs", "steps", "batch_size", "samples", "seed")}
     skip = {"bmr4pml": args.ours_only, "bmrjax": args.peer_only}
-    waiting = [s for s in SYSTEMS if not skip[s] and not rows.has(system=s, **what)]
+    schedules = {"bmr4pml": "as its script", "bmrjax": args.schedule}
+    waiting = [
+        system
+        for system in SYSTEMS
+        if not skip[system] and not rows.has(system=system, schedule=schedules[system], **what)
+    ]
     found = data.load("fashion_mnist", data_root=args.data_root)
     with tempfile.TemporaryDirectory() as folder:
         arrays = Path(folder) / "arrays.npz"
@@ -371,6 +381,7 @@ def main() -> None:
             if out.returncode or not lines:
                 raise SystemExit(f"{system} failed with exit code {out.returncode}")
             row = {"system": system, "data": "fashion_mnist", "network": "lenet5", **what}
+            row["schedule"] = schedules[system]
             row |= json.loads(lines[-1][4:])
             row["process_seconds"] = time.perf_counter() - begin
             rows.add({**row, **records.environment()})

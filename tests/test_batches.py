@@ -55,6 +55,21 @@ def test_a_list_is_read_on_from_epoch_to_epoch():
     assert int(batches.example()[0][0]) == 0
 
 
+def test_reading_on_does_not_start_again():
+    class Counted(list):
+        starts = 0
+
+        def __iter__(self):
+            self.starts += 1
+            return super().__iter__()
+
+    source = Counted((np.full(2, i),) for i in range(6))
+    batches = Batches(source, num_data=12)
+    for epoch in range(3):
+        numbers(epoch, batches, 2)
+    assert source.starts == 1
+
+
 def test_a_list_goes_on_where_a_killed_run_was():
     source = [(np.full(2, i),) for i in range(5)]
     first, resumed = Batches(source, num_data=10), Batches(source, num_data=10)

@@ -128,6 +128,13 @@ def test_a_rejected_round_is_taken_back_and_halved():
     assert [a.vfe for a in actions if a.vfe is not None] == [10.0, 9.9]
 
 
+def test_a_round_is_judged_against_the_last_one_that_was_kept():
+    schedule = Verified(wait=0, refit=1, cooldown=0)
+    bench = Bench(schedule, 3, vfes=[10.0, 9.0, 9.5])
+    bench.run()
+    assert bench.epochs("restore") == [2]
+
+
 def test_an_equal_vfe_is_accepted_and_one_that_is_not_finite_is_not():
     schedule = Verified(wait=0, refit=1, cooldown=0)
     bench = Bench(schedule, 4, vfes=[10.0, 10.0, math.nan, math.inf])

@@ -36,6 +36,13 @@ def _threefry2x32(
 
 def _fast_normal(key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
     words = jax.random.key_data(key)
+    # XLA would fuse the hash into each of the noise's uses and compute it many times over. It
+    # cannot see that this condition always holds, and fuses nothing across a conditional.
+    always = (words[0] | np.uint32(1)) != 0
+    return lax.cond(always, lambda w: _hashed_normal(w, shape), lambda w: jnp.zeros(shape), words)
+
+
+def _hashed_normal(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Float[Array, "..."]:
     counter = lax.iota(jnp.uint32, math.prod(shape))
     high, low = _threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
     mantissa = ((high ^ low) >> np.uint32(9)) | np.uint32(0x3F800000)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
+from numpyro.distributions import constraints
 from numpyro.infer import TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
@@ -27,8 +28,14 @@ from bmrjax.schedules import Schedule, Verified
 
 
 def default_guide(model: Callable) -> AutoNormal:
-    """Return the guide that `sparsify` uses by default: mean-field, started at the network."""
-    return AutoNormal(model, init_loc_fn=init_to_network, init_scale=0.1)
+    """Return the guide that `sparsify` uses by default: mean-field, started at the network.
+
+    Its scales are learned as logarithms: one exponential an element, where NumPyro's own choice,
+    the softplus, takes four with its derivative.
+    """
+    guide = AutoNormal(model, init_loc_fn=init_to_network, init_scale=0.1)
+    guide.scale_constraint = constraints.positive
+    return guide
 
 
 def sparsify(

@@ -37,9 +37,9 @@ def _threefry2x32(
 def _fast_normal(key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
     words = jax.random.key_data(key)
     # XLA would fuse the hash into each of the noise's uses and compute it many times over. It
-    # cannot see that this condition always holds, and fuses nothing across a conditional.
-    always = (words[0] | np.uint32(1)) != 0
-    return lax.cond(always, lambda w: _hashed_normal(w, shape), lambda w: jnp.zeros(shape), words)
+    # cannot see that this loop always runs once, and fuses nothing across a loop.
+    once = jnp.where((words[0] | np.uint32(1)) != 0, 1, 0)
+    return lax.fori_loop(0, once, lambda _, __: _hashed_normal(words, shape), jnp.zeros(shape))
 
 
 def _hashed_normal(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Float[Array, "..."]:

@@ -214,11 +214,7 @@ class Result:
         measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size)
         arrays = jax.tree.map(jnp.asarray, data)
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
-        passes = [
-            measure(self.params, self.keep, arrays, jax.random.fold_in(key, i))
-            for i in range(num_samples)
-        ]
-        return sum(passes) / num_samples
+        return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
 
     def posterior(self) -> dict[str, Normal]:
         """Return the normal posterior of each reducible site; removed elements are (0, 0)."""

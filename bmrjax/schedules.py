@@ -199,8 +199,8 @@ class WhenConverged(Schedule):
         Beckers et al. (2024), Algorithm 1: train to convergence, reduce, repeat.
     """
 
-    tolerance: float = 1e-3
-    window: int = 5
+    tolerance: float = 1e-2
+    window: int = 3
     fraction: float = 1.0
     cooldown: int = 0
     order: Order = smallest_snr_first

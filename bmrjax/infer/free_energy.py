@@ -39,7 +39,8 @@ class FreeEnergy:
         self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array
     ) -> Array:
         size = min(self.batch_size, length(data))
-        batch = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * size, size), data)
+        start = (i % max(length(data) // size, 1)) * size
+        batch = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), data)
         args, kwargs = arguments(batch)
         likelihood = length(data) / size
         model = temper(inference(prune(self.model, keep)), likelihood=likelihood)
@@ -47,7 +48,15 @@ class FreeEnergy:
         key = jax.random.fold_in(key, i)
         return total + self.loss.loss(key, params, model, guide, *args, **kwargs)
 
-    def __call__(self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array) -> float:
+    def __call__(
+        self,
+        params: Mapping[str, Any],
+        keep: Keep,
+        data: Data,
+        key: Array,
+        *,
+        num_passes: int = 1,
+    ) -> float:
         """Return the VFE in nats for all of `data`.
 
         With the same key, two states are compared under the same random numbers.
@@ -57,7 +66,8 @@ class FreeEnergy:
             keep: Masks a site.
             data: The data; up to a batch less one of the rows is left out.
             key: PRNG key.
+            num_passes: Passes over the data to average over, each with fresh posterior samples.
         """
-        batches = max(length(data) // self.batch_size, 1)
+        batches = num_passes * max(length(data) // self.batch_size, 1)
         args = (dict(params), dict(keep), data, key)
         return float(self._loop(jnp.zeros(()), batches, *args)) / batches

@@ -33,8 +33,7 @@ types: $(INSTALLED)
 tables: $(INSTALLED)
 	$(BIN)/python benchmarks/tables.py
 
-docs:
-	$(PYTHON) -m venv $(VENV)
+docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 

@@ -29,13 +29,13 @@ class Order(Protocol):
 
 
 def smallest_snr_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by the signal-to-noise ratio |loc| / scale of the posterior."""
+    """Score by the signal-to-noise ratio ``|loc| / scale`` of the posterior."""
     del decision
     return {name: jnp.abs(q.loc) / q.scale for name, q in posterior.items()}
 
 
 def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by |loc| in units of the site: what a removal moves in the function.
+    """Score by ``|loc|`` in units of the site: what a removal moves in the function.
 
     Under `priors.Flat` the site holds the standardised weight, so layers compare.
     """

@@ -20,6 +20,7 @@ from numpyro.infer.autoguide import (
 
 from bmrjax.handlers import prune
 from bmrjax.infer.engine import Engine, check_local_latents
+from bmrjax.infer.free_energy import FreeEnergy
 
 pytestmark = pytest.mark.usefixtures("compile_cache")
 ROWS, SIZE = 32, 3
@@ -396,6 +397,18 @@ def test_vfe_is_the_negative_elbo_of_all_data():
         found = engine.vfe(state, all_kept(), data, key)
         assert found == pytest.approx(-float(log_joint), rel=1e-5)
         assert found == engine.vfe(state, all_kept(), data, key)
+
+
+def test_the_vfe_of_small_data_is_steadier_than_one_pass():
+    # One pass over this data is one posterior sample.
+    data, engine = make_data(), make_engine()
+    state = engine.init(jax.random.key(0), data)
+    keys = jax.random.split(jax.random.key(1), 30)
+    one_pass = FreeEnergy(program, engine.guide, loss=engine.loss, batch_size=ROWS)
+    params = engine.constrain(state)
+    single = np.std([one_pass(params, all_kept(), data, key) for key in keys])
+    measured = np.std([engine.vfe(state, all_kept(), data, key) for key in keys])
+    assert 0 < measured < single / 5  # ten times less, by a hundred samples
 
 
 def test_vfe_of_a_pruned_state_is_that_of_the_smaller_program():

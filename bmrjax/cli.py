@@ -61,6 +61,9 @@ class Sparsify:
     """Last epochs without reductions, over which the learning rate falls to zero."""
     fraction: float | None = None
     """Cap on what one reduction may remove, as a fraction of what is kept."""
+    validation: float | None = None
+    """Keep this fraction of the training data out, and end at the point of the path that predicts it
+    best. Without it, the point with the best VFE, which is sparser and on small data less accurate."""
     samples: int = 100
     """Posterior samples of the final metrics."""
     seed: int = 0
@@ -203,7 +206,7 @@ def _sparsify(options: Sparsify) -> None:
     out.mkdir(parents=True, exist_ok=True)
     _write(out / "run.json", _config(options))
     bmr = options.method == "bmr"
-    train: Any = found.train
+    train, validation = _split_off(found.train, options)
     test: Any = found.test
     try:
         result = sparsify(
@@ -227,6 +230,10 @@ def _sparsify(options: Sparsify) -> None:
     except NonFiniteError as error:
         error.result.save(out / "last_good")
         raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
+    if validation is not None:
+        choose_key, test_key = jax.random.split(jax.random.key(options.seed + 1))
+        result = result.most_predictive(choose_key, validation, num_samples=options.samples)
+        result.metrics = result.evaluate(test_key, test, num_samples=options.samples)
     document = _document(options, found, result)
     result.save(out / "model")
     _write(out / "results.json", document)
@@ -235,8 +242,30 @@ def _sparsify(options: Sparsify) -> None:
     print(f"results, model and plots in {out}")
 
 
+def _split_off(train: Any, options: Sparsify) -> tuple[Any, Any]:
+    """Return what to train on, and the validation data or None."""
+    import numpy as np
+
+    if options.validation is None:
+        return train, None
+    rows = len(train[0])
+    size = round(options.validation * rows)
+    if not 1 <= size < rows:
+        raise ValueError(
+            f"--validation {options.validation} keeps {size} of {rows} rows out; it must leave some on "
+            "both sides."
+        )
+    order = np.random.default_rng(options.seed).permutation(rows)
+    kept, held = order[size:], order[:size]
+    return tuple(part[kept] for part in train), tuple(part[held] for part in train)
+
+
 def _check(options: Sparsify) -> None:
     out = options.out
+    if options.validation is not None and not 0 < options.validation < 1:
+        raise ValueError(f"--validation must be between 0 and 1, got {options.validation}.")
+    if options.validation is not None and options.method != "bmr":
+        raise ValueError("--validation chooses a point on the path of --method bmr.")
     if options.resume and options.overwrite:
         raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
     for name in ("samples", "epochs", "batch_size", "num_targets"):
@@ -299,7 +328,7 @@ def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
 
     import jax
 
-    steps = options.steps_per_epoch or max(len(found.train[0]) // options.batch_size, 1)
+    steps = options.steps_per_epoch or max(result.num_data // options.batch_size, 1)
     seconds = [row["seconds"] for row in result.history]
     reducing = [
         row["reduce_seconds"] for row in result.history if row.get("reduce_seconds", 0) > 1e-4
@@ -340,7 +369,10 @@ def _document(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
         },
         "history": result.history,
         "path": [
-            {k: getattr(p, k) for k in ("epoch", "vfe", "kept", "total", "metrics")}
+            {
+                "vfe_per_datum": p.vfe / result.num_data,
+                **{k: getattr(p, k) for k in ("epoch", "kept", "total", "metrics")},
+            }
             for p in result.path
         ],
     }
@@ -424,12 +456,10 @@ def _info(options: Info) -> None:
     print(_summary(document))
     if options.path:
         print("  path: epoch, weights kept, VFE a datum, held-out metrics")
-        size = document["history"] and document["path"]
-        for i, point in enumerate(size or []):
+        for i, point in enumerate(document["path"]):
             scores = ", ".join(f"{k} {v:.4g}" for k, v in point["metrics"].items())
-            print(
-                f"    {i:3d}  {point['epoch']:5d}  {point['kept']:10,d}  {point['vfe']:.6g}  {scores}"
-            )
+            where = f"{i:3d}  {point['epoch']:5d}  {point['kept']:10,d}"
+            print(f"    {where}  {point['vfe_per_datum']:.4f}  {scores}")
 
 
 def _predict(options: Predict) -> None:

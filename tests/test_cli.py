@@ -57,6 +57,16 @@ def test_info_prints_what_was_reached(finished, capsys):
     printed = capsys.readouterr().out
     assert f"{found['accuracy']:.4g}" in printed
     assert f"{found['kept']:,} of {found['total']:,}" in printed
+    assert f"{min(p['vfe_per_datum'] for p in found['path']):.4f}" in printed
+
+
+def test_validation_data_are_kept_out_and_choose_the_point(finished, tmp_path):
+    _, whole = finished
+    found = run(tmp_path / "out", "--refit", "1", "--validation", "0.5")
+    # Half the data: another fit; and the point that they choose is one of its path.
+    assert found["history"][0]["vfe"] < 0.8 * whole["history"][0]["vfe"]
+    chosen = [p for p in found["path"] if p["vfe_per_datum"] == found["vfe_per_datum"]]
+    assert [p["kept"] for p in chosen] == [found["kept"]]
 
 
 @pytest.mark.parametrize(("method", "net"), [("map", "mlp"), ("mean-field", "mlp-nnx")])
@@ -86,6 +96,9 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "digits", "--epochs", "0"], "--epochs must be at least 1"),
         (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),
         (["--data", "digits", "--schedule", "converged", "--wait", "3"], "takes no --wait"),
+        (["--data", "digits", "--validation", "1.5"], "--validation must be between 0 and 1"),
+        (["--data", "digits", "--validation", "1e-9"], "keeps 0 of 1438 rows out"),
+        (["--data", "digits", "--validation", "0.1", "--method", "map"], "path of --method bmr"),
     ],
 )
 def test_errors_are_one_line(tmp_path, capsys, arguments, message):

@@ -153,6 +153,19 @@ def test_the_smallest_point_within_a_tolerance(result):
         bmr.Result({}, {}, {}, ROWS).smallest(vfe_within=0.1)
 
 
+def test_the_most_predictive_point(result):
+    data, key = make_data(1), jax.random.key(5)
+    chosen = result.most_predictive(key, data, num_samples=20)
+    scores = [
+        result.at(i).evaluate(key, data, num_samples=20)["nll"] for i in range(len(result.path))
+    ]
+    assert len(set(scores)) > 1
+    assert chosen.metrics["nll"] == min(scores)
+    assert chosen.vfe == result.path[int(np.argmin(scores))].vfe
+    with pytest.raises(ValueError, match="no path to choose from"):
+        bmr.Result({}, {}, {}, ROWS).most_predictive(key, data)
+
+
 def test_the_key_decides_everything(result):
     first, second, other = run(), run(), run(key=jax.random.key(2))
     assert numbers(first) == numbers(second) == numbers(result)  # metrics decide nothing

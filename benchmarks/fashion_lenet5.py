@@ -69,7 +69,8 @@ def main() -> None:
             if process.wait():
                 raise SystemExit(f"a run failed with exit code {process.returncode}")
     rows = records.Rows(args.out)
-    rows.rows = []
+    # Rows of methods that were not asked for stay.
+    rows.rows = [row for row in rows.rows if row["method"] not in args.methods]
     for seed in range(seeds):
         for method in args.methods:
             rows.add(row_of(args.runs / f"{method}-{seed}"))

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
-from numpyro.distributions import constraints
 from numpyro.infer import TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
@@ -20,6 +19,7 @@ from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.engine import Data, Engine, check_local_latents
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.init import init_to_network
+from bmrjax.infer.log_scale import log_scale
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.posterior import SitePosteriors
 from bmrjax.result import Result, best
@@ -33,8 +33,8 @@ def default_guide(model: Callable) -> AutoNormal:
     Its scales are learned as logarithms: one exponential an element, where NumPyro's own choice,
     the softplus, takes four with its derivative.
     """
-    guide = AutoNormal(model, init_loc_fn=init_to_network, init_scale=0.1)
-    guide.scale_constraint = constraints.positive
+    guide: Any = AutoNormal(model, init_loc_fn=init_to_network, init_scale=0.1)
+    guide.scale_constraint = log_scale
     return guide
 
 

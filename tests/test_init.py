@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.distributions import biject_to
 from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import (
     AutoDelta,
@@ -18,6 +19,8 @@ from numpyro.infer.initialization import init_to_median, init_to_value
 
 import bmrjax as bmr
 from bmrjax.infer.init import init_to_network, initialise
+from bmrjax.infer.log_scale import log_scale
+from bmrjax.sparsify import default_guide
 
 
 def program(x, y=None):
@@ -163,3 +166,17 @@ def test_init_to_network_starts_at_the_program_s_own_value():
         float(other.params["plain_auto_loc"])
     )
     assert callable(init_to_network())
+
+
+def test_log_scales_are_positive_and_never_infinite():
+    transform = biject_to(log_scale)
+    x = jnp.array([-1e30, -3.0, 0.0, 3.0, 1e30])
+    y = transform(x)
+    assert bool(jnp.all(jnp.isfinite(y) & jnp.isfinite(y**2) & (y > 0)))
+    np.testing.assert_allclose(transform.inv(y)[1:4], x[1:4], atol=1e-6)
+    slope = jax.vmap(jax.grad(lambda v: transform(v)))(x)
+    np.testing.assert_allclose(
+        jnp.log(slope[1:4]), transform.log_abs_det_jacobian(x, y)[1:4], atol=1e-6
+    )
+    guide = default_guide(lambda: numpyro.sample("w", dist.Normal(0.0, 1.0)))
+    assert guide.scale_constraint is log_scale

@@ -80,9 +80,9 @@ def test_it_waits_until_the_loss_is_flat():
 
 
 def test_convergence_is_relative_to_a_negative_loss_too():
-    losses = [-100.0, -100.0, -100.05, -100.05, -200.0]
+    losses = [-100.0, -100.0, -100.5, -100.5, -200.0]
     assert Bench(WhenConverged(window=2), 5, losses=losses).run()[4].reduce
-    losses = [-100.0, -100.0, -101.0, -101.0, -200.0]
+    losses = [-100.0, -100.0, -102.0, -102.0, -200.0]
     assert not Bench(WhenConverged(window=2), 5, losses=losses).run()[4].reduce
 
 

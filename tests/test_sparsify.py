@@ -90,16 +90,18 @@ def test_held_out_metrics_are_those_of_the_result(result):
     assert again["nll"] == pytest.approx(result.metrics["nll"], abs=0.05)
 
 
-def test_the_posterior_is_the_conjugate_one_of_what_is_left(result):
+def test_the_posterior_is_the_conjugate_one_of_what_is_left():
+    # Whole batches and a long cooldown: little of the optimiser's noise is left.
+    schedule = bmr.schedules.Verified(wait=3, refit=2, cooldown=60)
+    result = run(batch_size=None, num_epochs=80, schedule=schedule)
     x, y = make_data()
     left = x[:, :2]
     precision = jnp.eye(2) + left.T @ left / 0.09
     exact = jnp.linalg.solve(precision, left.T @ y) / 0.09
     posterior = result.posterior()["beta"]
     scale = 1 / jnp.sqrt(jnp.diag(precision))  # of the best factorised posterior
-    assert float(jnp.max(jnp.abs(posterior.loc[:2] - exact) / scale)) < 1.0
-    # Minibatches of 16 in 48 leave the optimiser's own noise.
-    np.testing.assert_allclose(posterior.scale[:2], scale, rtol=0.3)
+    assert float(jnp.max(jnp.abs(posterior.loc[:2] - exact) / scale)) < 0.5
+    np.testing.assert_allclose(posterior.scale[:2], scale, rtol=0.15)
     assert not np.any(posterior.loc[2:])
     assert not np.any(posterior.scale[2:])
 

@@ -1,6 +1,7 @@
 """Checkpoints of a run in progress."""
 
 import itertools
+import json
 import os
 import time
 from pathlib import Path
@@ -65,8 +66,11 @@ class Checkpointer:
             arrays: A pytree of arrays and PRNG keys.
             document: JSON values.
         """
+        # Orbax writes in the background, while the run goes on to change its records and to reuse its
+        # buffers: what is written is a copy of both.
         leaves = jax.tree.leaves(arrays)
-        tree = {f"{i:06d}": np.asarray(_key_data(leaf)) for i, leaf in enumerate(leaves)}
+        tree = {f"{i:06d}": np.array(_key_data(leaf), copy=True) for i, leaf in enumerate(leaves)}
+        document = json.loads(json.dumps(document))
         items = ocp.args.Composite(
             arrays=ocp.args.StandardSave(tree),
             document=ocp.args.JsonSave({**document, "arrays": _describe(arrays)}),

@@ -165,6 +165,22 @@ def test_a_process_killed_at_any_moment_ends_the_same(reference, compile_cache, 
     assert_same(run(tmp_path, resume=True), reference)
 
 
+def test_a_checkpoint_is_of_the_moment_it_was_taken(tmp_path):
+    # The run goes on, and changes its records, while the file is being written.
+    checkpointer = Checkpointer(tmp_path, interval=0)
+    history = [{"epoch": 1, "taken_back": False}]
+    numbers = np.zeros(3, np.float32)
+    checkpointer.save([numbers], {"history": history})
+    history[0]["taken_back"] = True
+    history.append({"epoch": 2})
+    numbers += 1
+    checkpointer.close()
+    again = Checkpointer(tmp_path, interval=0)
+    assert again.document()["history"] == [{"epoch": 1, "taken_back": False}]
+    np.testing.assert_array_equal(again.arrays([np.zeros(3, np.float32)])[0], np.zeros(3))
+    again.close()
+
+
 def test_a_finished_run_is_only_read(reference, monkeypatch, tmp_path):
     assert_same(run(tmp_path), reference)
 

@@ -222,7 +222,8 @@ def _sparsify(options: Sparsify) -> None:
             steps_per_epoch=options.steps_per_epoch,
             held_out=test,
             eval_samples=5 if options.method != "map" else 1,
-            final_samples=options.samples if options.method != "map" else 1,
+            # With validation data the point is chosen, and measured, below.
+            final_samples=options.samples if options.method != "map" and not validation else 1,
             directory=out,
             resume=options.resume,
             progress=options.progress,

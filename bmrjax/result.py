@@ -14,6 +14,7 @@ import numpyro
 from jaxtyping import Array, Bool
 from numpyro.primitives import Messenger
 
+from bmrjax.batches import check_data
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
@@ -64,11 +65,9 @@ def sparsity_per_layer(keep: Mapping[str, Any], layers: Mapping[str, str]) -> di
 
 def best(path: list[Point]) -> int:
     """Return the position of the point with the lowest VFE; one that is not finite comes last."""
-    return min(range(len(path)), key=lambda i: _or_infinity(path[i].vfe))
-
-
-def _or_infinity(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
+    return min(
+        range(len(path)), key=lambda i: path[i].vfe if math.isfinite(path[i].vfe) else math.inf
+    )
 
 
 @dataclass
@@ -178,18 +177,30 @@ class Result:
             num_samples: Posterior samples.
 
         Returns:
-            That point; its `metrics` are those on `data`.
+            That point; its `metrics` are those on `data`, the negative log likelihood in nats a datum.
+
+        Raises:
+            ValueError: Without a path, or if no point has a finite score.
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")
-        points = [self.at(i) for i in range(len(self.path))]
+        data = check_data(data, "most_predictive: data")
         evaluator = Evaluator(*self._programs())
-        for point in points:
+        chosen: Result | None = None
+        for i in range(len(self.path)):
+            point = self.at(i)
             point.metrics = evaluator.metrics(
                 point.params, point.keep, data, key, num_samples=num_samples
             )
-        scores = [point.metrics["nll"] for point in points]
-        return points[min(range(len(points)), key=lambda i: _or_infinity(scores[i]))]
+            nll = point.metrics["nll"]
+            if math.isfinite(nll) and (chosen is None or nll < chosen.metrics["nll"]):
+                chosen = point
+        if chosen is None:
+            raise ValueError(
+                "most_predictive: no point of the path has a finite negative log likelihood on these "
+                "data. Look for values far outside what the program was fitted on."
+            )
+        return chosen
 
     def predict(self, key: Array, *inputs: Any, num_samples: int = 100, **named: Any) -> Prediction:
         """Average the program's predictive over posterior samples.

@@ -69,6 +69,16 @@ def test_validation_data_are_kept_out_and_choose_the_point(finished, tmp_path):
     assert [p["kept"] for p in chosen] == [found["kept"]]
 
 
+def test_no_datum_is_on_both_sides_of_the_validation_split(tmp_path):
+    options = cli.Sparsify(data="digits", out=tmp_path, validation=0.3, seed=4)
+    train = np.arange(10.0)[:, None], np.arange(10)
+    kept, held = cli._split_off(train, options)
+    assert (len(kept[1]), len(held[1])) == (7, 3)
+    assert sorted([*kept[1], *held[1]]) == list(range(10))
+    for x, y in (kept, held):
+        np.testing.assert_array_equal(x[:, 0], y)
+
+
 @pytest.mark.parametrize(("method", "net"), [("map", "mlp"), ("mean-field", "mlp-nnx")])
 def test_other_methods_and_networks(tmp_path, method, net):
     found = run(tmp_path / "out", "--method", method, "--net", net)

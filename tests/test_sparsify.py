@@ -166,6 +166,10 @@ def test_the_most_predictive_point(result):
     assert chosen.vfe == result.path[int(np.argmin(scores))].vfe
     with pytest.raises(ValueError, match="no path to choose from"):
         bmr.Result({}, {}, {}, ROWS).most_predictive(key, data)
+    with pytest.raises(ValueError, match="no point of the path has a finite"):
+        result.most_predictive(key, (data[0] * 1e30, data[1]), num_samples=2)
+    with pytest.raises(TypeError, match="most_predictive: data: expected a tuple"):
+        result.most_predictive(key, data[0])
 
 
 def test_the_key_decides_everything(result):

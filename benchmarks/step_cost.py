@@ -69,12 +69,11 @@ def mean_field(network, data, batch_size, mode):
     from numpyro.infer import TraceMeanField_ELBO
 
     import bmrjax as bmr
-    from bmrjax.infer import Engine
+    from bmrjax.infer import AutoMeanField, Engine
     from bmrjax.programs import classifier
-    from bmrjax.sparsify import default_guide
 
     model = classifier(network, bmr.priors.Flat())
-    guide = default_guide(model)
+    guide = AutoMeanField(model)
     engine = Engine(
         model,
         guide,

@@ -17,6 +17,8 @@ PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
 # What may differ between a run and its continuation.
 FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs")
+BLOCK_NETS = ("vit", "mixer", "vit-nnx")
+IMAGE_NETS = ("lenet5", *BLOCK_NETS)
 RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2}
 
 
@@ -35,10 +37,14 @@ class Sparsify:
     """For files: by default told from the targets of a .npz; a .csv is a regression."""
     num_targets: int = 1
     """For a .csv: how many of the last columns are targets."""
-    net: Literal["mlp", "lenet5", "mlp-nnx"] = "mlp"
-    """Network: mlp and lenet5 are Equinox modules, mlp-nnx is a Flax NNX module."""
+    net: Literal["mlp", "lenet5", "vit", "mixer", "mlp-nnx", "vit-nnx"] = "mlp"
+    """Network: an Equinox module, or with -nnx a Flax NNX module. All but the mlps take images."""
     hidden: tuple[int, ...] = (400, 400, 400, 400, 400)
     """Widths of the hidden layers of an mlp."""
+    depth: int | None = None
+    """Blocks of a vit or mixer; 6 by default."""
+    width: int | None = None
+    """Features of a token of a vit or mixer, 256 by default; their hidden layers have twice as many."""
     method: Literal["bmr", "mean-field", "map"] = "bmr"
     """bmr prunes; mean-field fits the posterior only; map fits a point, with dropout."""
     epochs: int = 50
@@ -132,11 +138,15 @@ def _network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> A
 
     dropout = 0.2 if options.method == "map" else 0.0
     key = jax.random.key(options.seed)
+    if options.net in IMAGE_NETS and len(input_shape) != 3:
+        raise ValueError(
+            f"{options.net} takes images; '{options.data}' has inputs of {input_shape}."
+        )
     if options.net == "lenet5":
-        if len(input_shape) != 3:
-            raise ValueError(f"lenet5 takes images; '{options.data}' has inputs of {input_shape}.")
         wide = {"conv_features": (18, 48, 360), "hidden": 256} if input_shape[0] == 3 else {}
         return nn.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
+    if options.net in BLOCK_NETS:
+        return _block_network(options, input_shape, outputs, dropout, key)
     in_size = math.prod(input_shape)
     if options.net == "mlp-nnx":
         from flax import nnx
@@ -145,6 +155,29 @@ def _network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> A
             in_size, options.hidden, outputs, dropout=dropout, rngs=nnx.Rngs(options.seed)
         )
     return nn.MLP(in_size, options.hidden, outputs, dropout=dropout, key=key)
+
+
+def _block_network(
+    options: Sparsify, input_shape: tuple[int, ...], outputs: int, dropout: float, key: Any
+) -> Any:
+    from bmrjax import nn
+
+    size: dict[str, Any] = {"image_size": input_shape[1:]}
+    if options.depth is not None:
+        size["depth"] = options.depth
+    if options.net == "mixer":
+        # Without dropout, for a point estimate too, as published.
+        if (width := options.width) is not None:
+            size |= {"width": width, "token_hidden": 2 * width, "channel_hidden": 2 * width}
+        return nn.MLPMixer(input_shape[0], outputs, key=key, **size)
+    if (width := options.width) is not None:
+        size |= {"width": width, "hidden": 2 * width}
+    if options.net == "vit":
+        return nn.ViT(input_shape[0], outputs, dropout=dropout, key=key, **size)
+    from flax import nnx
+
+    rngs = nnx.Rngs(options.seed)
+    return nn.NNXViT(input_shape[0], outputs, dropout=dropout, rngs=rngs, **size)
 
 
 def _schedule(options: Sparsify) -> Any:
@@ -173,14 +206,14 @@ def _programs(
     from numpyro.infer.autoguide import AutoDelta
 
     from bmrjax import init_to_network, priors, programs
-    from bmrjax.sparsify import default_guide
+    from bmrjax.infer import AutoMeanField
 
     network = _network(options, input_shape, outputs)
     build = programs.classifier if num_classes else programs.regression
     model = build(network, priors.Flat(scale=options.prior_scale))
     if options.method == "map":
         return model, AutoDelta(model, init_loc_fn=init_to_network)
-    return model, default_guide(model)
+    return model, AutoMeanField(model)
 
 
 def _sparsify(options: Sparsify) -> None:
@@ -275,6 +308,12 @@ def _check(options: Sparsify) -> None:
             raise ValueError(f"--{flag} must be at least 1, got {getattr(options, name)}.")
     if any(width < 1 for width in options.hidden):
         raise ValueError(f"--hidden: widths must be at least 1, got {list(options.hidden)}.")
+    for name in ("depth", "width"):
+        value = getattr(options, name)
+        if value is not None and options.net not in BLOCK_NETS:
+            raise ValueError(f"--{name} is for vit, mixer and vit-nnx; {options.net} has none.")
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}.")
     _learning_rate(options)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; give a folder.")

@@ -5,7 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from numpyro.primitives import Messenger
+from jaxtyping import Array, Int
+from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.distributions import pruned
 from bmrjax.noise import with_fast_noise
@@ -138,3 +139,45 @@ class fast_noise(Messenger):
         """Put the faster sampler in place of the site's own."""
         if _is_latent(msg):
             msg["fn"] = with_fast_noise(msg["fn"])
+
+
+class at_step(Messenger):
+    """Tell a program or its guide which training step it is in; see `training_step`.
+
+    Args:
+        fn: A NumPyro program.
+        step: Number of steps taken so far; may be traced.
+    """
+
+    def __init__(self, fn: Callable | None = None, step: ArrayLike = 0):
+        self.step = step
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer the question."""
+        if msg["type"] == "training_step":
+            msg["value"] = self.step
+
+
+def training_step() -> Int[Array, ""] | None:
+    """Return the number of training steps taken so far, or None outside of training.
+
+    For programs and guides that change while they train, such as one with a temperature: the
+    engine answers with a traced integer, so a schedule of it never recompiles.
+
+    Example:
+        >>> from bmrjax import handlers
+        >>> handlers.training_step() is None
+        True
+        >>> with handlers.at_step(step=3):
+        ...     handlers.training_step()
+        3
+    """
+    message: dict[str, Any] = {
+        "type": "training_step",
+        "fn": lambda: None,
+        "args": (),
+        "kwargs": {},
+        "value": None,
+    }
+    return apply_stack(message)["value"]

@@ -15,16 +15,31 @@ class Tensor:
         shape: Its shape.
         fan_in: How many of its elements meet in one output; 1 for biases and gains.
         init: Its value in the network at hand, where a fit starts; None for none.
+        row_axis: The axis along which its rows lie, one a unit of the layer's output.
     """
 
     shape: tuple[int, ...]
     fan_in: int = 1
     init: Float[Array, "..."] | None = None
+    row_axis: int = 0
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows; 1 for a scalar."""
+        return self.shape[self.row_axis] if self.shape else 1
+
+    def along_rows(self, values: Float[Array, " rows"]) -> Float[Array, "..."]:
+        """Return one value a row, shaped to broadcast against the tensor."""
+        if not self.shape:
+            return values.reshape(())
+        shape = [1] * len(self.shape)
+        shape[self.row_axis] = self.num_rows
+        return values.reshape(shape)
 
 
 @dataclass(frozen=True)

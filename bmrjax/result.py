@@ -19,7 +19,7 @@ from bmrjax.handlers import inference, prune
 from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.prepare import prepare_guide
-from bmrjax.reduction import Normal
+from bmrjax.reduction import Normal, SpikeAndSlab
 
 
 @dataclass(frozen=True)
@@ -255,8 +255,8 @@ class Result:
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
         return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
 
-    def posterior(self) -> dict[str, Normal]:
-        """Return the normal posterior of each reducible site; removed elements are (0, 0)."""
+    def posterior(self) -> dict[str, Normal | SpikeAndSlab]:
+        """Return the posterior of each reducible site; loc and scale of removed elements are 0."""
         _, guide = self._programs()
         found = {}
         for name in self.keep:
@@ -268,7 +268,12 @@ class Result:
                     f"posterior() reads AutoNormal parameters, and '{name}' has none; use `sample`."
                 )
             keep = self.keep[name]
-            found[name] = Normal(jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0))
+            loc, scale = jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0)
+            logits = self.params.get(f"{name}_{prefix}_logits")
+            if logits is None:
+                found[name] = Normal(loc, scale)
+            else:
+                found[name] = SpikeAndSlab(loc, scale, jnp.where(keep, logits, -jnp.inf))
         return found
 
     def sample(self, key: Array, num_samples: int, *inputs: Any) -> dict[str, Array]:

@@ -11,31 +11,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
-from numpyro.infer.autoguide import AutoNormal
 
 from bmrjax.batches import Batches, check_data
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.engine import Data, Engine, check_local_latents
 from bmrjax.infer.evaluate import Evaluator
-from bmrjax.infer.init import init_to_network
-from bmrjax.infer.log_scale import log_scale
+from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.posterior import SitePosteriors
+from bmrjax.reduction import SpikeAndSlab as SpikeAndSlabPosterior
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner, only
 from bmrjax.schedules import Schedule, Verified
-
-
-def default_guide(model: Callable) -> AutoNormal:
-    """Return the guide that `sparsify` uses by default: mean-field, started at the network.
-
-    Its scales are learned as logarithms: one exponential an element, where NumPyro's own choice,
-    the softplus, takes four with its derivative.
-    """
-    guide: Any = AutoNormal(model, init_loc_fn=init_to_network, init_scale=0.1)
-    guide.scale_constraint = log_scale
-    return guide
 
 
 def sparsify(
@@ -76,8 +64,8 @@ def sparsify(
         num_epochs: Epochs at most, those that a schedule takes back included.
         criterion: Who stays; None fits without reducing (mean-field, or MAP with AutoDelta).
         schedule: When to reduce and how much; `schedules.Verified` by default.
-        guide: A guide with a sample site for every latent site. By default AutoNormal, started
-            at the network's own weights.
+        guide: A guide with a sample site for every latent site. By default
+            `infer.AutoMeanField`, started at the network's own weights.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
         batch_size: Data a step; None for all of them.
@@ -146,7 +134,7 @@ def sparsify(
         check_local_latents(model, example, init_key)
     checkpointer = _checkpointer(directory, checkpoint_interval, resume=resume)
 
-    guide = default_guide(model) if guide is None else guide
+    guide = AutoMeanField(model) if guide is None else guide
     engine = Engine(
         model,
         guide,
@@ -274,19 +262,29 @@ def _checkpointer(
 def _reducible(
     found: SitePosteriors, sites: Sequence[str] | None, criterion: Criterion | None
 ) -> SitePosteriors:
+    if criterion is not None:
+        family = criterion.family
+        found = only(found, [n for n, q in found.posterior.items() if isinstance(q, family)])
     names = list(found.posterior)
     unknown = sorted(set(sites or ()) - set(names))
     if unknown:
         raise ValueError(
             f"sparsify: the sites {unknown} cannot be reduced: they are no latent sites of the program, "
-            f"or their prior or posterior is not normal. Those that can: {names}."
+            f"or their prior or posterior is not {_told(criterion)}. Those that can: {names}."
         )
     if sites is not None and not sites:
         raise ValueError("sparsify: sites is empty; name some, or leave it out for all of them.")
     if not names and criterion is not None:
         raise ValueError(
-            f"sparsify: {type(criterion).__name__} needs a latent site with a normal prior and a "
-            "normal posterior, and the program and its guide have none. Use AutoNormal as the guide, "
-            "and normal priors on what may go; or criterion=None to fit without reducing."
+            f"sparsify: {type(criterion).__name__} needs a latent site with a {_told(criterion)} prior "
+            f"and a {_told(criterion)} posterior, and the program and its guide have none. Use "
+            f"AutoMeanField or AutoNormal as the guide, and {_told(criterion)} priors on what may go; or "
+            "criterion=None to fit without reducing."
         )
     return found if sites is None else only(found, list(sites))
+
+
+def _told(criterion: Criterion | None) -> str:
+    """Return the name of a criterion's family for a sentence."""
+    spiked = criterion is not None and criterion.family is SpikeAndSlabPosterior
+    return "spike-and-slab" if spiked else "normal"

@@ -112,7 +112,7 @@ def load(
     Args:
         directory: Folder that `Result.save` wrote.
         model: The program, for predictions; programs are code and are not saved.
-        guide: Its guide. With a model and no guide, the default AutoNormal guide.
+        guide: Its guide. With a model and no guide, `infer.AutoMeanField`.
 
     Raises:
         FileNotFoundError: If the folder holds no saved result.
@@ -156,9 +156,9 @@ def load(
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
     if model is not None and guide is None:
-        from bmrjax.sparsify import default_guide
+        from bmrjax.infer import AutoMeanField
 
-        guide = default_guide(model)
+        guide = AutoMeanField(model)
     return Result(
         params=_to_device(params),
         keep={name: jnp.asarray(mask) for name, mask in keep.items()},

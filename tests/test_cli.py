@@ -86,6 +86,21 @@ def test_other_methods_and_networks(tmp_path, method, net):
     assert 0 < found["accuracy"] <= 1
 
 
+def test_a_vision_transformer_is_fitted(tmp_path):
+    size = "--net vit --depth 1 --width 8 --method map --epochs 2"
+    found = run(tmp_path / "out", *size.split())
+    assert found["history"][1]["vfe"] < found["history"][0]["vfe"]
+    assert 0 < found["accuracy"] <= 1
+
+
+def test_networks_of_blocks_are_built_to_size(tmp_path):
+    for net, mlp in (("mixer", "channel_mlp"), ("vit", "mlp"), ("vit-nnx", "mlp")):
+        options = cli.Sparsify(data="digits", out=tmp_path, net=net, depth=2, width=8)
+        network = cli._network(options, (1, 8, 8), 10)
+        assert len(network.blocks) == 2
+        assert getattr(network.blocks[0], mlp).hidden.out_features == 16
+
+
 def test_regression_reports_rmse(tmp_path):
     cli.main(["sparsify", "--data", "diabetes", "--out", str(tmp_path / "d"), *SMALL])
     found = json.loads((tmp_path / "d" / "results.json").read_text())
@@ -99,6 +114,17 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "nonsense"], "Unknown data set 'nonsense'"),
         (["--data", "mnist", "--data-root", "nowhere"], "lacks train.parquet and test.parquet"),
         (["--data", "diabetes", "--net", "lenet5"], "lenet5 takes images"),
+        (["--data", "diabetes", "--net", "vit"], "vit takes images"),
+        (["--data", "diabetes", "--net", "mixer"], "mixer takes images"),
+        (
+            ["--data", "digits", "--net", "vit", "--width", "12"],
+            "8 heads do not divide a width of 12",
+        ),
+        (["--data", "digits", "--net", "vit-nnx", "--depth", "0"], "--depth must be at least 1"),
+        (
+            ["--data", "digits", "--depth", "2"],
+            "--depth is for vit, mixer and vit-nnx; mlp has none",
+        ),
         (["--data", "digits", "--resume", "--overwrite"], "give one"),
         (["--data", "digits", "--samples", "0"], "--samples must be at least 1"),
         (["--data", "digits", "--hidden", "8", "0"], "--hidden: widths must be at least 1"),

@@ -18,9 +18,9 @@ from numpyro.infer.autoguide import (
 from numpyro.infer.initialization import init_to_median, init_to_value
 
 import bmrjax as bmr
+from bmrjax.infer import AutoMeanField
 from bmrjax.infer.init import init_to_network, initialise
 from bmrjax.infer.log_scale import log_scale
-from bmrjax.sparsify import default_guide
 
 
 def program(x, y=None):
@@ -178,5 +178,5 @@ def test_log_scales_are_positive_and_never_infinite():
     np.testing.assert_allclose(
         jnp.log(slope[1:4]), transform.log_abs_det_jacobian(x, y)[1:4], atol=1e-6
     )
-    guide = default_guide(lambda: numpyro.sample("w", dist.Normal(0.0, 1.0)))
+    guide = AutoMeanField(lambda: numpyro.sample("w", dist.Normal(0.0, 1.0)))
     assert guide.scale_constraint is log_scale

@@ -2,5 +2,11 @@
 
 from bmrjax.criteria.base import Criterion as Criterion
 from bmrjax.criteria.base import Decision as Decision
+from bmrjax.criteria.horseshoe import RegularizedHorseshoe as RegularizedHorseshoe
+from bmrjax.criteria.horseshoe import (
+    RegularizedHorseshoeState as RegularizedHorseshoeState,
+)
+from bmrjax.criteria.inclusion import Inclusion as Inclusion
+from bmrjax.criteria.inclusion import InclusionState as InclusionState
 from bmrjax.criteria.spike_slab import SpikeAndSlab as SpikeAndSlab
 from bmrjax.criteria.spike_slab import SpikeAndSlabState as SpikeAndSlabState

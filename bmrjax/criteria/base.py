@@ -3,14 +3,15 @@
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.reduction import Normal
 
 State = TypeVar("State")
-Sites = Mapping[str, Normal]
+# Site name to its posterior or prior: `reduction.Normal`, or what `Criterion.family` says.
+Sites = Mapping[str, Any]
 
 
 class Decision(NamedTuple):
@@ -33,14 +34,20 @@ class Criterion(abc.ABC, Generic[State]):
 
     A criterion is a small frozen object. Both methods are pure, jittable and vmappable: over
     seeds, over a grid of the criterion's own numbers, over anything.
+
+    Attributes:
+        family: The posteriors that it reads, a class of `bmrjax.reduction`. `sparsify` gives it the
+            sites whose prior and posterior are of that family.
     """
+
+    family: ClassVar[type] = Normal
 
     @abc.abstractmethod
     def init(self, posterior: Sites) -> State:
         """Return the state before the first reduction: everything is kept.
 
         Args:
-            posterior: Site name to its normal posterior, each shaped as the site.
+            posterior: Site name to its posterior, each shaped as the site.
         """
 
     def with_keep(self, state: State, keep: Mapping[str, Bool[Array, "..."]]) -> State:
@@ -59,7 +66,7 @@ class Criterion(abc.ABC, Generic[State]):
         """Decide from a posterior and the prior it was fitted under.
 
         Args:
-            posterior: Site name to its normal posterior, each shaped as the site.
+            posterior: Site name to its posterior, each shaped as the site.
             prior: The same sites, the same shapes (or broadcastable to them).
             state: From `init` or from the last `Decision`.
             layers: Site name to the name of the layer whose statistics it shares. By default

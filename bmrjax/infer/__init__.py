@@ -4,5 +4,6 @@ from bmrjax.infer.engine import Engine as Engine
 from bmrjax.infer.engine import EpochInfo as EpochInfo
 from bmrjax.infer.engine import State as State
 from bmrjax.infer.free_energy import FreeEnergy as FreeEnergy
+from bmrjax.infer.guide import AutoMeanField as AutoMeanField
 from bmrjax.infer.init import init_to_network as init_to_network
 from bmrjax.infer.posterior import SitePosteriors as SitePosteriors

@@ -12,7 +12,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from bmrjax.handlers import fast_noise, inference, prune, temper
+from bmrjax.handlers import at_step, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
@@ -161,6 +161,7 @@ class Engine:
         self,
         params: dict[str, Array],
         mutable: Any,
+        step: Array,
         keep: Keep,
         kl: ArrayLike,
         batch: Data,
@@ -168,7 +169,7 @@ class Engine:
     ) -> tuple[Array, Any]:
         args, kwargs = arguments(batch)
         scale = self.num_data / length(batch)
-        model, guide = self._programs(keep, scale, kl)
+        model, guide = (at_step(fn, step) for fn in self._programs(keep, scale, kl))
         assert self._constrain is not None
         values = {**self._constrain(params), **(mutable or {})}
         if mutable is None:
@@ -183,7 +184,7 @@ class Engine:
         if self.kl_warmup:
             kl = kl * jnp.minimum(1.0, (state.num_steps + 1) / self.kl_warmup)
         (loss, mutable), grads = jax.value_and_grad(self._loss, has_aux=True)(
-            state.params, state.mutable, keep, kl, batch, key
+            state.params, state.mutable, state.num_steps, keep, kl, batch, key
         )
         total = sum((jnp.sum(g) for g in jax.tree.leaves(grads)), jnp.zeros(()))
         good = jnp.isfinite(loss) & jnp.isfinite(total)

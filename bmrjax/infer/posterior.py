@@ -1,4 +1,4 @@
-"""The normal posteriors and priors that a criterion reads off a fitted program."""
+"""The posteriors and priors that a criterion reads off a fitted program."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,21 +7,21 @@ import jax
 import numpyro
 from jaxtyping import Array
 
-from bmrjax.distributions import center, normal_parameters
-from bmrjax.reduction import Normal
+from bmrjax.distributions import center, normal_parameters, spike_and_slab_parameters
+from bmrjax.reduction import Normal, SpikeAndSlab
 
 
 class SitePosteriors(NamedTuple):
     """The sites that can be reduced in closed form.
 
     Attributes:
-        posterior: Site name to its normal posterior, shaped as the site.
+        posterior: Site name to its posterior, shaped as the site: normal or spike-and-slab.
         prior: The same for the prior, given the guide's central values of its parents.
         layers: Site name to the layer whose statistics it shares.
     """
 
-    posterior: dict[str, Normal]
-    prior: dict[str, Normal]
+    posterior: dict[str, Normal | SpikeAndSlab]
+    prior: dict[str, Normal | SpikeAndSlab]
     layers: dict[str, str]
 
 
@@ -32,7 +32,7 @@ def site_posteriors(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> SitePosteriors:
-    """Find the latent sites with a normal prior and a normal posterior.
+    """Find the latent sites whose prior and posterior are of one family with a closed form.
 
     The prior is exact when its parameters are constants, as for ŵ of `priors.Flat`; where they are
     latent themselves, they are set to the centre of their posterior.
@@ -53,12 +53,20 @@ def site_posteriors(
     for name, site in model_trace.items():
         if site["type"] != "sample" or site["is_observed"] or name not in values:
             continue
-        q, p = normal_parameters(guide_trace[name]["fn"]), normal_parameters(site["fn"])
-        if q is None or p is None:
+        q, p = _read(guide_trace[name]["fn"]), _read(site["fn"])
+        if q is None or type(q) is not type(p):
             continue
-        posterior[name], prior[name] = Normal(*q), Normal(*p)
+        posterior[name], prior[name] = q, p
         layers[name] = site.get("infer", {}).get("layer", name)
     return SitePosteriors(posterior, prior, layers)
+
+
+def _read(fn: Any) -> Normal | SpikeAndSlab | None:
+    if (normal := normal_parameters(fn)) is not None:
+        return Normal(*normal)
+    if (spiked := spike_and_slab_parameters(fn)) is not None:
+        return SpikeAndSlab(*spiked)
+    return None
 
 
 def _guide_trace(

@@ -39,7 +39,10 @@ class NNXAdapter:
         for path, (layer, part) in self._random.items():
             owner = self._owner(path[:-1])
             value = self._flat[path][...]
-            tensor = Tensor(value.shape, _fan_in(owner, part, value.shape), value)
+            # Kernels end in the output axis; a table of embeddings begins with its entries.
+            row_axis = 0 if issubclass(owner, nnx.Embed) else -1
+            fan_in = _fan_in(owner, part, value.shape)
+            tensor = Tensor(value.shape, fan_in, value, row_axis=row_axis)
             found.setdefault(layer, (owner.__name__, {}))[1][part] = tensor
         return found
 

@@ -3,6 +3,32 @@
 Pure functions of arrays: nothing here knows NumPyro, networks or training.
 """
 
+from bmrjax.reduction.conjugate import Beta as Beta
+from bmrjax.reduction.conjugate import Categorical as Categorical
+from bmrjax.reduction.conjugate import Dirichlet as Dirichlet
+from bmrjax.reduction.conjugate import Gamma as Gamma
+from bmrjax.reduction.conjugate import beta as beta
+from bmrjax.reduction.conjugate import categorical as categorical
+from bmrjax.reduction.conjugate import dirichlet as dirichlet
+from bmrjax.reduction.conjugate import gamma as gamma
+from bmrjax.reduction.low_rank_normal import LowRankNormal as LowRankNormal
+from bmrjax.reduction.low_rank_normal import delta_f_each_low_rank as delta_f_each_low_rank
+from bmrjax.reduction.low_rank_normal import low_rank_normal as low_rank_normal
+from bmrjax.reduction.low_rank_normal import remove_low_rank as remove_low_rank
+from bmrjax.reduction.matrix_normal import MatrixNormal as MatrixNormal
+from bmrjax.reduction.matrix_normal import delta_f_columns as delta_f_columns
+from bmrjax.reduction.matrix_normal import delta_f_each_matrix as delta_f_each_matrix
+from bmrjax.reduction.matrix_normal import delta_f_rows as delta_f_rows
+from bmrjax.reduction.matrix_normal import matrix_normal as matrix_normal
+from bmrjax.reduction.multivariate_normal import MultivariateNormal as MultivariateNormal
+from bmrjax.reduction.multivariate_normal import (
+    delta_f_each_multivariate as delta_f_each_multivariate,
+)
+from bmrjax.reduction.multivariate_normal import multivariate_normal as multivariate_normal
+from bmrjax.reduction.multivariate_normal import prune_greedily as prune_greedily
+from bmrjax.reduction.multivariate_normal import remove_multivariate as remove_multivariate
 from bmrjax.reduction.normal import Normal as Normal
 from bmrjax.reduction.normal import normal as normal
 from bmrjax.reduction.normal import spike as spike
+from bmrjax.reduction.spike_slab import SpikeAndSlab as SpikeAndSlab
+from bmrjax.reduction.spike_slab import exclude as exclude

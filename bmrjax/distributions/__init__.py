@@ -1,0 +1,14 @@
+"""NumPyro distributions: with removed elements, for shrinkage priors, and their exact KL rules."""
+
+from bmrjax.distributions.elements import NotElementwiseError as NotElementwiseError
+from bmrjax.distributions.elements import PrunedElements as PrunedElements
+from bmrjax.distributions.elements import center as center
+from bmrjax.distributions.elements import elementwise as elementwise
+from bmrjax.distributions.elements import normal_parameters as normal_parameters
+from bmrjax.distributions.elements import pruned as pruned
+from bmrjax.distributions.log_gamma import LogGamma as LogGamma
+from bmrjax.distributions.spike_slab import RelaxedSpikeAndSlab as RelaxedSpikeAndSlab
+from bmrjax.distributions.spike_slab import SpikeAndSlab as SpikeAndSlab
+from bmrjax.distributions.spike_slab import (
+    spike_and_slab_parameters as spike_and_slab_parameters,
+)

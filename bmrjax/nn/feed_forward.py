@@ -1,0 +1,48 @@
+"""The two-layer perceptron inside a block of a transformer or a mixer."""
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from bmrjax.nn.init import with_scaled_weight
+
+
+def on_rows(layer: eqx.nn.Linear, x: Float[Array, "rows in_size"]) -> Float[Array, "rows out_size"]:
+    """Apply a linear layer with a bias to every row, as one matrix product.
+
+    ``jax.vmap(layer)`` computes the transpose; with a batch around it the gradient of a mixer
+    takes 1.5 times as long on CPU.
+    """
+    assert layer.bias is not None
+    return x @ layer.weight.T + layer.bias[None]
+
+
+class FeedForward(eqx.Module):
+    """Linear, GELU, linear, back to the size of the input, on each row.
+
+    Args:
+        size: Number of inputs and of outputs.
+        hidden: Width of the hidden layer.
+        dropout: Probability of dropping an output of either layer while training.
+        key: Source of the initial weights.
+    """
+
+    hidden: eqx.nn.Linear
+    output: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+
+    def __init__(self, size: int, hidden: int, *, dropout: float = 0.0, key: Array):
+        keys = jax.random.split(key)
+        self.hidden = with_scaled_weight(
+            eqx.nn.Linear(size, hidden, key=keys[0]), gain=2.0, key=keys[0]
+        )
+        self.output = with_scaled_weight(eqx.nn.Linear(hidden, size, key=keys[1]), key=keys[1])
+        self.dropout = eqx.nn.Dropout(dropout)
+
+    def __call__(
+        self, x: Float[Array, "rows size"], *, key: Array | None = None
+    ) -> Float[Array, "rows size"]:
+        """Apply to every row."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.dropout(jax.nn.gelu(on_rows(self.hidden, x)), key=keys[0])
+        return self.dropout(on_rows(self.output, x), key=keys[1])

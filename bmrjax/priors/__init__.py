@@ -1,0 +1,7 @@
+"""Priors as NumPyro sub-programs: each draws the tensors of one layer, or a plain array."""
+
+from bmrjax.priors.base import Prior as Prior
+from bmrjax.priors.flat import Flat as Flat
+from bmrjax.priors.horseshoe import RegularizedHorseshoe as RegularizedHorseshoe
+from bmrjax.priors.normal import Normal as Normal
+from bmrjax.priors.spike_slab import SpikeAndSlab as SpikeAndSlab

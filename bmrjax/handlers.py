@@ -133,7 +133,7 @@ class inference(Messenger):
 
 
 class fast_noise(Messenger):
-    """Draw normal latent sites by `bmrjax.noise`: the same numbers as JAX's, faster on CPU."""
+    """Draw normal latent sites by `bmrjax.noise`, which is faster than JAX's generator on CPU."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the faster sampler in place of the site's own."""

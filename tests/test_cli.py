@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from bmrjax import cli
+from bmrjax.cli.build import build_network
+from bmrjax.cli.options import Sparsify
+from bmrjax.cli.sparsify import split_off
 
 SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
 
@@ -70,13 +73,32 @@ def test_validation_data_are_kept_out_and_choose_the_point(finished, tmp_path):
 
 
 def test_no_datum_is_on_both_sides_of_the_validation_split(tmp_path):
-    options = cli.Sparsify(data="digits", out=tmp_path, validation=0.3, seed=4)
+    options = Sparsify(data="digits", out=tmp_path, validation=0.3, seed=4)
     train = np.arange(10.0)[:, None], np.arange(10)
-    kept, held = cli._split_off(train, options)
+    kept, held = split_off(train, options)
     assert (len(kept[1]), len(held[1])) == (7, 3)
     assert sorted([*kept[1], *held[1]]) == list(range(10))
     for x, y in (kept, held):
         np.testing.assert_array_equal(x[:, 0], y)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--method mean-field --prior horseshoe",
+        "--prior spike-slab --schedule every --wait 2",
+        "--reduced-prior horseshoe --schedule every --wait 2",
+    ],
+)
+def test_priors(tmp_path, options):
+    found = run(tmp_path / "out", *options.split())
+    assert found["vfe_per_datum"] > 0
+    assert found["config"]["prior"] in options or found["config"]["prior"] == "flat"
+    x = np.zeros((3, *found["input_shape"]), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ["--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "p.npy")]
+    cli.main(["predict", str(tmp_path / "out"), *words, "--samples", "3"])
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy").sum(1), 1.0, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("method", "net"), [("map", "mlp"), ("mean-field", "mlp-nnx")])
@@ -95,8 +117,8 @@ def test_a_vision_transformer_is_fitted(tmp_path):
 
 def test_networks_of_blocks_are_built_to_size(tmp_path):
     for net, mlp in (("mixer", "channel_mlp"), ("vit", "mlp"), ("vit-nnx", "mlp")):
-        options = cli.Sparsify(data="digits", out=tmp_path, net=net, depth=2, width=8)
-        network = cli._network(options, (1, 8, 8), 10)
+        options = Sparsify(data="digits", out=tmp_path, net=net, depth=2, width=8)
+        network = build_network(options, (1, 8, 8), 10)
         assert len(network.blocks) == 2
         assert getattr(network.blocks[0], mlp).hidden.out_features == 16
 
@@ -129,6 +151,15 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "digits", "--samples", "0"], "--samples must be at least 1"),
         (["--data", "digits", "--hidden", "8", "0"], "--hidden: widths must be at least 1"),
         (["--data", "digits", "--learning-rate", "-1"], "--learning-rate must be positive"),
+        (["--data", "digits", "--prior-scale", "0"], "--prior-scale must be positive"),
+        (
+            ["--data", "digits", "--prior", "horseshoe", "--method", "map"],
+            "--method map takes flat",
+        ),
+        (
+            ["--data", "digits", "--prior", "spike-slab", "--reduced-prior", "horseshoe"],
+            "leave --reduced-prior out",
+        ),
         (["--data", "digits", "--epochs", "0"], "--epochs must be at least 1"),
         (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),
         (["--data", "digits", "--schedule", "converged", "--wait", "3"], "takes no --wait"),

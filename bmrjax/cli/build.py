@@ -1,0 +1,126 @@
+"""From words to objects: networks, programs, schedules."""
+
+import math
+from typing import Any
+
+from bmrjax.cli.options import BLOCK_NETS, IMAGE_NETS, Sparsify
+
+
+def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+    """Return the network that the options name."""
+    import jax
+
+    from bmrjax import nn
+
+    dropout = 0.2 if options.method == "map" else 0.0
+    key = jax.random.key(options.seed)
+    if options.net in IMAGE_NETS and len(input_shape) != 3:
+        raise ValueError(
+            f"{options.net} takes images; '{options.data}' has inputs of {input_shape}."
+        )
+    if options.net == "lenet5":
+        wide = {"conv_features": (18, 48, 360), "hidden": 256} if input_shape[0] == 3 else {}
+        return nn.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
+    if options.net in BLOCK_NETS:
+        return _block_network(options, input_shape, outputs, dropout, key)
+    in_size = math.prod(input_shape)
+    if options.net == "mlp-nnx":
+        from flax import nnx
+
+        return nn.NNXMLP(
+            in_size, options.hidden, outputs, dropout=dropout, rngs=nnx.Rngs(options.seed)
+        )
+    return nn.MLP(in_size, options.hidden, outputs, dropout=dropout, key=key)
+
+
+def _block_network(
+    options: Sparsify, input_shape: tuple[int, ...], outputs: int, dropout: float, key: Any
+) -> Any:
+    from bmrjax import nn
+
+    size: dict[str, Any] = {"image_size": input_shape[1:]}
+    if options.depth is not None:
+        size["depth"] = options.depth
+    if options.net == "mixer":
+        # Without dropout, for a point estimate too, as published.
+        if (width := options.width) is not None:
+            size |= {"width": width, "token_hidden": 2 * width, "channel_hidden": 2 * width}
+        return nn.MLPMixer(input_shape[0], outputs, key=key, **size)
+    if (width := options.width) is not None:
+        size |= {"width": width, "hidden": 2 * width}
+    if options.net == "vit":
+        return nn.ViT(input_shape[0], outputs, dropout=dropout, key=key, **size)
+    from flax import nnx
+
+    rngs = nnx.Rngs(options.seed)
+    return nn.NNXViT(input_shape[0], outputs, dropout=dropout, rngs=rngs, **size)
+
+
+def build_schedule(options: Sparsify) -> Any:
+    """Return the schedule that the options name."""
+    from bmrjax import schedules
+
+    given = {
+        name: value
+        for name in ("wait", "refit", "cooldown", "fraction")
+        if (value := getattr(options, name)) is not None
+    }
+    if options.schedule == "verified":
+        return schedules.Verified(**given)
+    if options.schedule == "every":
+        if "refit" in given:
+            given["every"] = given.pop("refit")
+        return schedules.Every(**given)
+    unknown = sorted(set(given) & {"wait", "refit"})
+    if unknown:
+        raise ValueError(f"--schedule converged takes no --{unknown[0]}: it watches the VFE.")
+    return schedules.WhenConverged(**given)
+
+
+def build_programs(
+    options: Sparsify, input_shape: tuple[int, ...], outputs: int, num_classes: int | None
+) -> tuple:
+    """Return the program and its guide."""
+    from numpyro.infer.autoguide import AutoDelta
+
+    from bmrjax import init_to_network, programs
+    from bmrjax.infer import AutoMeanField
+
+    network = build_network(options, input_shape, outputs)
+    build = programs.classifier if num_classes else programs.regression
+    model = build(network, build_prior(options))
+    if options.method == "map":
+        return model, AutoDelta(model, init_loc_fn=init_to_network)
+    return model, AutoMeanField(model)
+
+
+def build_prior(options: Sparsify) -> Any:
+    """Return the prior that the options name."""
+    from bmrjax import priors
+
+    kind = {
+        "flat": priors.Flat,
+        "horseshoe": priors.RegularizedHorseshoe,
+        "spike-slab": priors.SpikeAndSlab,
+    }[options.prior]
+    if options.prior_scale is not None:
+        return kind(options.prior_scale)
+    return kind(0.1) if options.prior == "spike-slab" else kind()
+
+
+def build_criterion(options: Sparsify) -> Any:
+    """Return the criterion that the options name, or None."""
+    from bmrjax import criteria
+
+    if options.method != "bmr":
+        return None
+    if options.prior == "spike-slab":
+        return criteria.Inclusion()
+    if options.reduced_prior == "horseshoe":
+        return criteria.RegularizedHorseshoe()
+    return criteria.SpikeAndSlab()
+
+
+def num_outputs(found: Any) -> int:
+    """Return how many outputs the network has."""
+    return found.num_classes or math.prod(found.train[1].shape[1:])

@@ -1,0 +1,177 @@
+"""What the command line takes, and what of it fits together."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from bmrjax.cli.documents import read_json
+
+PLOTS = ("learning_curves", "sparsity_per_layer", "path")
+# What a run writes to its folder, and all that --overwrite deletes.
+OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
+# What may differ between a run and its continuation.
+FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs")
+BLOCK_NETS = ("vit", "mixer", "vit-nnx")
+IMAGE_NETS = ("lenet5", *BLOCK_NETS)
+RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2}
+
+
+@dataclass
+class Sparsify:
+    """Fit a network to data and prune it while it trains.
+
+    Example: bmrjax sparsify --data digits --net mlp --hidden 100 100 --out runs/digits
+    """
+
+    data: str
+    """digits, diabetes, mnist, fashion_mnist, cifar10, or the path of a .npz or .csv file."""
+    out: Path
+    """Folder for results.json, the model, checkpoints and plots."""
+    task: Literal["classification", "regression"] | None = None
+    """For files: by default told from the targets of a .npz; a .csv is a regression."""
+    num_targets: int = 1
+    """For a .csv: how many of the last columns are targets."""
+    net: Literal["mlp", "lenet5", "vit", "mixer", "mlp-nnx", "vit-nnx"] = "mlp"
+    """Network: an Equinox module, or with -nnx a Flax NNX module. All but the mlps take images."""
+    hidden: tuple[int, ...] = (400, 400, 400, 400, 400)
+    """Widths of the hidden layers of an mlp."""
+    depth: int | None = None
+    """Blocks of a vit or mixer; 6 by default."""
+    width: int | None = None
+    """Features of a token of a vit or mixer, 256 by default; their hidden layers have twice as many."""
+    method: Literal["bmr", "mean-field", "map"] = "bmr"
+    """bmr prunes; mean-field fits the posterior only; map fits a point, with dropout."""
+    epochs: int = 50
+    """Epochs at most."""
+    steps_per_epoch: int | None = None
+    """Steps an epoch; one pass over the data by default."""
+    batch_size: int = 128
+    """Data a step."""
+    learning_rate: float | None = None
+    """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map."""
+    prior: Literal["flat", "horseshoe", "spike-slab"] = "flat"
+    """Prior of the weights: normal with a learned scale a layer, regularised horseshoe, or
+    spike-and-slab with an indicator a weight, which bmr then reads instead of computing them."""
+    prior_scale: float | None = None
+    """flat and spike-slab: standard deviation of a weight, 0.1 by default; horseshoe: its global
+    scale, 0.01 by default."""
+    reduced_prior: Literal["spike-slab", "horseshoe"] = "spike-slab"
+    """What bmr puts in the prior's place to see who stays."""
+    schedule: Literal["verified", "every", "converged"] = "verified"
+    """When to reduce: verified takes rounds back that raise the VFE; every is the published one."""
+    wait: int | None = None
+    """Epochs before the first reduction."""
+    refit: int | None = None
+    """Epochs between reductions."""
+    cooldown: int | None = None
+    """Last epochs without reductions, over which the learning rate falls to zero."""
+    fraction: float | None = None
+    """Cap on what one reduction may remove, as a fraction of what is kept."""
+    validation: float | None = None
+    """Keep this fraction of the training data out, and end at the point of the path that predicts it
+    best. Without it, the point with the best VFE, which is sparser and on small data less accurate."""
+    samples: int = 100
+    """Posterior samples of the final metrics."""
+    seed: int = 0
+    """Of the initial weights, the minibatches and the noise."""
+    data_root: Path | None = None
+    """Folder with a folder a data set; by default $BMRJAX_DATA, else the Hugging Face hub."""
+    resume: bool = False
+    """Go on with the run in --out."""
+    overwrite: bool = False
+    """Delete an earlier run in --out first."""
+    progress: bool = True
+    """Show a progress bar."""
+
+
+@dataclass
+class Info:
+    """Print what a run reached."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    path: bool = False
+    """List the points that can be restored."""
+
+
+@dataclass
+class Predict:
+    """Predict with a saved run: class probabilities, or means in the unit of the targets."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    data: Path
+    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data."""
+    out: Path
+    """Where to write the predictions, as .npy."""
+    samples: int = 100
+    """Posterior samples."""
+    seed: int = 0
+    """Of the samples."""
+
+
+def check_options(options: Sparsify) -> None:
+    """Refuse options that do not fit together, or a folder that is taken."""
+    out = options.out
+    if options.validation is not None and not 0 < options.validation < 1:
+        raise ValueError(f"--validation must be between 0 and 1, got {options.validation}.")
+    if options.validation is not None and options.method != "bmr":
+        raise ValueError("--validation chooses a point on the path of --method bmr.")
+    if options.resume and options.overwrite:
+        raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
+    for name in ("samples", "epochs", "batch_size", "num_targets"):
+        if getattr(options, name) < 1:
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} must be at least 1, got {getattr(options, name)}.")
+    if any(width < 1 for width in options.hidden):
+        raise ValueError(f"--hidden: widths must be at least 1, got {list(options.hidden)}.")
+    for name in ("depth", "width"):
+        value = getattr(options, name)
+        if value is not None and options.net not in BLOCK_NETS:
+            raise ValueError(f"--{name} is for vit, mixer and vit-nnx; {options.net} has none.")
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}.")
+    learning_rate_of(options)
+    if options.prior_scale is not None and not 0 < options.prior_scale < math.inf:
+        raise ValueError(f"--prior-scale must be positive, got {options.prior_scale}.")
+    if options.prior != "flat" and options.method == "map":
+        raise ValueError(
+            f"--prior {options.prior} has no useful point estimate; --method map takes flat."
+        )
+    if options.prior == "spike-slab" and options.reduced_prior != "spike-slab":
+        raise ValueError("--prior spike-slab has its own indicators; leave --reduced-prior out.")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: {out} is a file; give a folder.")
+    present = [name for name in OURS if (out / name).exists()]
+    if not present:
+        return
+    # `model` and `checkpoints` are common names: without a record of a run they are not ours.
+    if not {"run.json", "results.json"} & set(present):
+        raise ValueError(f"{out} holds {present[0]}, which no run wrote; give another --out.")
+    if not options.resume and not options.overwrite:
+        raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
+    if options.resume and (out / "run.json").is_file():
+        before, now = read_json(out, "run.json"), config_of(options)
+        changed = [k for k in now if k not in FREE and before.get(k) != now[k]]
+        if changed:
+            told = ", ".join(f"--{k.replace('_', '-')} was {before.get(k)}" for k in changed)
+            raise ValueError(f"--resume goes on with the options that the run had: {told}.")
+
+
+def config_of(options: Sparsify) -> dict[str, Any]:
+    """Return the options as JSON, to compare with those of a run that goes on."""
+    plain = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+    return {**plain, "hidden": list(options.hidden)}
+
+
+def learning_rate_of(options: Sparsify) -> float:
+    """Return the learning rate: the one given, or the default of the method."""
+    rate = options.learning_rate
+    if rate is None:
+        return RATES[options.method]
+    if not 0 < rate < math.inf:
+        raise ValueError(f"--learning-rate must be positive, got {rate}.")
+    return rate

@@ -1,0 +1,119 @@
+"""What a run tells: results.json, the summary on the terminal, the plots."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from bmrjax.cli.build import num_outputs
+from bmrjax.cli.options import Sparsify, config_of
+
+
+def document_of(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
+    """Return what results.json holds."""
+    import platform
+    import statistics
+    from importlib.metadata import version
+
+    import jax
+
+    steps = options.steps_per_epoch or max(result.num_data // options.batch_size, 1)
+    seconds = [row["seconds"] for row in result.history]
+    reducing = [
+        row["reduce_seconds"] for row in result.history if row.get("reduce_seconds", 0) > 1e-4
+    ]
+    return {
+        **{name: result.metrics.get(name) for name in ("accuracy", "nll", "ece", "rmse")},
+        "vfe_per_datum": result.vfe_per_datum,
+        "sparsity": result.sparsity,
+        "sparsity_per_layer": result.sparsity_per_layer,
+        "kept": result.num_kept,
+        "total": result.num_total,
+        "target_mean": _listed(found.target_mean),
+        "target_scale": _listed(found.target_scale),
+        "input_mean": _listed(found.input_mean),
+        "input_scale": _listed(found.input_scale),
+        "outputs": num_outputs(found),
+        "init_seconds": result.timing["init_seconds"],
+        "compile_seconds": result.timing["compile_seconds"],
+        "seconds": result.timing["seconds"],
+        "step_ms": 1e3 * statistics.median(seconds) / steps,
+        "reduce_ms": 1e3 * statistics.median(reducing) if reducing else None,
+        # Medians: the first round also compiles.
+        "reduce_fraction": (
+            statistics.median(reducing) / statistics.median(seconds) if reducing else None
+        ),
+        "skipped_steps": result.num_skipped,
+        "loop": result.loop_mode,
+        "command": shlex.join(["bmrjax", *sys.argv[1:]]),
+        "config": config_of(options),
+        "input_shape": list(found.input_shape),
+        "num_classes": found.num_classes,
+        "seed": options.seed,
+        "device": jax.devices()[0].device_kind,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {
+            p: version(p) for p in ("bmrjax", "jax", "numpyro", "equinox", "flax", "optax")
+        },
+        "history": result.history,
+        "path": [
+            {
+                "vfe_per_datum": p.vfe / result.num_data,
+                **{k: getattr(p, k) for k in ("epoch", "kept", "total", "metrics")},
+            }
+            for p in result.path
+        ],
+    }
+
+
+def summary_of(document: dict[str, Any]) -> str:
+    """Return what a finished run prints."""
+    lines = []
+    config = document["config"]
+    lines.append(
+        f"{config['data']}, {config['net']}, {config['method']}, {config['epochs']} epochs"
+    )
+    labels = {
+        "accuracy": "accuracy",
+        "rmse": "RMSE (standardised target)",
+        "nll": "NLL, nats a datum",
+        "ece": "ECE",
+        "vfe_per_datum": "VFE, nats a datum",
+        "step_ms": "step, ms",
+        "compile_seconds": "compilation, s",
+        "seconds": "whole run, s",
+    }
+    for name, label in labels.items():
+        if document.get(name) is not None:
+            lines.append(f"  {label:<28}{document[name]:.4g}")
+    if document["total"]:
+        kept = f"{document['kept']:,} of {document['total']:,} ({document['sparsity']:.1%} removed)"
+        lines.append(f"  {'weights kept':<28}{kept}")
+        for layer, sparsity in document["sparsity_per_layer"].items():
+            lines.append(f"    {layer:<26}{sparsity:.1%} removed")
+    if document["skipped_steps"]:
+        lines.append(f"  {'steps skipped (not finite)':<28}{document['skipped_steps']}")
+    return "\n".join(lines)
+
+
+def write_plots(result: Any, out: Path) -> None:
+    """Write the plots of a run, if matplotlib is there."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        print("bmrjax: no plots without matplotlib: pip install 'bmrjax[plots]'", file=sys.stderr)
+        return
+    from bmrjax import plot
+
+    figures = {"learning_curves": plot.learning_curves(result)}
+    if result.keep:
+        figures["sparsity_per_layer"] = plot.sparsity_per_layer(result)
+        figures["path"] = plot.path(result)
+    for name, figure in figures.items():
+        figure.savefig(out / f"{name}.png", dpi=150)
+
+
+def _listed(array: Any) -> Any:
+    return None if array is None else array.tolist()

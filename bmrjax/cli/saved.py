@@ -1,0 +1,78 @@
+"""The commands that read a finished run: `bmrjax info` and `bmrjax predict`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from bmrjax.cli.build import build_programs
+from bmrjax.cli.documents import read_json
+from bmrjax.cli.options import Info, Predict, Sparsify
+from bmrjax.cli.report import summary_of
+
+
+def run_info(options: Info) -> None:
+    """Print what a run reached."""
+    document = read_json(options.directory)
+    print(summary_of(document))
+    if options.path:
+        print("  path: epoch, weights kept, VFE a datum, held-out metrics")
+        for i, point in enumerate(document["path"]):
+            scores = ", ".join(f"{k} {v:.4g}" for k, v in point["metrics"].items())
+            where = f"{i:3d}  {point['epoch']:5d}  {point['kept']:10,d}"
+            print(f"    {where}  {point['vfe_per_datum']:.4f}  {scores}")
+
+
+def run_predict(options: Predict) -> None:
+    """Predict with a saved run."""
+    import jax
+    import numpy as np
+
+    from bmrjax import load
+
+    document = read_json(options.directory)
+    if options.samples < 1:
+        raise ValueError(f"--samples must be at least 1, got {options.samples}.")
+    if not options.data.is_file():
+        raise FileNotFoundError(f"There is no file {options.data}.")
+    x = _inputs(options.data)
+    if list(x.shape[1:]) != document["input_shape"]:
+        raise ValueError(
+            f"{options.data} has inputs of shape {x.shape[1:]}, the run was trained on "
+            f"{tuple(document['input_shape'])}."
+        )
+    mean, scale = (np.asarray(document[f"input_{part}"]) for part in ("mean", "scale"))
+    x = ((x - mean) / scale).astype(np.float32)
+    config = {k: v for k, v in document["config"].items() if k not in ("out", "data_root")}
+    config["hidden"] = tuple(config["hidden"])
+    run = Sparsify(out=options.directory, **config)
+    model, guide = build_programs(
+        run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
+    )
+    result = load(options.directory / "model", model=model, guide=guide)
+    samples = options.samples if run.method != "map" else 1
+    prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
+    values = np.asarray(prediction.mean)
+    if document["num_classes"] is None:
+        values = values * np.asarray(document["target_scale"]) + np.asarray(document["target_mean"])
+    staged = options.out.with_suffix(".tmp.npy")
+    np.save(staged, values)
+    os.replace(staged, options.out)
+    print(f"predictions of shape {values.shape} in {options.out}")
+
+
+def _inputs(path: Path) -> Any:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.ndarray) and "x" not in stored:
+                raise ValueError(f"it holds {stored.files}, expected an array x")
+            x = stored if isinstance(stored, np.ndarray) else stored["x"]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as .npy or .npz: {error}.") from None
+    if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
+        raise ValueError(f"{path}: the inputs must be finite numbers.")
+    return np.asarray(x, np.float64)

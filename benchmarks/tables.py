@@ -15,7 +15,7 @@ def main() -> None:
         table = (ROOT / "benchmarks" / "results" / match["name"] / "table.md").read_text()
         return f"<!-- table: {match['name']} -->\n{table}<!-- end -->"
 
-    pattern = r"<!-- table: (?P<name>\w+) -->\n.*?<!-- end -->"
+    pattern = r"<!-- table: (?P<name>[\w/]+) -->\n.*?<!-- end -->"
     readme.write_text(re.sub(pattern, fill, text, flags=re.DOTALL))
 
 

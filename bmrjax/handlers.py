@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.distributions import pruned
@@ -29,7 +29,7 @@ class prune(Messenger):
 
     Args:
         fn: A NumPyro program: a model, or a guide in which each pruned site is a sample site of
-            its own (AutoNormal, AutoDelta, or one written by hand).
+            its own (AutoNormal, AutoDelta, or one written by hand), or an `infer.JointGuide`.
         keep: Site name to boolean mask, True stays, each shaped as the whole site
             (plates, batch and event dimensions). Sites without a mask are left alone.
 
@@ -71,6 +71,9 @@ class prune(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the pruned distribution in place of the site's own."""
+        if msg["type"] == "current_masks":
+            msg["value"] = {**msg["value"], **self.keep}
+            return
         name = msg.get("name")
         if name not in self.keep or not _is_latent(msg):
             return
@@ -157,6 +160,21 @@ class at_step(Messenger):
         """Answer the question."""
         if msg["type"] == "training_step":
             msg["value"] = self.step
+
+
+def current_masks() -> dict[str, Bool[Array, "..."]]:
+    """Return the masks of the `prune` handlers around the caller, by site; empty without one.
+
+    For guides with one joint posterior over several sites, which have to prune it themselves.
+    """
+    message: dict[str, Any] = {
+        "type": "current_masks",
+        "fn": dict,
+        "args": (),
+        "kwargs": {},
+        "value": {},
+    }
+    return apply_stack(message)["value"]
 
 
 def training_step() -> Int[Array, ""] | None:

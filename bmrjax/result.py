@@ -18,6 +18,7 @@ from bmrjax.batches import check_data
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
+from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.reduction import Normal, SpikeAndSlab
 
@@ -258,6 +259,8 @@ class Result:
     def posterior(self) -> dict[str, Normal | SpikeAndSlab]:
         """Return the posterior of each reducible site; loc and scale of removed elements are 0."""
         _, guide = self._programs()
+        if isinstance(guide, JointGuide):
+            return self._joint_posterior(guide)
         found = {}
         for name in self.keep:
             prefix = getattr(guide, "prefix", "auto")
@@ -274,6 +277,14 @@ class Result:
                 found[name] = Normal(loc, scale)
             else:
                 found[name] = SpikeAndSlab(loc, scale, jnp.where(keep, logits, -jnp.inf))
+        return found
+
+    def _joint_posterior(self, guide: JointGuide) -> dict[str, Normal | SpikeAndSlab]:
+        marginals = guide.marginals(self.params, self.keep)
+        found: dict[str, Normal | SpikeAndSlab] = {}
+        for name, keep in self.keep.items():
+            loc, scale = marginals[name].loc, marginals[name].scale
+            found[name] = Normal(jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0))
         return found
 
     def sample(self, key: Array, num_samples: int, *inputs: Any) -> dict[str, Array]:

@@ -154,14 +154,15 @@ class Runner:
             # The engine consumes the state it is given, so what may be needed again is copied.
             self.snapshot = Moment(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
             self.snapshot_row = len(self.history)
-        found = self.engine.site_posteriors(now.state, reducer.example)
+        found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
         found = only(found, reducer.sites)
         round_ = reducer.run(
             found.posterior, found.prior, now.criterion_state, now.keep, jnp.float32(fraction)
         )
         self.removed = int(round_.removed)
-        state = reducer.criterion.with_keep(round_.decision.state, round_.keep)
-        self.now = Moment(now.state, round_.keep, state)
+        criterion_state = reducer.criterion.with_keep(round_.decision.state, round_.keep)
+        state = self.engine.condition(now.state, now.keep, round_.keep)
+        self.now = Moment(state, round_.keep, criterion_state)
 
     def _restore(self) -> None:
         assert self.snapshot is not None

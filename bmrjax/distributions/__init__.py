@@ -6,6 +6,8 @@ from bmrjax.distributions.elements import center as center
 from bmrjax.distributions.elements import elementwise as elementwise
 from bmrjax.distributions.elements import normal_parameters as normal_parameters
 from bmrjax.distributions.elements import pruned as pruned
+from bmrjax.distributions.joint import PrunedJoint as PrunedJoint
+from bmrjax.distributions.joint import without as without
 from bmrjax.distributions.log_gamma import LogGamma as LogGamma
 from bmrjax.distributions.spike_slab import RelaxedSpikeAndSlab as RelaxedSpikeAndSlab
 from bmrjax.distributions.spike_slab import SpikeAndSlab as SpikeAndSlab

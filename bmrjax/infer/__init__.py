@@ -6,4 +6,7 @@ from bmrjax.infer.engine import State as State
 from bmrjax.infer.free_energy import FreeEnergy as FreeEnergy
 from bmrjax.infer.guide import AutoMeanField as AutoMeanField
 from bmrjax.infer.init import init_to_network as init_to_network
+from bmrjax.infer.joint_guide import AutoLowRank as AutoLowRank
+from bmrjax.infer.joint_guide import AutoMultivariate as AutoMultivariate
+from bmrjax.infer.joint_guide import JointGuide as JointGuide
 from bmrjax.infer.posterior import SitePosteriors as SitePosteriors

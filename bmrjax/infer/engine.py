@@ -16,6 +16,7 @@ from bmrjax.handlers import at_step, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
+from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 
@@ -99,11 +100,13 @@ class Engine:
         self.num_data, self.batch_size = num_data, batch_size
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
         self._constrain: Callable | None = None
+        self._unconstrain: Callable | None = None
         self._epoch = Loop(self._step_in_epoch, loop)
         self._single = Loop(self._step_on_batch, "dispatch")
         self._free_energy = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, loop=loop)
         self._order = jax.jit(self._make_order, static_argnums=(1,))
         self._sites = jax.jit(self._site_posteriors)
+        self._conditioned = jax.jit(self._condition)
         self.init_seconds = 0.0
 
     @property
@@ -135,7 +138,7 @@ class Engine:
         """
         args, kwargs = arguments(batch)
         start = initialise(self.model, self.guide, self.loss, key, args, kwargs)
-        self._constrain = start.constrain
+        self._constrain, self._unconstrain = start.constrain, start.unconstrain
         zero = jnp.zeros((), jnp.int32)
         opt_state = jax.jit(self.optimizer.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
@@ -308,15 +311,40 @@ class Engine:
         passes = -(-_VFE_DRAWS // max(self.num_data // self.batch_size, 1))
         return self._free_energy(self.constrain(state), keep, data, key, num_passes=passes)
 
-    def site_posteriors(self, state: State, batch: Data) -> SitePosteriors:
-        """Return the normal posteriors and priors of the latent sites; see `SitePosteriors`."""
-        posterior, prior = self._sites(state, batch)
+    def condition(self, state: State, before: Keep, after: Keep) -> State:
+        """Move the posterior to where it is given that the elements that `after` drops are zero.
+
+        In a factorised posterior the others stay where they are; a `JointGuide` knows where they go.
+        """
+        if not isinstance(self.guide, JointGuide):
+            return state
+        return replace(state, params=self._conditioned(state.params, dict(before), dict(after)))
+
+    def _condition(self, params: dict[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
+        assert self._constrain is not None
+        assert self._unconstrain is not None
+        guide: Any = self.guide
+        return self._unconstrain(guide.condition(self._constrain(params), before, after))
+
+    def site_posteriors(
+        self, state: State, batch: Data, keep: Keep | None = None
+    ) -> SitePosteriors:
+        """Return the posteriors and priors of the latent sites; see `SitePosteriors`.
+
+        Args:
+            state: Kept intact.
+            batch: One batch of data.
+            keep: Masks a site; a joint posterior is that of what they keep.
+        """
+        posterior, prior = self._sites(state, batch, dict(keep or {}))
         return SitePosteriors(posterior, prior, dict(self._layers))
 
-    def _site_posteriors(self, state: State, batch: Data) -> tuple[Any, Any]:
+    def _site_posteriors(self, state: State, batch: Data, keep: Keep) -> tuple[Any, Any]:
         args, kwargs = arguments(batch)
         with inference():
-            found = site_posteriors(self.model, self.guide, self.constrain(state), args, kwargs)
+            found = site_posteriors(
+                self.model, self.guide, self.constrain(state), args, kwargs, keep
+            )
         self._layers = found.layers
         return found.posterior, found.prior
 

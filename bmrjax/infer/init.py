@@ -44,11 +44,13 @@ class Start(NamedTuple):
         params: Unconstrained variational (and model) parameters by name.
         mutable: Mutable sites by name, or None.
         constrain: Maps unconstrained to constrained parameters.
+        unconstrain: Its inverse.
     """
 
     params: dict[str, Array]
     mutable: dict[str, Any] | None
     constrain: Callable[[dict[str, Array]], dict[str, Array]]
+    unconstrain: Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def initialise(
@@ -101,7 +103,8 @@ def initialise(
             f"The parameters {bad} start at values that are not finite. Check the program and the "
             "data for NaNs, or give the guide another init_loc_fn."
         )
-    return Start(params, mutable, partial(transform_fn, *transforms))
+    constrain = partial(transform_fn, *transforms)
+    return Start(params, mutable, constrain, partial(constrain, invert=True))
 
 
 class _Static(NamedTuple):

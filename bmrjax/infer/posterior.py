@@ -8,6 +8,8 @@ import numpyro
 from jaxtyping import Array
 
 from bmrjax.distributions import center, normal_parameters, spike_and_slab_parameters
+from bmrjax.infer.arguments import Keep
+from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.reduction import Normal, SpikeAndSlab
 
 
@@ -31,6 +33,7 @@ def site_posteriors(
     params: Mapping[str, Array],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    keep: Keep | None = None,
 ) -> SitePosteriors:
     """Find the latent sites whose prior and posterior are of one family with a closed form.
 
@@ -43,7 +46,9 @@ def site_posteriors(
         params: Constrained parameters.
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
+        keep: Masks a site; a joint posterior is that of what they keep.
     """
+    joint = guide.marginals(params, keep or {}) if isinstance(guide, JointGuide) else {}
     guide_trace = _guide_trace(guide, params, args, kwargs)
     values = central_values(guide, params, args, kwargs)
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
@@ -53,7 +58,7 @@ def site_posteriors(
     for name, site in model_trace.items():
         if site["type"] != "sample" or site["is_observed"] or name not in values:
             continue
-        q, p = _read(guide_trace[name]["fn"]), _read(site["fn"])
+        q, p = joint.get(name, _read(guide_trace[name]["fn"])), _read(site["fn"])
         if q is None or type(q) is not type(p):
             continue
         posterior[name], prior[name] = q, p
@@ -88,6 +93,9 @@ def central_values(
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
     """
+    if isinstance(guide, JointGuide):
+        _guide_trace(guide, params, args, kwargs)  # a guide that is loaded meets its model here
+        return guide.centre(params)
     values = {}
     for name, site in _guide_trace(guide, params, args, kwargs).items():
         if site["type"] == "sample" and not site["is_observed"]:

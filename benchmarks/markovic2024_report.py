@@ -1,0 +1,323 @@
+"""The table and the figures of ``markovic2024.py``, from its rows."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import markovic2024_weights as weights
+import numpy as np
+import records
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+PUBLISHED_EPOCHS, PUBLISHED_STEPS = 50, 500
+REDUCED = "BMR-S&S"
+# Accuracy, NLL, pruned fraction of BMR-S&S, read off the plots of the paper, which prints no numbers.
+PAPER = {
+    ("fashion_mnist", "lenet5"): ("0.90", "0.28", "0.81"),
+    ("fashion_mnist", "mlp"): ("0.87", "0.36", "0.99"),
+    ("fashion_mnist", "vit"): ("0.855", "–", "> 0.99"),
+    ("cifar10", "lenet5"): ("0.635", "–", "0.97"),
+    ("cifar10", "mlp"): ("0.515", "–", "–"),
+    ("cifar10", "vit"): ("0.525", "–", "–"),
+    ("cifar10", "mixer"): ("0.565", "–", "–"),
+}
+FIGURES = {"fashion_mnist": "read off figs. 1, 2", "cifar10": "read off figs. 2, 5"}
+ORDER = ("Flat-MAP", "Flat-FF", "Tiered-FF", REDUCED, "BMR-S&S, verified", "S&S direct")
+# Colours that readers with any colour vision tell apart (Okabe and Ito, 2008).
+COLOURS = dict(
+    zip(ORDER, ("#777777", "#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7"), strict=True)
+)
+METRICS = {"accuracy": "Accuracy", "ece": "ECE", "nll": "NLL, nats a datum"}
+TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+NETS = {"lenet5": "LeNet-5", "mlp": "MLP 5×400", "vit": "ViT", "mixer": "MLP-Mixer"}
+
+
+def setting(row: Row) -> tuple:
+    """Return what rows of one line of the table have in common."""
+    return row["data"], row["network"], row["method"], row["epochs"], row["steps_per_epoch"]
+
+
+def place(row: Row) -> tuple[int, ...]:
+    """Return where a row belongs, by data set, network, method and length."""
+    first = list(TITLES).index(row["data"]), list(NETS).index(row["network"])
+    return *first, ORDER.index(row["method"]), row["epochs"], row["steps_per_epoch"]
+
+
+# --- the table ----------------------------------------------------------------------------
+
+
+def write_table(rows: records.Rows) -> None:
+    """Write ``table.md``: ours, mean ± standard error over seeds, beside the paper's."""
+    lines = []
+    for found in records.group(sorted(rows.rows, key=place), setting).values():
+        row, good = found[0], [r for r in found if "failed" not in r]
+        ours = row["method"] == REDUCED
+        case = row["data"], row["network"]
+        accuracy, nll, sparsity = PAPER.get(case, ("–",) * 3) if ours else ("–",) * 3
+        failed = len(found) - len(good)
+        lines.append(
+            [
+                *case,
+                row["method"],
+                average(good, "accuracy", 4),
+                accuracy,
+                average(good, "nll", 4),
+                nll,
+                average(good, "ece", 4),
+                average(good, "sparsity", 4),
+                sparsity,
+                average(good, "vfe_per_datum", 4),
+                average(good, "step_ms", 1),
+                f"{len(good)} ({failed} failed)" if failed else str(len(good)),
+                length(row),
+                FIGURES[row["data"]] if ours and case in PAPER else "–",
+            ]
+        )
+    header = [
+        "data",
+        "network",
+        "method",
+        "ACC",
+        "ACC, paper",
+        "NLL",
+        "NLL, paper",
+        "ECE",
+        "sparsity",
+        "sparsity, paper",
+        "VFE, nats a datum",
+        "step, ms",
+        "seeds",
+        "epochs × steps",
+        "the paper's figures",
+    ]
+    (rows.path.parent / "table.md").write_text(records.table(header, lines))
+
+
+def average(rows: Sequence[Row], name: str, digits: int) -> str:
+    """Return mean ± standard error, or a dash where there is nothing to average."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return records.mean_and_error(values, digits) if values else "–"
+
+
+def length(row: Row) -> str:
+    """Return how long a run was, and whether that is less than in the paper."""
+    told = f"{row['epochs']} × {row['steps_per_epoch']}"
+    short = row["epochs"] * row["steps_per_epoch"] < PUBLISHED_EPOCHS * PUBLISHED_STEPS
+    return (
+        f"{told}, shorter than the paper's {PUBLISHED_EPOCHS} × {PUBLISHED_STEPS}"
+        if short
+        else told
+    )
+
+
+# --- the figures --------------------------------------------------------------------------
+
+
+def write_figures(rows: records.Rows) -> None:
+    """Write the figures that the rows allow, named after those of the paper.
+
+    Of runs of different lengths the longest are shown.
+    """
+    out = rows.path.parent
+    good = [row for row in sorted(rows.rows, key=place) if "failed" not in row]
+    shown = []
+    for found in records.group(good, lambda r: (r["data"], r["network"], r["method"])).values():
+        longest = max(setting(r)[3:] for r in found)
+        shown += [r for r in found if setting(r)[3:] == longest]
+    for data, found in records.group(shown, lambda r: r["data"]).items():
+        curves(found).savefig(out / f"fig1_{data}.png")
+        distributions(found).savefig(out / f"fig3_{data}.png")
+    if any(row["sparsity"] for row in shown):
+        pruned(shown).savefig(out / "fig2.png")
+    stored = weights.load(out)
+    for (data, network), found in records.group(shown, lambda r: (r["data"], r["network"])).items():
+        names = {r["method"]: weights.name_of(r) for r in found}
+        units = {method: stored[name] for method, name in names.items() if name in stored}
+        if units:
+            first_layers(units, data, network).savefig(out / f"fig4_{data}_{network}.png")
+
+
+def curves(rows: Sequence[Row]) -> "Figure":
+    """Plot accuracy, ECE and NLL over the epochs: a row a metric, a column a network.
+
+    Lines are means over seeds, bands reach from the lowest to the highest.
+    """
+    nets = records.group(list(rows), lambda r: r["network"])
+    figure, axes = panels(len(METRICS), len(nets), f"{TITLES[rows[0]['data']]}, held out")
+    for column, (net, of_net) in enumerate(nets.items()):
+        for ax, (name, title) in zip(axes[:, column], METRICS.items(), strict=True):
+            for method, found in records.group(of_net, lambda r: r["method"]).items():
+                band(ax, found, name, color=COLOURS[method], label=method)
+            # The first epoch or two would leave the rest no room.
+            focus(ax, of_net, name)
+            ax.set_title(f"{title}, {NETS[net]}", fontsize=10)
+        axes[-1, column].set_xlabel("Epoch")
+    legend(figure, axes)
+    return figure
+
+
+def pruned(rows: Sequence[Row]) -> "Figure":
+    """Plot the pruned fraction over the epochs: a panel a data set, a line a network and method."""
+    rows = [row for row in rows if row["sparsity"]]
+    sets = records.group(list(rows), lambda r: r["data"])
+    styles = dict(zip(ORDER[3:], ("-", "--", ":"), strict=True))
+    colours = dict(zip(NETS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))
+    figure, axes = panels(1, len(sets), "Pruned fraction of the weights")
+    for ax, (data, of_data) in zip(axes[0], sets.items(), strict=True):
+        grouped = records.group(of_data, lambda r: (r["network"], r["method"]))
+        for (net, method), found in grouped.items():
+            label = f"{NETS[net]}, {method}"
+            band(ax, found, "sparsity", color=colours[net], linestyle=styles[method], label=label)
+        ax.set_ylim(0, 1.02)
+        ax.set_title(TITLES[data], fontsize=10)
+        ax.set_xlabel("Epoch")
+    legend(figure, axes)
+    return figure
+
+
+def distributions(rows: Sequence[Row]) -> "Figure":
+    """Plot the distribution of |posterior mean| of the weights: a row a network, a column a layer.
+
+    Weights that are exactly zero are the height at which a curve starts. Of a deep network, six
+    layers are shown, from the first to the last.
+    """
+    nets = records.group(list(rows), lambda r: r["network"])
+    layers = {net: chosen(list(found[0]["cdf"])) for net, found in nets.items()}
+    columns = max(map(len, layers.values()))
+    title = f"{TITLES[rows[0]['data']]}: fraction of a layer's weights with |posterior mean| ≤ x"
+    figure, axes = panels(len(nets), columns, title, size=(2.7, 2.5))
+    for line, (net, of_net) in zip(axes, nets.items(), strict=True):
+        for ax, layer in zip(line, layers[net], strict=False):
+            for method, found in records.group(of_net, lambda r: r["method"]).items():
+                mean = np.mean([row["cdf"][layer] for row in found], axis=0)
+                ax.plot(np.maximum(mean, 1e-9), weights.LEVELS, color=COLOURS[method], label=method)
+            ax.set_xscale("log")
+            ax.set_xlim(1e-5, 3)
+            ax.set_ylim(0, 1.02)
+            ax.set_title(f"{NETS[net]}, {layer}", fontsize=9)
+        for spare in line[len(layers[net]) :]:
+            spare.remove()
+    for ax in axes[-1]:
+        ax.set_xlabel("|posterior mean|")
+    legend(figure, axes)
+    return figure
+
+
+def chosen(layers: list[str], most: int = 6) -> list[str]:
+    """Return at most `most` layers, evenly spread, the first and the last among them."""
+    if len(layers) <= most:
+        return layers
+    return [layers[round(i * (len(layers) - 1) / (most - 1))] for i in range(most)]
+
+
+def first_layers(units: dict[str, np.ndarray], data: str, network: str) -> "Figure":
+    """Plot the posterior means of the first layer, a panel a method, all on one scale of colours.
+
+    Args:
+        units: Method to (units, channels, height, width); the channels of a unit are drawn below
+            each other.
+        data: The data set.
+        network: The network.
+    """
+    from matplotlib import colormaps
+
+    pictures = {method: mosaic(found.astype(np.float32)) for method, found in units.items()}
+    high, wide = next(iter(pictures.values())).shape
+    title = f"{TITLES[data]}, {NETS[network]}: posterior means of the first layer"
+    if len(next(iter(units.values()))) == weights.MOST_UNITS:
+        title += f", {weights.MOST_UNITS} largest units"
+    figure, axes = panels(1, len(units), title, size=(3.0, 0.4 + 3.0 * high / wide))
+    figure.get_layout_engine().set(wspace=0.06)
+    every = np.concatenate([np.abs(p[np.isfinite(p)]) for p in pictures.values()])
+    limit = float(np.quantile(every[every > 0], 0.995)) if every.any() else 1.0
+    # What is removed is white, so what is between the units is not.
+    colours = colormaps["RdBu_r"].with_extremes(bad="#C8C8C8")
+    for ax, (method, picture) in zip(axes[0], pictures.items(), strict=True):
+        image = ax.imshow(picture, cmap=colours, vmin=-limit, vmax=limit, interpolation="nearest")
+        ax.set_title(method, fontsize=10)
+        ax.axis("off")
+    figure.colorbar(image, ax=list(axes[0]), shrink=0.9, extend="both")
+    return figure
+
+
+def mosaic(units: np.ndarray) -> np.ndarray:
+    """Return pictures side by side in rows, with NaN between them."""
+    number, channels, height, width = units.shape
+    pictures = units.reshape(number, channels * height, width)
+    columns = math.ceil(math.sqrt(number * channels * height / width))
+    lines = math.ceil(number / columns)
+    gap = max(1, width // 14)
+    high, wide = channels * height + gap, width + gap
+    found = np.full((lines * high - gap, columns * wide - gap), np.nan, np.float32)
+    for i, picture in enumerate(pictures):
+        top, left = (i // columns) * high, (i % columns) * wide
+        found[top : top + channels * height, left : left + width] = picture
+    return found
+
+
+def band(ax: "Axes", rows: Sequence[Row], name: str, **style: Any) -> None:
+    """Plot the mean over seeds of what `history` holds, and the range over seeds."""
+    values = by_epoch(rows, name)
+    epochs = np.arange(1, values.shape[1] + 1)
+    ax.plot(epochs, values.mean(0), linewidth=1.4, **style)
+    if len(values) > 1:
+        ax.fill_between(
+            epochs, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0
+        )
+
+
+def by_epoch(rows: Sequence[Row], name: str) -> np.ndarray:
+    """Return an array (seeds, epochs); what was not measured is NaN."""
+    found = [[math.nan if e[name] is None else e[name] for e in row["history"]] for row in rows]
+    shortest = min(map(len, found))
+    return np.asarray([line[:shortest] for line in found], float)
+
+
+def focus(ax: "Axes", rows: Sequence[Row], name: str) -> None:
+    """Set the limits of y to what the curves do after the first tenth of the epochs."""
+    values = [by_epoch([row], name)[0] for row in rows]
+    late = np.concatenate([v[len(v) // 10 + (len(v) > 4) :] for v in values])
+    late = late[np.isfinite(late)]
+    if late.size:
+        low, high = float(late.min()), float(late.max())
+        margin = 0.05 * (high - low) or 0.01
+        ax.set_ylim(low - margin, high + margin)
+
+
+def panels(
+    rows: int, columns: int, title: str, size: tuple[float, float] = (4.2, 2.8)
+) -> tuple["Figure", np.ndarray]:
+    """Return a figure and its axes, an array (rows, columns)."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError as error:
+        raise ImportError(
+            f"Figures need the package matplotlib ({error}). Install it by pip install 'bmrjax[plots]'."
+        ) from None
+    height = size[1] * rows + 0.7
+    figure = Figure(figsize=(max(size[0] * columns, 5.0), height), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=9)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
+
+
+def legend(figure: "Figure", axes: np.ndarray) -> None:
+    """Put one legend, of all panels together, below them."""
+    found: dict[str, Any] = {}
+    for ax in axes.flat:
+        handles, labels = ax.get_legend_handles_labels()
+        found |= {label: handle for handle, label in zip(handles, labels, strict=True)}
+    columns = max(1, min(len(found), int(figure.get_figwidth() / 1.9)))
+    figure.legend(
+        list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False
+    )

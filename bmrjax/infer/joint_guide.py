@@ -1,0 +1,202 @@
+"""Guides with a joint normal posterior that can be reduced."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool
+from numpyro.distributions import biject_to, constraints
+from numpyro.infer.autoguide import (
+    AutoContinuous,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+)
+
+from bmrjax import reduction
+from bmrjax.distributions import without
+from bmrjax.handlers import current_masks
+from bmrjax.infer.init import init_to_network
+from bmrjax.reduction import Normal
+
+Keep = Mapping[str, Bool[Array, "..."]]
+
+
+class JointGuide(AutoContinuous):
+    """What `sparsify` needs of a guide with one joint posterior.
+
+    To be mixed into an automatic guide of NumPyro with one posterior over all sites. Under
+    `handlers.prune` that posterior loses the removed elements; after a reduction `condition` moves
+    the others to where they are given that the removed are zero.
+    """
+
+    def _get_posterior(self) -> dist.Distribution:
+        of_numpyro: Any = super()
+        posterior = of_numpyro._get_posterior()
+        masks = current_masks()
+        if not masks:
+            return posterior
+        return without(posterior, self.flat_keep(masks))
+
+    def flat_keep(self, keep: Keep) -> Bool[Array, " n"]:
+        """Return the masks as one vector, in the order of the joint posterior; no mask keeps."""
+        unknown = sorted(set(keep) - set(self.real_sites()))
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__}: the sites {unknown} are constrained (positive, say), so zero is no "
+                "value of theirs; only sites on the real line can be removed from a joint posterior."
+            )
+        everything = jnp.ones(self.latent_dim, bool)
+        for name, where in self._split(jnp.arange(self.latent_dim)).items():
+            if name in keep:
+                everything = everything.at[where].set(keep[name])
+        return everything
+
+    def _split(self, flat: Array) -> dict[str, Array]:
+        """Return the part of a vector that belongs to each site, shaped as the site."""
+        parts: Any = self._unpack_latent(flat)
+        return dict(parts)
+
+    def real_sites(self) -> list[str]:
+        """Return the names of the latent sites that live on the real line, unconstrained."""
+        trace: Any = self.prototype_trace
+        return [name for name in self._init_locs if _is_real(trace[name]["fn"])]
+
+    def marginals(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
+        """Return the normal marginal posterior of each site on the real line."""
+        posterior = self._joint(params, self.flat_keep(keep))
+        if isinstance(posterior, reduction.MultivariateNormal):
+            scale = jnp.linalg.norm(posterior.scale_tril, axis=1)
+        else:
+            variance = jnp.sum(jnp.square(posterior.cov_factor), axis=1) + posterior.cov_diag
+            scale = jnp.sqrt(variance)
+        loc, scale = self._split(posterior.loc), self._split(scale)
+        return {name: Normal(loc[name], scale[name]) for name in self.real_sites()}
+
+    def centre(self, params: Mapping[str, Array]) -> dict[str, Array]:
+        """Return each latent site at the centre of the joint posterior."""
+        trace: Any = self.prototype_trace
+        unconstrained = self._split(params[f"{self.prefix}_loc"])
+        return {
+            name: biject_to(trace[name]["fn"].support)(value)
+            for name, value in unconstrained.items()
+        }
+
+    def _joint(
+        self, params: Mapping[str, Array], keep: Bool[Array, " n"]
+    ) -> reduction.MultivariateNormal | reduction.LowRankNormal:
+        raise NotImplementedError
+
+    def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
+        """Return the parameters of the posterior given that what `after` drops is zero.
+
+        Args:
+            params: Constrained parameters.
+            before: The masks under which they were fitted.
+            after: The masks to be put in force.
+        """
+        raise NotImplementedError
+
+
+class AutoMultivariate(JointGuide, AutoMultivariateNormal):
+    """A normal posterior with a full covariance, which `sparsify` can reduce.
+
+    `numpyro.infer.autoguide.AutoMultivariateNormal`, started at the network.
+
+    Args:
+        model: NumPyro program.
+        prefix: Of the guide's parameters.
+        init_loc_fn: Where each site starts.
+        init_scale: Standard deviation that each element starts with.
+
+    References:
+        Friston, Parr and Zeidman (2019), arXiv:1805.07092, for the reduction.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        prefix: str = "auto",
+        init_loc_fn: Callable = init_to_network,
+        init_scale: float = 0.1,
+    ):
+        super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale)
+
+    def _joint(
+        self, params: Mapping[str, Array], keep: Bool[Array, " n"]
+    ) -> reduction.MultivariateNormal:
+        loc, scale_tril = params[f"{self.prefix}_loc"], params[f"{self.prefix}_scale_tril"]
+        fn: Any = without(dist.MultivariateNormal(loc, scale_tril=scale_tril), keep).base_dist
+        return reduction.MultivariateNormal(fn.loc, fn.scale_tril)
+
+    def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
+        """See `JointGuide.condition`."""
+        keep = self.flat_keep(after)
+        unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
+        joint = self._joint(params, self.flat_keep(before))
+        reduced = reduction.remove_multivariate(joint, unit, keep).reduced
+        idle = jnp.diag(jnp.where(keep, 0.0, self._init_scale))
+        return {
+            **params,
+            f"{self.prefix}_loc": reduced.loc,
+            f"{self.prefix}_scale_tril": reduced.scale_tril + idle,
+        }
+
+
+class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
+    """A normal posterior with a covariance of low rank plus diagonal, which `sparsify` can reduce.
+
+    `numpyro.infer.autoguide.AutoLowRankMultivariateNormal`, started at the network.
+
+    Args:
+        model: NumPyro program.
+        prefix: Of the guide's parameters.
+        init_loc_fn: Where each site starts.
+        init_scale: Standard deviation that each element starts with.
+        rank: Number of columns of the low-rank factor; by default the root of the number of
+            elements.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        prefix: str = "auto",
+        init_loc_fn: Callable = init_to_network,
+        init_scale: float = 0.1,
+        rank: int | None = None,
+    ):
+        super().__init__(
+            model, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale, rank=rank
+        )
+
+    def _joint(
+        self, params: Mapping[str, Array], keep: Bool[Array, " n"]
+    ) -> reduction.LowRankNormal:
+        loc, factor, scale = (params[f"{self.prefix}_{p}"] for p in ("loc", "cov_factor", "scale"))
+        fn: Any = dist.LowRankMultivariateNormal(loc, factor * scale[..., None], jnp.square(scale))
+        base: Any = without(fn, keep).base_dist
+        return reduction.LowRankNormal(base.loc, base.cov_factor, base.cov_diag)
+
+    def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
+        """See `JointGuide.condition`."""
+        keep = self.flat_keep(after)
+        unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
+        joint = self._joint(params, self.flat_keep(before))
+        reduced = reduction.remove_low_rank(joint, unit, keep).reduced
+        scale = jnp.where(keep, jnp.sqrt(reduced.cov_diag), self._init_scale)
+        factor = jnp.where(keep[:, None], reduced.cov_factor / scale[:, None], 0.0)
+        return {
+            **params,
+            f"{self.prefix}_loc": reduced.loc,
+            f"{self.prefix}_cov_factor": factor,
+            f"{self.prefix}_scale": scale,
+        }
+
+
+def _is_real(fn: dist.Distribution) -> bool:
+    support: Any = fn.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real or support is constraints.real_vector

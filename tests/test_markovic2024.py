@@ -1,0 +1,197 @@
+import importlib.util
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer import TraceMeanField_ELBO
+
+import bmrjax as bmr
+from bmrjax import nn, priors, programs
+from bmrjax.infer.init import initialise
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+NAME = "markovic2024"
+
+
+@pytest.fixture(scope="module")
+def script():
+    if not FOLDER.is_dir():
+        pytest.skip("the benchmarks are not part of this distribution")
+    sys.path.insert(0, str(FOLDER))
+    spec = importlib.util.spec_from_file_location(NAME, FOLDER / f"{NAME}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = module  # a dataclass looks its module up
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(FOLDER))
+    del sys.modules[NAME]
+
+
+@pytest.fixture(scope="module")
+def started():
+    """Return a posterior of the horseshoe in which the layer's scale is wide."""
+    prior = priors.RegularizedHorseshoe(0.1)
+    network = nn.MLP(4, [3], 2, key=jax.random.key(0))
+    model = programs.classifier(network, prior)
+    guide = bmr.infer.AutoMeanField(model)
+    batch = jax.random.normal(jax.random.key(1), (8, 4)), jnp.zeros(8, jnp.int32)
+    loss = TraceMeanField_ELBO()
+    start = initialise(model, guide, loss, jax.random.key(2), batch, {})
+    params = start.constrain(start.params)
+    params["net.layers.0.global.log_a_auto_scale"] = jnp.asarray(3.0)
+    return network, prior, bmr.Result(params, {}, {}, 8, model=model, guide=guide)
+
+
+def test_posterior_means_carry_the_horseshoes_scale(script, started):
+    network, prior, result = started
+    key = jax.random.key(3)
+    found = script.weights.posterior_means(network, prior, result, key, num_draws=8000)
+    assert list(found) == ["layers.0", "layers.1"]
+    rng = np.random.default_rng(0)
+
+    def scales(noise):
+        def draw(site):
+            name = f"net.layers.0.{site}_auto"
+            loc, scale = (np.asarray(result.params[f"{name}_{p}"]) for p in ("loc", "scale"))
+            return loc + scale * noise * rng.standard_normal((100_000, *loc.shape))
+
+        log_variance = 2 * np.log(0.1) + draw("global.log_a") - draw("global.log_b")
+        of_rows = log_variance[:, None] + draw("row.log_a") - draw("row.log_b")
+        return 1 / np.sqrt(np.exp(draw("slab_precision"))[:, None] + np.exp(-of_rows))
+
+    drawn, (at_centre, *_) = scales(1.0), scales(0.0)
+    loc = np.asarray(result.params["net.layers.0.weight_auto_loc"])
+    # Four standard errors of the mean over 8000 draws.
+    tolerance = 4 * (drawn.std(0) / drawn.mean(0)).max() / np.sqrt(8000)
+    expected = drawn.mean(0)[:, None] * loc
+    np.testing.assert_allclose(found["layers.0"]["weight"], expected, rtol=tolerance)
+    # The scale at the centre of the posterior is another one: the test can tell.
+    assert np.abs(at_centre / drawn.mean(0) - 1).min() > 2 * tolerance
+
+
+def test_quantiles_are_of_all_tensors_of_a_layer(script):
+    means = {"a": {"weight": np.arange(-50.0, 50.0), "bias": np.asarray([-100.0])}}
+    found = script.weights.quantiles(means)["a"]
+    assert len(found) == 101
+    assert found[0] == 0.0
+    assert found[-1] == 100.0
+    assert found == sorted(found)
+    np.testing.assert_allclose(found[50], 25.0)
+
+
+def test_the_first_layer_becomes_pictures(script):
+    filters = np.arange(50.0).reshape(2, 1, 5, 5)
+    picture = script.weights.first_layer({"convs.0": {"weight": filters}}, (1, 28, 28))
+    np.testing.assert_array_equal(picture, filters.astype(np.float16))
+    rows = np.zeros((30, 12))
+    rows[7], rows[3] = np.arange(12.0), 1.0
+    largest = script.weights.first_layer({"layers.0": {"weight": rows}}, (1, 3, 4))
+    assert largest.shape == (24, 1, 3, 4)
+    np.testing.assert_array_equal(largest[0, 0], np.arange(12.0).reshape(3, 4))
+    np.testing.assert_array_equal(largest[1], np.ones((1, 3, 4)))
+    # A patch has its channels last.
+    patch = script.weights.first_layer({"patches": {"weight": rows}}, (3, 32, 32))
+    np.testing.assert_array_equal(patch[0, :, 0, 1], [3.0, 4.0, 5.0])
+
+
+def row(method="BMR-S&S", seed=0, epochs=2, **more):
+    history = [
+        {"epoch": e + 1, "accuracy": 0.8, "nll": 0.5, "ece": 0.1, "sparsity": 0.2 * e}
+        for e in range(epochs)
+    ]
+    what = {"data": "fashion_mnist", "network": "lenet5", "method": method, "seed": seed}
+    what |= {"epochs": epochs, "steps_per_epoch": 5}
+    if "failed" in more:
+        return what | more
+    scores = {"accuracy": 0.8 + 0.1 * seed, "nll": 0.5, "ece": 0.1, "sparsity": 0.25}
+    rest = {"vfe_per_datum": 0.7, "step_ms": 1.5, "history": history}
+    return what | scores | rest | {"cdf": {"convs.0": list(np.linspace(0, 1, 101))}} | more
+
+
+def cells(path):
+    lines = [line.strip("| ").split(" | ") for line in path.read_text().splitlines()]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+
+
+def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
+    rows = script.records.Rows(tmp_path)
+    rows.add(row(seed=0))
+    rows.add(row(seed=1))
+    rows.add(row(seed=2, failed="5 steps in a row"))
+    rows.add(row(method="Flat-MAP", vfe_per_datum=None))
+    rows.add(row(epochs=5000))
+    script.report.write_table(rows)
+    first, ours, long = cells(tmp_path / "table.md")
+    assert (first["method"], first["ACC, paper"], first["the paper's figures"]) == (
+        "Flat-MAP",
+        "–",
+        "–",
+    )
+    assert first["VFE, nats a datum"] == "–"
+    assert ours["ACC"] == "0.8500 ± 0.0500"
+    published = [ours[f"{name}, paper"] for name in ("ACC", "NLL", "sparsity")]
+    assert published == ["0.90", "0.28", "0.81"]
+    assert ours["seeds"] == "2 (1 failed)"
+    assert ours["epochs × steps"] == "2 × 5, shorter than the paper's 50 × 500"
+    assert long["epochs × steps"] == "5000 × 5"
+
+
+def test_figures_are_written_for_what_there_is(script, tmp_path):
+    rows = script.records.Rows(tmp_path)
+    rows.add(row(seed=2, failed="5 steps in a row"))
+    script.report.write_figures(rows)
+    assert not list(tmp_path.glob("*.png"))
+    rows.add(row())
+    name = script.weights.name_of(row())
+    script.weights.store(tmp_path, name, np.ones((6, 1, 5, 5), np.float16))
+    script.weights.store(tmp_path, "another", np.zeros(2, np.float16))
+    assert set(script.weights.load(tmp_path)) == {name, "another"}
+    script.report.write_figures(rows)
+    written = {path.name for path in tmp_path.glob("*.png")}
+    one = {"fig1_fashion_mnist.png", "fig2.png", "fig3_fashion_mnist.png"}
+    assert written == one | {"fig4_fashion_mnist_lenet5.png"}
+
+
+def test_rows_that_are_there_are_not_run_again(script, tmp_path):
+    args = Namespace(seeds=2, data=["fashion_mnist"], nets=["lenet5"], methods=["map", "bmr"])
+    args.epochs, args.steps = 2, 5
+    rows = script.records.Rows(tmp_path)
+    rows.add(row(seed=1))
+    rows.add(row(method="Flat-MAP", failed="5 steps in a row"))
+    left = [(what["method"], what["seed"]) for what, _ in script.missing(args, rows)]
+    assert left == [("BMR-S&S", 0), ("Flat-MAP", 1)]
+    args.epochs = 3
+    assert len(script.missing(args, rows)) == 4
+
+
+def test_a_run_that_diverges_is_a_row_of_its_own(script, monkeypatch):
+    def diverge(*_):
+        raise bmr.NonFiniteError(21, 1, bmr.Result({}, {}, {}, 8))
+
+    monkeypatch.setattr(script, "fit", diverge)
+    monkeypatch.setattr(script, "build", lambda *_, **__: None)
+    data = np.zeros((8, 1, 4, 4), np.float32), np.zeros(8, np.int32)
+    what = {k: row()[k] for k in ("data", "method", "seed")} | {"network": "mlp"}
+    settings = script.Settings(2, 5)
+    found, units = script.run(what, script.METHODS["bmr"], data, data, 2, settings)
+    assert units is None
+    assert found["failed"].startswith("21 steps in a row")
+    json.dumps(found, allow_nan=False)
+
+
+def test_last_epoch_has_the_metrics_of_the_path(script):
+    scores = [{"accuracy": a, "nll": n, "ece": 0.1} for a, n in ((0.5, 1.0), (0.6, np.inf))]
+    history = [
+        {"epoch": 1, "kept": 4, "taken_back": True, **scores[0]},
+        {"epoch": 2, "kept": 1, "taken_back": False},
+    ]
+    path = [bmr.Point(2, 1.0, 1, 4, scores[1], {}, {})]
+    result = bmr.Result({}, {"w": np.arange(4) < 1}, {}, 8, history=history, path=path)
+    first, last = script.epochs_of(result)
+    assert (first["accuracy"], first["sparsity"], first["taken_back"]) == (0.5, 0.0, True)
+    assert (last["accuracy"], last["nll"], last["sparsity"]) == (0.6, None, 0.75)

@@ -8,7 +8,7 @@ from flax import nnx
 from numpyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
 
-from bmrjax import nn, priors, programs, sparsify
+from bmrjax import infer, nn, priors, programs, sparsify
 from bmrjax.distributions import LogGamma
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
@@ -139,6 +139,31 @@ def test_nuts_agrees_with_numpyros_own_half_cauchy():
     error = np.sqrt(ours.var(0) / 200 + theirs.var(0) / 200)
     assert (np.abs(ours.mean(0) - theirs.mean(0)) / error).max() < 4
     np.testing.assert_allclose(ours.std(0), theirs.std(0), rtol=0.3)
+
+
+def test_a_fit_starts_at_the_scale_of_the_network_or_of_the_slab():
+    """Started in the pole of the prior, a factorised posterior stays there."""
+    weights = nn.MLP(30, [40], 2, key=jax.random.key(0))
+    x, _, y = make(0)
+    for model, args, site, expected in [
+        (regression(priors.RegularizedHorseshoe(1e-3)), (x, y), "beta.scale.value", 0.866),
+        (
+            programs.classifier(weights, priors.RegularizedHorseshoe(1e-3)),
+            (jnp.ones((2, 30)), jnp.zeros(2, int)),
+            "net.layers.0.scale.weight",
+            float(jnp.std(weights.layers[0].weight)),
+        ),
+    ]:
+        guide = infer.AutoMeanField(model, init_scale=1e-6)
+        numpyro.handlers.seed(guide, jax.random.key(0))(*args)
+        scale = guide.median({**_parameters(guide)})[site]
+        np.testing.assert_allclose(scale, expected, rtol=0.1)
+
+
+def _parameters(guide):
+    seeded = numpyro.handlers.seed(guide, jax.random.key(0))
+    trace = numpyro.handlers.trace(seeded).get_trace()
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
 
 
 @pytest.mark.parametrize("size", [1e-20, 1e-8, 1.0, 1e8])

@@ -110,16 +110,16 @@ class RegularizedHorseshoe(Prior):
             )
         )
         start = self._start(layer, mean_precision)
-        of_layer = 2 * math.log(self.global_scale) + _log_quotient(
-            layer.site("global"), (), start - 2 * math.log(self.global_scale)
-        )
-        of_rows = self._rows(layer)
+        of_layer = 2 * math.log(self.global_scale) + _log_quotient(layer.site("global"), ())
+        # The rows' denominators take up what the global scale lacks at the start: a row that is not
+        # there then shrinks on its own, and one that is need not climb out of the prior's pole.
+        of_rows = self._rows(layer, 2 * math.log(self.global_scale) - start)
         values = {}
         for part, tensor in layer.tensors.items():
             log_variance = of_layer + tensor.along_rows(of_rows[part])
             if self.local:
                 log_variance = log_variance + _log_quotient(
-                    layer.site(f"local.{part}"), tensor.shape, 0.0
+                    layer.site(f"local.{part}"), tensor.shape
                 )
             scale = jnp.exp(-0.5 * jnp.logaddexp(jnp.log(precision), -log_variance))
             numpyro.deterministic(layer.site(f"scale.{part}"), scale)
@@ -127,22 +127,22 @@ class RegularizedHorseshoe(Prior):
             values[part] = scale * standard_normal(layer, part, tensor, unit)
         return values
 
-    def _rows(self, layer: Layer) -> dict[str, Array]:
+    def _rows(self, layer: Layer, log_b: Float[Array, ""]) -> dict[str, Array]:
         sizes = {tensor.num_rows for tensor in layer.tensors.values()}
         if len(sizes) == 1:
-            shared = _log_quotient(layer.site("row"), (sizes.pop(),), 0.0)
+            shared = _log_quotient(layer.site("row"), (sizes.pop(),), log_b)
             return dict.fromkeys(layer.tensors, shared)
         return {
-            part: _log_quotient(layer.site(f"row.{part}"), (tensor.num_rows,), 0.0)
+            part: _log_quotient(layer.site(f"row.{part}"), (tensor.num_rows,), log_b)
             for part, tensor in layer.tensors.items()
         }
 
     def _start(self, layer: Layer, precision: float) -> Float[Array, ""]:
-        """Return ln (υ τ)² at which the prior's scale is that of the network's own weights."""
+        """Return ln (υ τ)² at which the prior has the scale of the network's weights, or else 1."""
         known = [tensor for tensor in layer.tensors.values() if tensor.init is not None]
         weights = [tensor for tensor in known if len(tensor.shape) > 1] or known
         if not weights:
-            return jnp.asarray(2 * math.log(self.global_scale))
+            return jnp.zeros(())
         total = sum(tensor.size for tensor in weights)
         mean_square = sum((_sum_of_squares(tensor) for tensor in weights), jnp.zeros(())) / total
         rest = 1.0 / jnp.maximum(mean_square, self.global_scale**2) - precision
@@ -154,10 +154,10 @@ def _sum_of_squares(tensor: Tensor) -> Array:
 
 
 def _log_quotient(
-    name: str, shape: tuple[int, ...], start: float | Float[Array, ""]
+    name: str, shape: tuple[int, ...], log_b: float | Float[Array, ""] = 0.0
 ) -> Float[Array, "..."]:
     """Sample the logarithm of the square of half-Cauchy variables, ln a − ln b."""
     half = LogGamma(0.5).expand(shape).to_event(len(shape))
-    a = numpyro.sample(f"{name}.log_a", half, infer={"init": 0.5 * jnp.asarray(start)})
-    b = numpyro.sample(f"{name}.log_b", half, infer={"init": -0.5 * jnp.asarray(start)})
+    a = numpyro.sample(f"{name}.log_a", half, infer={"init": 0.0})
+    b = numpyro.sample(f"{name}.log_b", half, infer={"init": log_b})
     return jnp.asarray(a) - jnp.asarray(b)

@@ -17,8 +17,6 @@ nothing can be narrower and calibrated. Stopped runs go on where they were; ``--
 """
 
 import argparse
-import functools
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,34 +65,34 @@ def global_scale() -> float:
     return RegularizedHorseshoe.expected_scale(RELEVANT, COLUMNS, ROWS, noise=NOISE)
 
 
-def wide_start(site: dict[str, Any] | None = None) -> Any:
-    """Start the horseshoe's rows where their prior standard deviation is about one."""
-    import jax.numpy as jnp
-
-    from bmrjax.infer import init_to_network
-
-    if site is None:
-        return functools.partial(wide_start)
-    if site["name"] == "beta.row.log_b":
-        return jnp.full(site["fn"].shape(), 2 * math.log(global_scale()))
-    return init_to_network(site)
-
-
-def methods() -> dict[str, tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """Return prior, options of the guide and options of `sparsify` of each variational method."""
+def methods() -> dict[str, tuple[Any, type, dict[str, Any]]]:
+    """Return prior, guide and options of `sparsify` of each variational method."""
     from bmrjax import criteria, priors
+    from bmrjax.infer import AutoMeanField, AutoMultivariate
 
     horseshoe = priors.RegularizedHorseshoe(global_scale())
     dense = {"criterion": None}
     return {
-        "normal prior, SVI": (priors.Normal(1.0), {}, dense),
-        "horseshoe, SVI": (horseshoe, {}, dense),
-        "horseshoe, SVI, wide start": (horseshoe, {"init_loc_fn": wide_start}, dense),
-        "spike-and-slab, SVI": (priors.SpikeAndSlab(), {}, {"criterion": criteria.Inclusion()}),
-        "BMR, spike-and-slab": (priors.Normal(1.0), {}, {"criterion": criteria.SpikeAndSlab()}),
+        "normal prior, SVI": (priors.Normal(1.0), AutoMeanField, dense),
+        "horseshoe, SVI": (horseshoe, AutoMeanField, dense),
+        "spike-and-slab, SVI": (
+            priors.SpikeAndSlab(),
+            AutoMeanField,
+            {"criterion": criteria.Inclusion()},
+        ),
+        "BMR, spike-and-slab": (
+            priors.Normal(1.0),
+            AutoMeanField,
+            {"criterion": criteria.SpikeAndSlab()},
+        ),
+        "BMR, spike-and-slab, full covariance": (
+            priors.Normal(1.0),
+            AutoMultivariate,
+            {"criterion": criteria.SpikeAndSlab()},
+        ),
         "BMR, horseshoe": (
             priors.Normal(1.0),
-            {},
+            AutoMeanField,
             {"criterion": criteria.RegularizedHorseshoe(global_scale())},
         ),
     }
@@ -107,7 +105,6 @@ def fit_variational(name: str, seed: int, x: Any, y: Any) -> tuple[Any, Any, dic
     from numpyro.infer import Predictive
 
     from bmrjax import sparsify
-    from bmrjax.infer import AutoMeanField
 
     prior, guide, options = methods()[name]
     program = regression(prior)
@@ -115,7 +112,7 @@ def fit_variational(name: str, seed: int, x: Any, y: Any) -> tuple[Any, Any, dic
         program,
         (x, y),
         key=jax.random.key(seed),
-        guide=AutoMeanField(program, **guide),
+        guide=guide(program),
         batch_size=None,
         steps_per_epoch=STEPS,
         num_epochs=EPOCHS,

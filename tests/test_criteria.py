@@ -9,7 +9,10 @@ from bmrjax.reduction import Normal
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
-CRITERIA = {"spike-and-slab": criteria.SpikeAndSlab()}
+CRITERIA = {
+    "spike-and-slab": criteria.SpikeAndSlab(),
+    "horseshoe": criteria.RegularizedHorseshoe(0.1),
+}
 SHAPES = {"a.weight": (6, 5), "a.bias": (6,), "b": ()}
 LAYERS = {"a.weight": "a", "a.bias": "a", "b": "b"}
 

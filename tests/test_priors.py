@@ -9,7 +9,14 @@ from scipy import stats
 
 from bmrjax import init_to_network, nn, priors, programs
 
-PRIORS = [priors.Flat(), priors.Flat(0.5, 3.0, 1.0), priors.Normal(0.7)]
+PRIORS = [
+    priors.Flat(),
+    priors.Flat(0.5, 3.0, 1.0),
+    priors.Normal(0.7),
+    priors.RegularizedHorseshoe(0.1),
+    priors.RegularizedHorseshoe(0.1, local=True),
+    priors.SpikeAndSlab(0.3),
+]
 
 
 @pytest.mark.parametrize("prior", PRIORS, ids=repr)
@@ -21,18 +28,18 @@ class TestContract:
     @pytest.mark.parametrize("guide_class", [AutoNormal, AutoDelta])
     def test_a_fit_starts_at_the_network(self, prior, guide_class):
         network, x = nn.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
+        args = (x, jnp.zeros(5, int))
         model = programs.classifier(network, prior)
         guide = guide_class(model, init_loc_fn=init_to_network)
-        numpyro.handlers.seed(guide, jax.random.key(1))(x, jnp.zeros(5, int))
-        start = guide._init_locs if guide_class is AutoDelta else None
-        if start is None:
-            values = {n: v for n, v in guide._init_locs.items() if "precision" not in n}
-        else:
-            values = {n: v for n, v in start.items() if "precision" not in n}
-        unit = prior.scale if isinstance(prior, priors.Flat) else 1.0
-        np.testing.assert_allclose(
-            values["net.layers.0.weight"] * unit, network.layers[0].weight, rtol=1e-5
+        seeded = numpyro.handlers.seed(guide, jax.random.key(1))
+        sites = numpyro.handlers.trace(seeded).get_trace(*args)
+        params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
+        at_start = numpyro.handlers.substitute(
+            numpyro.handlers.seed(model, jax.random.key(0)), data=guide.median(params)
         )
+        found = numpyro.handlers.trace(at_start).get_trace(*args)["y"]["fn"].logits
+        expected = jax.vmap(network)(x)
+        np.testing.assert_allclose(found - found[:, :1], expected - expected[:, :1], rtol=1e-4)
 
     def test_tensors_of_a_layer_share_its_name(self, prior):
         model = programs.classifier(nn.MLP(3, [4], 2, key=jax.random.key(0)), prior)

@@ -16,7 +16,7 @@ from bmrjax.reduction import Normal
 
 # Edges of the cells of ln(υ λ), 64 of them over nine orders of magnitude; what lies outside
 # belongs to the first and the last. The integrands vary over about two units.
-_EDGES = np.linspace(math.log(1e-6), math.log(1e3), 65).astype(np.float32)
+_EDGES = np.linspace(math.log(1e-6), math.log(1e3), 65)
 _CELLS = 0.5 * (_EDGES[1:] + _EDGES[:-1])
 _SLABS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _BLOCK = 4096
@@ -93,11 +93,10 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
 
     def init(self, posterior: Sites) -> RegularizedHorseshoeState:
         """Return the state in which everything is kept."""
-        start = jnp.log(jnp.asarray(self.global_scale, float))
         return RegularizedHorseshoeState(
             {name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()},
             {name: jnp.ones_like(q.loc) for name, q in posterior.items()},
-            dict.fromkeys(posterior, start),
+            {n: jnp.log(jnp.asarray(self.global_scale, q.loc.dtype)) for n, q in posterior.items()},
             {n: Normal(jnp.zeros_like(q.loc), jnp.ones_like(q.loc)) for n, q in posterior.items()},
         )
 
@@ -152,11 +151,12 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         center = jnp.log(jnp.asarray(self.global_scale, loc.dtype))
         # A coarse grid of ln υ, then one as wide as the posterior there: over many elements it is
         # narrow.
-        coarse = center + jnp.linspace(-12.0, 12.0, 33)
+        unit = jnp.linspace(-1.0, 1.0, 33, dtype=loc.dtype)
+        coarse = center + 12.0 * unit
         probs = jax.nn.softmax(self._log_posterior(coarse, blocks), axis=(0, 1))
         mean = jnp.sum(probs * coarse)
         spread = jnp.sqrt(jnp.sum(probs * jnp.square(coarse - mean)))
-        fine = mean + jnp.maximum(5.0 * spread, 1.0) * jnp.linspace(-1.0, 1.0, 33)
+        fine = mean + jnp.maximum(5.0 * spread, 1.0) * unit
         probs = jax.nn.softmax(self._log_posterior(fine, blocks), axis=(0, 1))
         weights = jax.lax.map(lambda block: self._weights(fine, probs, block), blocks)
         ends = np.cumsum([q.loc.size for q in sites])[:-1]
@@ -166,19 +166,21 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
             jnp.sum(probs * fine),
         )
 
-    def _reduced_variances(self) -> Float[Array, "slabs cells"]:
+    def _reduced_variances(self, dtype: jnp.dtype) -> Float[Array, "slabs cells"]:
         slabs = stats.gamma(self.slab_concentration, scale=1 / self.slab_rate).ppf(_SLABS)
-        return 1.0 / (jnp.asarray(slabs, jnp.float32)[:, None] + jnp.exp(-2.0 * _CELLS))
+        precision = slabs[:, None] + np.exp(-2.0 * _CELLS)
+        return jnp.asarray(1.0 / precision, dtype)
 
     def _evidence(
         self, block: tuple[Array, ...]
     ) -> tuple[Float[Array, "n slabs cells"], Float[Array, " n"]]:
         """Return E_q[p̃/p] in each cell over its largest value, and the logarithm of that."""
         loc, scale, _ = block
-        reduced = jnp.sqrt(self._reduced_variances())
-        unit = Normal(jnp.zeros(()), jnp.ones(()))
+        reduced = jnp.sqrt(self._reduced_variances(loc.dtype))
+        zero = jnp.zeros((), loc.dtype)
+        unit = Normal(zero, jnp.ones((), loc.dtype))
         q = Normal(loc[:, None, None], scale[:, None, None])
-        delta_f = reduction.normal(q, unit, Normal(jnp.zeros(()), reduced)).delta_f
+        delta_f = reduction.normal(q, unit, Normal(zero, reduced)).delta_f
         largest = jnp.max(delta_f, axis=(1, 2))
         return jnp.exp(delta_f - largest[:, None, None]), largest
 
@@ -205,7 +207,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         block: tuple[Array, ...],
     ) -> Float[Array, " n"]:
         evidence, _ = self._evidence(block)
-        variance = self._reduced_variances()
+        variance = self._reduced_variances(block[0].dtype)
         # 1 − κ = γ² / (γ² + v), where 1/v = 1/σ² − 1 is what the data alone say.
         precision = 1.0 / jnp.square(block[1]) - 1.0
         gain = precision[:, None, None] * variance
@@ -230,7 +232,7 @@ def _where(condition: Array, first: Normal, second: Normal) -> Normal:
 
 def _mass(log_scale: Float[Array, " g"]) -> Float[Array, "g cells"]:
     """Return the probability of each cell of ln(υ λ) given υ, by the half-Cauchy's distribution."""
-    edges = jnp.exp(jnp.asarray(_EDGES)[1:-1] - log_scale[:, None])
+    edges = jnp.exp(jnp.asarray(_EDGES[1:-1], log_scale.dtype) - log_scale[:, None])
     below = (2.0 / jnp.pi) * jnp.arctan(edges)
     ones = jnp.ones((log_scale.shape[0], 1), below.dtype)
     return jnp.diff(jnp.concatenate([0.0 * ones, below, ones], axis=1), axis=1)

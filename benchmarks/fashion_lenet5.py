@@ -27,7 +27,7 @@ def row_of(run: Path) -> dict:
     """Return the numbers of a finished run."""
     found = json.loads((run / "results.json").read_text())
     config = found["config"]
-    drop = ("history", "path", "config", "sparsity_per_layer")
+    drop = ("history", "path", "config", "sparsity_per_layer", "command")
     row = {k: v for k, v in found.items() if k not in drop}
     words = command(config["method"], config["seed"], config["epochs"])
     return {

@@ -154,8 +154,8 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         unit = jnp.linspace(-1.0, 1.0, 33, dtype=loc.dtype)
         coarse = center + 12.0 * unit
         probs = jax.nn.softmax(self._log_posterior(coarse, blocks), axis=(0, 1))
-        mean = jnp.sum(probs * coarse)
-        spread = jnp.sqrt(jnp.sum(probs * jnp.square(coarse - mean)))
+        mean = jnp.sum(probs * coarse[None])
+        spread = jnp.sqrt(jnp.sum(probs * jnp.square(coarse - mean)[None]))
         fine = mean + jnp.maximum(5.0 * spread, 1.0) * unit
         probs = jax.nn.softmax(self._log_posterior(fine, blocks), axis=(0, 1))
         weights = jax.lax.map(lambda block: self._weights(fine, probs, block), blocks)
@@ -163,7 +163,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         parts = jnp.split(weights.ravel()[:size], ends)
         return (
             [part.reshape(q.loc.shape) for part, q in zip(parts, sites, strict=True)],
-            jnp.sum(probs * fine),
+            jnp.sum(probs * fine[None]),
         )
 
     def _reduced_variances(self, dtype: jnp.dtype) -> Float[Array, "slabs cells"]:
@@ -176,7 +176,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
     ) -> tuple[Float[Array, "n slabs cells"], Float[Array, " n"]]:
         """Return E_q[p̃/p] in each cell over its largest value, and the logarithm of that."""
         loc, scale, _ = block
-        reduced = jnp.sqrt(self._reduced_variances(loc.dtype))
+        reduced = jnp.sqrt(self._reduced_variances(loc.dtype))[None]
         zero = jnp.zeros((), loc.dtype)
         unit = Normal(zero, jnp.ones((), loc.dtype))
         q = Normal(loc[:, None, None], scale[:, None, None])
@@ -198,7 +198,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         log_evidence = jnp.sum(jax.lax.map(of_block, blocks), axis=0)
         away = log_scale - jnp.log(jnp.asarray(self.global_scale, log_scale.dtype))
         # ln of the half-Cauchy density of υ, times υ for the grid in ln υ.
-        return log_evidence + away - jax.nn.softplus(2.0 * away)
+        return log_evidence + (away - jax.nn.softplus(2.0 * away))[None]
 
     def _weights(
         self,
@@ -210,12 +210,12 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         variance = self._reduced_variances(block[0].dtype)
         # 1 − κ = γ² / (γ² + v), where 1/v = 1/σ² − 1 is what the data alone say.
         precision = 1.0 / jnp.square(block[1]) - 1.0
-        gain = precision[:, None, None] * variance
+        gain = precision[:, None, None] * variance[None]
         shrinkage = gain / (1.0 + gain)
         mass = _mass(log_scale)
         marginal = jnp.maximum(jnp.einsum("nsc,gc->nsg", evidence, mass), 1e-30)
         kept = jnp.einsum("nsc,gc->nsg", evidence * shrinkage, mass)
-        return jnp.sum(probs * kept / marginal, axis=(1, 2))
+        return jnp.sum(probs[None] * kept / marginal, axis=(1, 2))
 
 
 def _standardised(posterior: Normal, prior: Normal) -> Normal:
@@ -232,7 +232,7 @@ def _where(condition: Array, first: Normal, second: Normal) -> Normal:
 
 def _mass(log_scale: Float[Array, " g"]) -> Float[Array, "g cells"]:
     """Return the probability of each cell of ln(υ λ) given υ, by the half-Cauchy's distribution."""
-    edges = jnp.exp(jnp.asarray(_EDGES[1:-1], log_scale.dtype) - log_scale[:, None])
+    edges = jnp.exp(jnp.asarray(_EDGES[1:-1], log_scale.dtype)[None, :] - log_scale[:, None])
     below = (2.0 / jnp.pi) * jnp.arctan(edges)
     ones = jnp.ones((log_scale.shape[0], 1), below.dtype)
     return jnp.diff(jnp.concatenate([0.0 * ones, below, ones], axis=1), axis=1)

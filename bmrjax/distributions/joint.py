@@ -41,7 +41,7 @@ class PrunedJoint(dist.Distribution):
         """Log density of the elements that stay."""
         at_zero = jnp.where(self.keep, value, 0.0)
         density_of_removed = -0.5 * jnp.log(2 * jnp.pi) * jnp.sum(~self.keep)
-        return self.base_dist.log_prob(at_zero) - density_of_removed
+        return jnp.asarray(self.base_dist.log_prob(at_zero)) - density_of_removed
 
 
 def without(fn: dist.Distribution, keep: Bool[Array, " n"]) -> PrunedJoint:
@@ -60,8 +60,8 @@ def without(fn: dist.Distribution, keep: Bool[Array, " n"]) -> PrunedJoint:
     if isinstance(fn, dist.MultivariateNormal):
         both = keep[:, None] & keep[None, :]
         diagonal = jnp.diag(jnp.where(keep, 0.0, 1.0))
-        scale_tril = jnp.where(both, fn.scale_tril, diagonal)
-        base: Any = dist.MultivariateNormal(jnp.where(keep, fn.loc, 0.0), scale_tril=scale_tril)
+        loc, scale_tril = jnp.asarray(fn.loc), jnp.where(both, fn.scale_tril, diagonal)
+        base: Any = dist.MultivariateNormal(jnp.where(keep, loc, 0.0), scale_tril=scale_tril)
         return PrunedJoint(base, keep)
     if isinstance(fn, dist.LowRankMultivariateNormal):
         base = dist.LowRankMultivariateNormal(

@@ -60,14 +60,16 @@ def without(fn: dist.Distribution, keep: Bool[Array, " n"]) -> PrunedJoint:
     if isinstance(fn, dist.MultivariateNormal):
         both = keep[:, None] & keep[None, :]
         diagonal = jnp.diag(jnp.where(keep, 0.0, 1.0))
-        loc, scale_tril = jnp.asarray(fn.loc), jnp.where(both, fn.scale_tril, diagonal)
+        loc: Any = fn.loc
+        scale_tril = jnp.where(both, fn.scale_tril, diagonal)
         base: Any = dist.MultivariateNormal(jnp.where(keep, loc, 0.0), scale_tril=scale_tril)
         return PrunedJoint(base, keep)
     if isinstance(fn, dist.LowRankMultivariateNormal):
+        low_rank: Any = fn
         base = dist.LowRankMultivariateNormal(
-            jnp.where(keep, fn.loc, 0.0),
-            jnp.where(keep[:, None], fn.cov_factor, 0.0),
-            jnp.where(keep, fn.cov_diag, 1.0),
+            jnp.where(keep, low_rank.loc, 0.0),
+            jnp.where(keep[:, None], low_rank.cov_factor, 0.0),
+            jnp.where(keep, low_rank.cov_diag, 1.0),
         )
         return PrunedJoint(base, keep)
     raise TypeError(f"without: no reduction for a {type(fn).__name__}.")

@@ -1,6 +1,6 @@
 """Joint normal distributions with removed elements."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -44,7 +44,7 @@ class PrunedJoint(dist.Distribution):
         return jnp.asarray(self.base_dist.log_prob(at_zero)) - density_of_removed
 
 
-def without(fn: dist.Distribution, keep: Bool[Array, " n"]) -> PrunedJoint:
+def without(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
     """Return a joint normal of the elements of `fn` that stay.
 
     A factor of the covariance loses the rows (and, where it is triangular, the columns) of the
@@ -60,16 +60,14 @@ def without(fn: dist.Distribution, keep: Bool[Array, " n"]) -> PrunedJoint:
     if isinstance(fn, dist.MultivariateNormal):
         both = keep[:, None] & keep[None, :]
         diagonal = jnp.diag(jnp.where(keep, 0.0, 1.0))
-        loc: Any = fn.loc
-        scale_tril = jnp.where(both, fn.scale_tril, diagonal)
-        base: Any = dist.MultivariateNormal(jnp.where(keep, loc, 0.0), scale_tril=scale_tril)
+        scale_tril = jnp.where(both, cast(Any, fn.scale_tril), diagonal)
+        base: Any = dist.MultivariateNormal(jnp.where(keep, fn.loc, 0.0), scale_tril=scale_tril)
         return PrunedJoint(base, keep)
     if isinstance(fn, dist.LowRankMultivariateNormal):
-        low_rank: Any = fn
         base = dist.LowRankMultivariateNormal(
-            jnp.where(keep, low_rank.loc, 0.0),
-            jnp.where(keep[:, None], low_rank.cov_factor, 0.0),
-            jnp.where(keep, low_rank.cov_diag, 1.0),
+            jnp.where(keep, fn.loc, 0.0),
+            jnp.where(keep[:, None], fn.cov_factor, 0.0),
+            jnp.where(keep, fn.cov_diag, 1.0),
         )
         return PrunedJoint(base, keep)
     raise TypeError(f"without: no reduction for a {type(fn).__name__}.")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from tqdm.auto import tqdm
 
 from bmrjax.batches import Batches
 from bmrjax.checkpoint import Checkpointer
@@ -17,7 +18,6 @@ from bmrjax.errors import NonFiniteError
 from bmrjax.infer.engine import Data, Engine, EpochInfo, State
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.posterior import SitePosteriors
-from bmrjax.progress import tqdm
 from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
 from bmrjax.schedules import Action, Report, Schedule

@@ -310,14 +310,14 @@ def test_the_cost_of_reducing_and_the_command_are_recorded(finished):
         found["reduce_fraction"], 1e-3 * found["reduce_ms"] / epochs, rtol=1e-10
     )
     assert found["command"].startswith("bmrjax")
-    assert found["config"]["prior_scale"] == 0.1
+    assert found["config"]["prior"] == "flat"
 
 
 def test_stopping_by_hand_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     def stop(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_info", stop)
+    monkeypatch.setattr(cli, "run_info", stop)
     with pytest.raises(SystemExit, match="130"):
         cli.main(["info", str(tmp_path)])
     assert "--resume" in capsys.readouterr().err

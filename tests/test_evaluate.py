@@ -11,7 +11,7 @@ from numpyro.infer import Predictive, log_likelihood
 from numpyro.infer.autoguide import AutoNormal
 
 from bmrjax import metrics
-from bmrjax.handlers import prune
+from bmrjax.handlers import fast_noise, prune
 from bmrjax.infer.evaluate import Evaluator
 
 ROWS, SAMPLES = 25, 6
@@ -82,7 +82,7 @@ def posterior_samples(guide, params, keep, key):
     found = []
     for i in range(SAMPLES):
         guide_key, _ = jax.random.split(jax.random.fold_in(key, i))
-        seeded = numpyro.handlers.seed(prune(guide, keep), guide_key)
+        seeded = numpyro.handlers.seed(prune(fast_noise(guide), keep), guide_key)
         substituted = numpyro.handlers.substitute(seeded, data=params)
         trace = numpyro.handlers.trace(substituted).get_trace(inputs())
         found.append({k: s["value"] for k, s in trace.items() if s["type"] == "sample"})

@@ -332,13 +332,16 @@ def test_temper_multiplies_scales_that_are_there():
     assert trace["y"]["scale"] == 50.0
 
 
-def test_fast_noise_gives_the_same_loss():
+def test_fast_noise_gives_the_same_expected_loss():
     guide, params = fitted(hierarchy)
+    keys = jax.random.split(jax.random.key(4), 2000)
     losses = [
-        TraceMeanField_ELBO().loss(jax.random.key(4), params, hierarchy, g, X, Y)
+        jax.vmap(lambda k, g=g: TraceMeanField_ELBO().loss(k, params, hierarchy, g, X, Y))(keys)
         for g in (guide, handlers.fast_noise(guide))
     ]
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    error = np.sqrt(sum(np.var(values) / len(keys) for values in losses))
+    assert abs(losses[0].mean() - losses[1].mean()) < 4 * error
+    assert not np.array_equal(*losses)
 
 
 def test_fast_noise_is_what_a_guide_draws(monkeypatch):

@@ -294,3 +294,26 @@ def test_float64_is_kept(x64):
     q = Normal(jnp.ones(2), jnp.full(2, 0.1))
     delta_f, reduced = reduction.normal(q, Normal(0 * q.loc, q.loc), reduction.spike(q))
     assert delta_f.dtype == reduced.loc.dtype == reduced.scale.dtype == jnp.float64
+
+
+def test_removal_dispatches_on_the_family():
+    q = reduction.Normal(jnp.array([0.3, 2.0]), jnp.array([0.5, 0.1]))
+    p = reduction.Normal(jnp.zeros(2), jnp.full(2, 1.5))
+    joint = reduction.MultivariateNormal(q.loc, jnp.diag(q.scale))
+    low_rank = reduction.LowRankNormal(q.loc, jnp.zeros((2, 1)), jnp.square(q.scale))
+    each = reduction.delta_f_each(q, p)
+    assert jnp.allclose(each, reduction.normal(q, p, reduction.spike(q)).delta_f)
+    keep = jnp.array([False, True])
+    for posterior in (joint, low_rank):
+        assert jnp.allclose(reduction.delta_f_each(posterior, p), each, rtol=1e-4)
+        removal = reduction.remove(posterior, p, keep)
+        assert jnp.allclose(removal.delta_f, each[0], rtol=1e-4)
+        assert type(removal.reduced) is type(posterior)
+
+
+def test_removal_refuses_what_it_does_not_know():
+    p = reduction.Normal(jnp.zeros(2), jnp.ones(2))
+    with pytest.raises(TypeError, match="ndarray|Array"):
+        reduction.delta_f_each(jnp.zeros(2), p)
+    with pytest.raises(TypeError, match="MultivariateNormal"):
+        reduction.remove(p, p, jnp.ones(2, bool))

@@ -12,8 +12,8 @@ from bmrjax.reduction import LowRankNormal, MultivariateNormal, Normal
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 reduce = jax.jit(reduction.low_rank_normal)
-remove = jax.jit(reduction.remove_low_rank)
-each = jax.jit(reduction.delta_f_each_low_rank)
+remove = jax.jit(reduction.remove)
+each = jax.jit(reduction.delta_f_each)
 univariate = jax.jit(reduction.normal)
 multivariate = jax.jit(reduction.multivariate_normal)
 
@@ -173,7 +173,7 @@ def test_masks_share_one_program_without_a_square_array():
 
     def counted(q, p, keep):
         traces.append(None)
-        return reduction.remove_low_rank(q, p, keep)
+        return reduction.remove(q, p, keep)
 
     q, p = as_float32(case(7, n, rank))
     compiled = jax.jit(counted)

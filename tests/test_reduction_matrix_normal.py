@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 reduce = jax.jit(reduction.matrix_normal)
 each, rows, columns = map(
-    jax.jit, (reduction.delta_f_each_matrix, reduction.delta_f_rows, reduction.delta_f_columns)
+    jax.jit, (reduction.delta_f_each, reduction.delta_f_rows, reduction.delta_f_columns)
 )
 NUM_ROWS, NUM_COLUMNS = 3, 2
 

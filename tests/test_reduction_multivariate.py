@@ -12,8 +12,8 @@ from bmrjax.reduction import MultivariateNormal, Normal
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 reduce = jax.jit(reduction.multivariate_normal)
-remove = jax.jit(reduction.remove_multivariate)
-each = jax.jit(reduction.delta_f_each_multivariate)
+remove = jax.jit(reduction.remove)
+each = jax.jit(reduction.delta_f_each)
 prune = jax.jit(reduction.prune_greedily)
 univariate = jax.jit(reduction.normal)
 
@@ -180,7 +180,7 @@ def test_masks_share_one_program(x64):
 
     def counted(q, p, keep):
         traces.append(None)
-        return reduction.remove_multivariate(q, p, keep)
+        return reduction.remove(q, p, keep)
 
     problem, compiled = Regression(), jax.jit(counted)
     for keep in MASKS[:4]:

@@ -14,6 +14,29 @@ State = TypeVar("State")
 Sites = Mapping[str, Any]
 
 
+def by_layer(
+    criterion: str, posterior: Sites, layers: Mapping[str, str] | None
+) -> dict[str, list[str]]:
+    """Return the sites of each layer, in the order of `posterior`.
+
+    Args:
+        criterion: Name of the criterion, for the message.
+        posterior: Site name to its posterior.
+        layers: Site name to its layer; by default each site is a layer of its own.
+
+    Raises:
+        ValueError: If `layers` misses a site.
+    """
+    layers = {name: name for name in posterior} if layers is None else layers
+    missing = sorted(set(posterior) - set(layers))
+    if missing:
+        raise ValueError(f"{criterion}: `layers` names no layer for the sites {missing}.")
+    found: dict[str, list[str]] = {}
+    for name in posterior:
+        found.setdefault(layers[name], []).append(name)
+    return found
+
+
 class Decision(NamedTuple):
     """What a criterion decides.
 

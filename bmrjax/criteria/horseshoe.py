@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from scipy import stats
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, Sites
+from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer
 from bmrjax.reduction import Normal
 
 # Edges of the cells of ln(υ λ), 64 of them over nine orders of magnitude; what lies outside
@@ -109,20 +109,14 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         layers: Mapping[str, str] | None = None,
     ) -> Decision:
         """Reduce once; see `Criterion`. Raises ValueError for a layer map that misses a site."""
-        layers = {name: name for name in posterior} if layers is None else layers
-        missing = sorted(set(posterior) - set(layers))
-        if missing:
-            raise ValueError(
-                f"RegularizedHorseshoe: `layers` names no layer for the sites {missing}."
-            )
+        members_of = by_layer("RegularizedHorseshoe", posterior, layers)
         seen = {
             name: _where(state.keep[name], _standardised(q, prior[name]), state.seen[name])
             for name, q in posterior.items()
         }
         weight: dict[str, Array] = {}
         log_scale: dict[str, Array] = {}
-        for layer in dict.fromkeys(layers[name] for name in posterior):
-            members = [name for name in posterior if layers[name] == layer]
+        for members in members_of.values():
             found, scale = self._layer([seen[name] for name in members])
             weight.update(zip(members, found, strict=True))
             log_scale.update(dict.fromkeys(members, scale))
@@ -131,10 +125,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         )
         weight = {name: jnp.where(state.keep[name], weight[name], 0.0) for name in posterior}
         keep = {name: weight[name] >= 0.5 for name in posterior}
-        delta_f = {
-            name: reduction.normal(q, prior[name], reduction.spike(q)).delta_f
-            for name, q in posterior.items()
-        }
+        delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
         return Decision(keep, delta_f, RegularizedHorseshoeState(keep, weight, log_scale, seen))
 
     def _layer(self, sites: list[Normal]) -> tuple[list[Array], Array]:

@@ -58,6 +58,6 @@ class Inclusion(Criterion[InclusionState]):
         layers: Mapping[str, str] | None = None,
     ) -> Decision:
         """Reduce once; see `Criterion`."""
-        delta_f = {name: reduction.exclude(q, prior[name]) for name, q in posterior.items()}
+        delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
         keep = {name: state.keep[name] & (q.inclusion_prob >= 0.5) for name, q in posterior.items()}
         return Decision(keep, delta_f, InclusionState(keep))

@@ -9,7 +9,7 @@ from jax.scipy.special import digamma
 from jaxtyping import Array, Bool, Float
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, Sites
+from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer
 
 
 @jax.tree_util.register_dataclass
@@ -100,14 +100,8 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         layers: Mapping[str, str] | None = None,
     ) -> Decision:
         """Reduce once; see `Criterion`. Raises ValueError for a layer map that misses a site."""
-        layers = {name: name for name in posterior} if layers is None else layers
-        missing = sorted(set(posterior) - set(layers))
-        if missing:
-            raise ValueError(f"SpikeAndSlab: `layers` names no layer for the sites {missing}.")
-        delta_f = {
-            name: reduction.normal(q, prior[name], reduction.spike(q)).delta_f
-            for name, q in posterior.items()
-        }
+        members_of = by_layer("SpikeAndSlab", posterior, layers)
+        delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
         eligible = {
             name: jnp.ones_like(state.keep[name]) if self.regrow else state.keep[name]
             for name in posterior
@@ -115,8 +109,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         inclusion: dict[str, Array] = {}
         alpha: dict[str, Array] = {}
         beta: dict[str, Array] = {}
-        for layer in dict.fromkeys(layers[name] for name in posterior):
-            members = [name for name in posterior if layers[name] == layer]
+        for members in members_of.values():
             probs, layer_alpha, layer_beta = self._fixed_point(
                 [delta_f[name] for name in members], [eligible[name] for name in members]
             )

@@ -135,7 +135,7 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
         keep = self.flat_keep(after)
         unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
         joint = self._joint(params, self.flat_keep(before))
-        reduced = reduction.remove_multivariate(joint, unit, keep).reduced
+        reduced = reduction.remove(joint, unit, keep).reduced
         idle = jnp.diag(jnp.where(keep, 0.0, self._init_scale))
         return {
             **params,
@@ -184,7 +184,7 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
         keep = self.flat_keep(after)
         unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
         joint = self._joint(params, self.flat_keep(before))
-        reduced = reduction.remove_low_rank(joint, unit, keep).reduced
+        reduced = reduction.remove(joint, unit, keep).reduced
         scale = jnp.where(keep, jnp.sqrt(reduced.cov_diag), self._init_scale)
         factor = jnp.where(keep[:, None], reduced.cov_factor / scale[:, None], 0.0)
         return {

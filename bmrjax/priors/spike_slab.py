@@ -21,7 +21,7 @@ class SpikeAndSlab(Prior):
         w = γ_0 λ \hat w, \quad \hat w \sim N(0, 1), \quad
         λ \sim \mathrm{Bernoulli}(π_l), \quad π_l \sim \mathrm{Beta}(α, β)
 
-    Fit it directly with `infer.AutoSpikeAndSlab` (which `sparsify` takes by default for a program
+    Fit it directly with `infer.AutoMeanField` (which `sparsify` takes by default for a program
     with this prior) and `criteria.Inclusion`; or assume it in stochastic BMR, where the
     indicators never enter the fit: `criteria.SpikeAndSlab(prior.alpha, prior.beta)`. MCMC cannot
     sample the indicators; use `RegularizedHorseshoe` there.

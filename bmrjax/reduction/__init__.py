@@ -12,23 +12,17 @@ from bmrjax.reduction.conjugate import categorical as categorical
 from bmrjax.reduction.conjugate import dirichlet as dirichlet
 from bmrjax.reduction.conjugate import gamma as gamma
 from bmrjax.reduction.low_rank_normal import LowRankNormal as LowRankNormal
-from bmrjax.reduction.low_rank_normal import delta_f_each_low_rank as delta_f_each_low_rank
 from bmrjax.reduction.low_rank_normal import low_rank_normal as low_rank_normal
-from bmrjax.reduction.low_rank_normal import remove_low_rank as remove_low_rank
 from bmrjax.reduction.matrix_normal import MatrixNormal as MatrixNormal
 from bmrjax.reduction.matrix_normal import delta_f_columns as delta_f_columns
-from bmrjax.reduction.matrix_normal import delta_f_each_matrix as delta_f_each_matrix
 from bmrjax.reduction.matrix_normal import delta_f_rows as delta_f_rows
 from bmrjax.reduction.matrix_normal import matrix_normal as matrix_normal
 from bmrjax.reduction.multivariate_normal import MultivariateNormal as MultivariateNormal
-from bmrjax.reduction.multivariate_normal import (
-    delta_f_each_multivariate as delta_f_each_multivariate,
-)
 from bmrjax.reduction.multivariate_normal import multivariate_normal as multivariate_normal
 from bmrjax.reduction.multivariate_normal import prune_greedily as prune_greedily
-from bmrjax.reduction.multivariate_normal import remove_multivariate as remove_multivariate
 from bmrjax.reduction.normal import Normal as Normal
 from bmrjax.reduction.normal import normal as normal
 from bmrjax.reduction.normal import spike as spike
+from bmrjax.reduction.removal import delta_f_each as delta_f_each
+from bmrjax.reduction.removal import remove as remove
 from bmrjax.reduction.spike_slab import SpikeAndSlab as SpikeAndSlab
-from bmrjax.reduction.spike_slab import exclude as exclude

@@ -135,37 +135,11 @@ def low_rank_normal(
     )
 
 
-def remove_low_rank(
-    posterior: LowRankNormal, prior: Normal, keep: Bool[Array, " n"]
-) -> LowRankReduction:
-    r"""Compute the evidence difference and the posterior of removing a set of elements.
+def remove(posterior: LowRankNormal, prior: Normal, keep: Bool[Array, " n"]) -> LowRankReduction:
+    """See `bmrjax.reduction.remove`; O(n r²), without batch axes (use `jax.vmap`).
 
-    The Savage-Dickey ratio ``ln q_S(0) - ln p_S(0)`` of the *joint* marginals of the removed set
-    S, in nats; positive favours removal. The reduced posterior is that of the kept elements
-    given that S is zero; it keeps its diagonal and changes its factor. O(n r²).
-
-    Args:
-        posterior: Low-rank normal posterior over n variables (batch with `jax.vmap`).
-        prior: The independent normal prior it was fitted under, positive scale; broadcasts.
-        keep: False for the elements to remove; may be traced.
-
-    Returns:
-        `delta_f` and the `reduced` posterior, in which a removed element has loc zero, a zero row
-        in ``cov_factor`` and a zero in ``cov_diag``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from bmrjax import reduction
-        >>> q = reduction.LowRankNormal(
-        ...     jnp.array([0.2, 1.0]), jnp.array([[0.3], [0.2]]), jnp.array([0.01, 0.02])
-        ... )
-        >>> p = reduction.Normal(jnp.zeros(2), jnp.full(2, 2.0))
-        >>> delta_f, reduced = reduction.remove_low_rank(q, p, jnp.array([False, True]))
-        >>> print(f"{delta_f:.2f} nats", reduced.cov_diag)
-        1.64 nats [0.   0.02]
-
-    References:
-        Dickey (1971), Annals of Mathematical Statistics 42.
+    The reduced posterior keeps its diagonal and changes its factor; a removed element has a zero
+    row in ``cov_factor`` and a zero in ``cov_diag``.
     """
     shape = jnp.shape(posterior.loc)
     loc, scale = jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape)
@@ -173,33 +147,8 @@ def remove_low_rank(
     return low_rank_normal(posterior, Normal(loc, scale), without)
 
 
-def delta_f_each_low_rank(posterior: LowRankNormal, prior: Normal) -> Float[Array, " n"]:
-    """Compute the evidence difference of removing each element alone, in O(n r).
-
-    Only the marginals matter: ln q_i(0) - ln p_i(0), in nats, positive where the evidence favours
-    removing that element and no other. The values do not add up over correlated elements; see
-    `remove_low_rank` for a set.
-
-    Args:
-        posterior: Low-rank normal posterior over n variables (batch with `jax.vmap`).
-        prior: The independent normal prior it was fitted under, positive scale; broadcasts.
-
-    Returns:
-        The evidence differences, shape ``(n,)``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from bmrjax import reduction
-        >>> q = reduction.LowRankNormal(
-        ...     jnp.array([0.2, 1.0]), jnp.array([[0.3], [0.2]]), jnp.array([0.01, 0.02])
-        ... )
-        >>> p = reduction.Normal(jnp.zeros(2), jnp.full(2, 2.0))
-        >>> print(reduction.delta_f_each_low_rank(q, p).round(2))
-        [ 1.64 -6.23]
-
-    References:
-        Dickey (1971), Annals of Mathematical Statistics 42.
-    """
+def delta_f_each(posterior: LowRankNormal, prior: Normal) -> Float[Array, " n"]:
+    """See `bmrjax.reduction.delta_f_each`; only the marginals matter, O(n r)."""
     variance = jnp.sum(jnp.square(posterior.cov_factor), axis=1) + posterior.cov_diag
     marginal = Normal(posterior.loc, jnp.sqrt(variance))
     shape = jnp.shape(posterior.loc)

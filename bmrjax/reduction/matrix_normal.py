@@ -130,34 +130,10 @@ def matrix_normal(posterior: MatrixNormal, prior: Normal, reduced_prior: Normal)
     return MatrixReduction(jnp.maximum(jnp.sum(delta_f), jnp.finfo(delta_f.dtype).min), marginals)
 
 
-def delta_f_each_matrix(posterior: MatrixNormal, prior: Normal) -> Float[Array, "n p"]:
-    """Compute the evidence difference of removing each element alone.
+def delta_f_each(posterior: MatrixNormal, prior: Normal) -> Float[Array, "n p"]:
+    """See `bmrjax.reduction.delta_f_each`; only the marginals N(loc[i, j], U[i, i] V[j, j]) matter.
 
-    Only the marginals N(loc[i, j], U[i, i] V[j, j]) matter. In nats, positive where the evidence
-    favours removing that element and no other.
-
-    Args:
-        posterior: Matrix-normal posterior of an (n, p) matrix.
-        prior: The independent normal prior, scalars or one a row, positive scale.
-
-    Returns:
-        The evidence differences, shape ``(n, p)``.
-
-    Raises:
-        ValueError: If the prior's loc or scale has another shape.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from bmrjax import reduction
-        >>> q = reduction.MatrixNormal(
-        ...     jnp.array([[0.1, 1.0]]), jnp.array([[0.5]]), jnp.array([[0.4, 0.0], [0.2, 0.3]])
-        ... )
-        >>> p = reduction.Normal(jnp.array(0.0), jnp.array(2.0))
-        >>> print(reduction.delta_f_each_matrix(q, p).round(2))
-        [[  2.18 -12.98]]
-
-    References:
-        Dickey (1971), Annals of Mathematical Statistics 42.
+    The prior is a scalar or one a row; another shape is a ValueError.
     """
     rows, columns = _marginal_scales(posterior)
     marginal = Normal(posterior.loc, rows[:, None] * columns[None, :])

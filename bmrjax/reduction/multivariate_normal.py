@@ -161,42 +161,12 @@ def _largest(x: Float[Array, " n"]) -> Float[Array, ""]:
     return jnp.where(largest > 0, largest, 1.0)
 
 
-def remove_multivariate(
+def remove(
     posterior: MultivariateNormal, prior: Normal, keep: Bool[Array, "... n"]
 ) -> MultivariateReduction:
-    r"""Compute the evidence difference and the posterior of removing a set of elements.
+    """See `bmrjax.reduction.remove`.
 
-    The reduced prior puts the removed set S at zero and leaves the rest: the Savage-Dickey ratio
-
-    .. math::  ΔF = \ln q_S(0) - \ln p_S(0)
-
-    of the *joint* marginals of S, in nats; positive favours removal. The reduced posterior is
-    that of the kept elements given that S is zero. Exact when the posterior is the exact one.
-
-    Args:
-        posterior: Joint normal posterior over n variables, batched over leading axes.
-        prior: The independent normal prior it was fitted under, positive scale; broadcasts.
-        keep: False for the elements to remove; may be traced, so that one compiled program
-            serves every set.
-
-    Returns:
-        `delta_f`, shaped as the batch, and the `reduced` posterior, in which a removed element
-        has loc zero and a zero row and column in ``scale_tril``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from bmrjax import reduction
-        >>> q = reduction.MultivariateNormal(
-        ...     jnp.array([0.2, 1.0]), jnp.array([[0.3, 0.0], [0.2, 0.1]])
-        ... )
-        >>> p = reduction.Normal(jnp.zeros(2), jnp.full(2, 2.0))
-        >>> delta_f, reduced = reduction.remove_multivariate(q, p, jnp.array([True, False]))
-        >>> print(f"{delta_f:.2f} nats", reduced.loc.round(2))
-        -7.81 nats [-1. 0.]
-
-    References:
-        Dickey (1971), Annals of Mathematical Statistics 42; Friston and Penny (2011), NeuroImage
-        56, on reduced priors of zero variance.
+    Removed elements have a zero row and column in the reduced ``scale_tril``.
     """
     shape = jnp.broadcast_shapes(jnp.shape(posterior.loc), jnp.shape(keep))
     loc, scale = jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape)
@@ -204,35 +174,8 @@ def remove_multivariate(
     return multivariate_normal(posterior, Normal(loc, scale), without)
 
 
-def delta_f_each_multivariate(
-    posterior: MultivariateNormal, prior: Normal
-) -> Float[Array, "... n"]:
-    """Compute the evidence difference of removing each element alone.
-
-    Only the marginals matter: ln q_i(0) - ln p_i(0), in nats, positive where the evidence favours
-    removing that element and no other. The values do not add up over correlated elements; see
-    `remove_multivariate` for a set and `prune_greedily` for a path.
-
-    Args:
-        posterior: Joint normal posterior over n variables, batched over leading axes.
-        prior: The independent normal prior it was fitted under, positive scale; broadcasts.
-
-    Returns:
-        The evidence differences, shape ``(..., n)``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from bmrjax import reduction
-        >>> q = reduction.MultivariateNormal(
-        ...     jnp.array([0.2, 1.0]), jnp.array([[0.3, 0.0], [0.2, 0.1]])
-        ... )
-        >>> p = reduction.Normal(jnp.zeros(2), jnp.full(2, 2.0))
-        >>> print(reduction.delta_f_each_multivariate(q, p).round(2))
-        [ 1.67 -7.81]
-
-    References:
-        Dickey (1971), Annals of Mathematical Statistics 42.
-    """
+def delta_f_each(posterior: MultivariateNormal, prior: Normal) -> Float[Array, "... n"]:
+    """See `bmrjax.reduction.delta_f_each`; only the marginals matter."""
     marginal = Normal(posterior.loc, jnp.linalg.norm(posterior.scale_tril, axis=-1))
     shape = jnp.shape(posterior.loc)
     prior = Normal(jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape))
@@ -256,7 +199,7 @@ def prune_greedily(
 
     Returns:
         `keep`, the total `delta_f` of the path in nats (at least zero, positive favours the
-        reduced model) and the `reduced` posterior, as `remove_multivariate` gives it.
+        reduced model) and the `reduced` posterior, as `remove` gives it.
 
     Example:
         Two variables of which the data determine only the sum:
@@ -267,7 +210,7 @@ def prune_greedily(
         ...     jnp.array([0.6, 0.5]), jnp.array([[0.8, 0.0], [-0.79, 0.1]])
         ... )
         >>> p = reduction.Normal(jnp.zeros(2), jnp.ones(2))
-        >>> print(reduction.delta_f_each_multivariate(q, p).round(2))
+        >>> print(reduction.delta_f_each(q, p).round(2))
         [-0.06  0.03]
         >>> reduction.prune_greedily(q, p).keep
         Array([ True, False], dtype=bool)
@@ -305,4 +248,4 @@ def prune_greedily(
     every = jnp.ones(shape, bool)
     state = (loc, start, every, gains(loc, start, every), jnp.zeros((), dtype))
     _, _, keep, _, total = jax.lax.while_loop(goes_on, step, state)
-    return Pruning(keep, total, remove_multivariate(posterior, prior, keep).reduced)
+    return Pruning(keep, total, remove(posterior, prior, keep).reduced)

@@ -29,28 +29,12 @@ class SpikeAndSlab:
         return sigmoid(self.logits)
 
 
-def exclude(posterior: SpikeAndSlab, prior: SpikeAndSlab) -> Float[Array, "..."]:
-    r"""Compute the evidence difference of removing each variable.
+def delta_f_each(posterior: SpikeAndSlab, prior: SpikeAndSlab) -> Float[Array, "..."]:
+    r"""See `bmrjax.reduction.delta_f_each`: the posterior probability of the spike over the prior's.
 
-    The Savage-Dickey ratio at the point mass: the posterior probability of the spike over the
-    prior one,
+    .. math:: ΔF = \ln q(λ = 0) - \ln p(λ = 0)
 
-    .. math:: ΔF = \ln q(λ = 0) - \ln p(λ = 0),
-
-    in nats, an element at a time. Positive favours removal. Exact when the posterior is the exact
-    one; at most −ln p(λ = 0), since a model that includes the variable contains the one without.
-
-    Args:
-        posterior: The fitted posterior, any shape.
-        prior: Its prior; broadcasts.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from bmrjax import reduction
-        >>> q = reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.array([-5.0, 5.0]))
-        >>> p = reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.zeros(2))
-        >>> reduction.exclude(q, p).round(1)
-        Array([ 0.7, -4.3], dtype=float32)
+    At most −ln p(λ = 0), since a model that includes the variable contains the one without.
 
     References:
         Dickey (1971); Mitchell and Beauchamp (1988) for the prior.

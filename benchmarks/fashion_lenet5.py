@@ -6,12 +6,9 @@ Each row is one `bmrjax sparsify` command; finished runs in --runs are not run a
 """
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import cli_runs
 import records
 
 PAPER = {"bmr": ("0.90", "0.28", "–", "0.81")}
@@ -23,57 +20,28 @@ def command(method: str, seed: int, epochs: int) -> list[str]:
     return [*words.split(), *f"--steps-per-epoch 500 --batch-size 128 --seed {seed}".split()]
 
 
-def row_of(run: Path) -> dict:
-    """Return the numbers of a finished run."""
-    found = json.loads((run / "results.json").read_text())
-    config = found["config"]
-    drop = ("history", "path", "config", "sparsity_per_layer", "command")
-    row = {k: v for k, v in found.items() if k not in drop}
-    words = command(config["method"], config["seed"], config["epochs"])
-    return {
-        "method": config["method"],
-        "epochs": config["epochs"],
-        "steps_per_epoch": config["steps_per_epoch"],
-        "command": " ".join(["bmrjax", *words]),
-        **row,
-    }
-
-
 def main() -> None:
     """Run what is missing and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/fashion_lenet5"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/lenet5"))
-    parser.add_argument("--data-root", default=None)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--methods", nargs="+", default=["map", "bmr"])
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, a core each")
     parser.add_argument("--quick", action="store_true", help="one seed, two epochs")
+    cli_runs.add_arguments(parser, "runs/lenet5")
     args = parser.parse_args()
     seeds, epochs = (1, 2) if args.quick else (args.seeds, args.epochs)
-    waiting = [(m, s) for s in range(seeds) for m in args.methods]
-    waiting = [(m, s) for m, s in waiting if not (args.runs / f"{m}-{s}" / "results.json").exists()]
-    cores = sorted(os.sched_getaffinity(0))
-    while waiting:
-        batch, waiting = waiting[: args.jobs], waiting[args.jobs :]
-        running = []
-        for core, (method, seed) in zip(cores, batch, strict=False):
-            words = [sys.executable, "-c", "from bmrjax.cli import main; main()"]
-            words += [*command(method, seed, epochs), "--no-progress", "--overwrite"]
-            words += ["--out", str(args.runs / f"{method}-{seed}")]
-            words += ["--data-root", args.data_root] if args.data_root else []
-            pin = (lambda c=core: os.sched_setaffinity(0, {c})) if args.jobs > 1 else None
-            running.append(subprocess.Popen(words, preexec_fn=pin))
-        for process in running:
-            if process.wait():
-                raise SystemExit(f"a run failed with exit code {process.returncode}")
+    commands = {
+        f"{method}-{seed}": command(method, seed, epochs)
+        for seed in range(seeds)
+        for method in args.methods
+    }
+    cli_runs.run_missing(commands, args)
     rows = records.Rows(args.out)
     # Rows of methods that were not asked for stay.
     rows.rows = [row for row in rows.rows if row["method"] not in args.methods]
-    for seed in range(seeds):
-        for method in args.methods:
-            rows.add(row_of(args.runs / f"{method}-{seed}"))
+    for name, words in commands.items():
+        rows.add(cli_runs.row_of(args.runs / name, words))
     write_table(rows)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import markovic2024_report as report
 import markovic2024_speed as speed
 import markovic2024_weights as weights
@@ -272,7 +273,11 @@ def main() -> None:
                 )
                 what = {"data": data, "network": net, "batch": BATCH}
                 steps = min(args.steps, speed.STEPS[net])
-                row = speed.measure(network, train, BATCH, steps, args.repeats)
+                first = tuple(jnp.asarray(part[: speed.ROWS]) for part in train)
+                peers = {}
+                if args.bmr4pml is not None and net in ("lenet5", "mlp"):
+                    peers = speed.peer_steppers(args.bmr4pml, net, first, BATCH)
+                row = speed.measure(network, first, BATCH, steps, args.repeats, peers)
                 timed.rows = [r for r in timed.rows if (r["data"], r["network"]) != (data, net)]
                 timed.add({**what, **row, **records.environment()})
                 speed.write_table(timed)
@@ -296,6 +301,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--steps", type=int, default=500, help="steps an epoch")
     parser.add_argument("--speed", action="store_true", help="only time the steps")
+    parser.add_argument("--bmr4pml", help="--speed: clone of the paper's code, timed beside")
     parser.add_argument("--repeats", type=int, default=9, help="of --speed")
     parser.add_argument("--report", action="store_true", help="only write the table and figures")
     parser.add_argument("--quick", action="store_true", help="everything, tiny; into runs/")

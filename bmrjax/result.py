@@ -35,6 +35,8 @@ class Point:
         metrics: Held-out metrics at this point.
         params: Constrained parameters and mutable sites, on the host.
         keep: Masks, on the host.
+        mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it
+            (`schedules.Verified`, `mask_prior`); else 0.
     """
 
     epoch: int
@@ -44,6 +46,12 @@ class Point:
     metrics: dict[str, float]
     params: dict[str, Any] = field(repr=False)
     keep: dict[str, np.ndarray] = field(repr=False)
+    mask_cost: float = 0.0
+
+    @property
+    def objective(self) -> float:
+        """What points are compared by: `vfe` plus `mask_cost`, in nats."""
+        return self.vfe + self.mask_cost
 
 
 def kept_counts(keep: Mapping[str, Any]) -> tuple[int, int]:
@@ -65,10 +73,9 @@ def sparsity_per_layer(keep: Mapping[str, Any], layers: Mapping[str, str]) -> di
 
 
 def best(path: list[Point]) -> int:
-    """Return the position of the point with the lowest VFE; one that is not finite comes last."""
-    return min(
-        range(len(path)), key=lambda i: path[i].vfe if math.isfinite(path[i].vfe) else math.inf
-    )
+    """Return the position of the point with the best objective; one that is not finite comes last."""
+    values = [point.objective for point in path]
+    return min(range(len(path)), key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
 
 
 @dataclass
@@ -160,9 +167,9 @@ class Result:
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")
-        lowest = self.path[best(self.path)].vfe
+        lowest = self.path[best(self.path)].objective
         limit = lowest + vfe_within * abs(lowest)
-        good = [i for i, point in enumerate(self.path) if point.vfe <= limit]
+        good = [i for i, point in enumerate(self.path) if point.objective <= limit]
         return self.at(min(good, key=lambda i: self.path[i].kept))
 
     def most_predictive(self, key: Array, data: Any, *, num_samples: int = 100) -> "Result":

@@ -27,6 +27,9 @@ _PLAIN = (
 )  # fmt: skip
 
 
+_POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost")
+
+
 @dataclass
 class Reducer:
     """What a run reduces with."""
@@ -133,6 +136,7 @@ class Runner:
             losses=[row["vfe"] for row in self.history if not row["taken_back"]],
             removed=self.removed,
             measure=self.measure,
+            mask_cost=self.mask_cost(),
         )
         action, self.memory = self.reducer.schedule(report, self.memory)
         if action.vfe is not None:
@@ -232,6 +236,13 @@ class Runner:
         assert not isinstance(self.source, Batches)
         return self.engine.vfe(self.now.state, self.now.keep, self.source, self.vfe_key)
 
+    def mask_cost(self) -> float:
+        """Return minus the log probability of the masks, in nats, if the schedule counts it."""
+        reducer = self.reducer
+        if reducer is None or not reducer.schedule.mask_prior:
+            return 0.0
+        return -reducer.criterion.mask_log_prob(self.now.keep, layers=reducer.layers)
+
     def params(self) -> dict[str, Any]:
         """Return the constrained parameters and mutable sites of the current state."""
         return self.engine.constrain(self.now.state)
@@ -254,11 +265,12 @@ class Runner:
 
     def add_point(self, vfe: float) -> None:
         """Put the current state on the path."""
+        cost = self.mask_cost()
         kept, total = kept_counts(self.now.keep)
         metrics = {k: v for k, v in self.evaluate().items() if k != "eval_seconds"}
         params = jax.tree.map(np.asarray, self.params())
         keep = {name: np.asarray(mask) for name, mask in self.now.keep.items()}
-        self.path.append(Point(self.epoch, vfe, kept, total, metrics, params, keep))
+        self.path.append(Point(self.epoch, vfe, kept, total, metrics, params, keep, cost))
         if self.checkpointer is not None:
             self.checkpointer.save_point(len(self.path) - 1, self.path[-1])
 
@@ -289,10 +301,7 @@ class Runner:
             **{name: getattr(self, name) for name in _PLAIN},
             "has_snapshot": self.snapshot is not None,
             "settings": self._settings(),
-            "path": [
-                {k: getattr(p, k) for k in ("epoch", "vfe", "kept", "total", "metrics")}
-                for p in self.path
-            ],
+            "path": [{k: getattr(p, k) for k in _POINT} for p in self.path],
         }
         self.checkpointer.save(self._arrays(), document)
 

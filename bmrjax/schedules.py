@@ -63,6 +63,8 @@ class Report:
         losses: Mean VFE of each epoch so far, in nats (epochs taken back are not in it).
         removed: How many elements the last reduction removed; None before the first.
         measure: Measures the VFE of the current state on the training data, in nats.
+        mask_cost: Minus the log prior probability of the current masks, in nats; zero unless the
+            schedule's `mask_prior` is set.
     """
 
     epoch: int
@@ -70,6 +72,7 @@ class Report:
     losses: list[float]
     removed: int | None
     measure: Callable[[], float]
+    mask_cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,12 @@ class Schedule(abc.ABC):
     Attributes:
         order: Which candidates go first when a round is capped.
         verifies: Whether rounds can be taken back, so that the loop keeps a state to return to.
+        mask_prior: Whether what the masks themselves cost under the criterion's prior is counted.
     """
 
     order: Order = staticmethod(smallest_snr_first)
     verifies: bool = False
+    mask_prior: bool = False
 
     def init(self) -> Memory:
         """Return the memory before the first epoch."""
@@ -246,6 +251,10 @@ class Verified(Schedule):
         cooldown: Last epochs without reductions, over which the learning rate falls to zero; a
             fifth of the run by default, 20 at most. With 0, the run stops when the cap is spent.
         order: Who goes first under the cap.
+        mask_prior: Take a round too if the VFE rose by less than the masks' log prior probability
+            (`criteria.Criterion.mask_log_prob`) did, and end at the point where the VFE less that
+            probability is lowest. Where k of n elements are included, each costs about ln(n / k)
+            nats, which ends sparser, with a higher VFE of the program itself.
     """
 
     wait: int | None = None
@@ -254,6 +263,7 @@ class Verified(Schedule):
     min_fraction: float = 0.01
     cooldown: int | None = None
     order: Order = smallest_magnitude_first
+    mask_prior: bool = False
     verifies = True
 
     def __post_init__(self) -> None:
@@ -275,7 +285,13 @@ class Verified(Schedule):
 
     def init(self) -> Memory:
         """See `Schedule`."""
-        return {"fraction": self.fraction, "reference": None, "since": 0, "over": False}
+        return {
+            "fraction": self.fraction,
+            "reference": None,
+            "cost": 0.0,
+            "since": 0,
+            "over": False,
+        }
 
     def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
         """See `Schedule`."""
@@ -299,7 +315,9 @@ class Verified(Schedule):
             memory["since"] += 1
             return Action(rate=rate), memory
         vfe = report.measure()
-        if pending and not vfe <= memory["reference"]:
+        # With the masks' cost or without: from dense to half of it, that cost rises and hides a gain.
+        allowed = max(0.0, memory["cost"] - report.mask_cost)
+        if pending and not vfe <= memory["reference"] + allowed:
             memory["fraction"] /= 2
             if cooling or memory["fraction"] < self.min_fraction:
                 return finish(restore=True)
@@ -307,5 +325,5 @@ class Verified(Schedule):
             return Action(restore=True, reduce=True, fraction=memory["fraction"]), memory
         if cooling:
             return finish(restore=False, vfe=vfe)
-        memory.update(reference=vfe, since=1)
+        memory.update(reference=vfe, cost=report.mask_cost, since=1)
         return Action(reduce=True, fraction=memory["fraction"], vfe=vfe), memory

@@ -69,6 +69,7 @@ def save(result: Result, directory: Path) -> None:
             "kept": point.kept,
             "total": point.total,
             "metrics": point.metrics,
+            "mask_cost": point.mask_cost,
             "params": flatten_arrays(f"path/{i}/params", point.params, arrays),
             "keep": flatten_arrays(f"path/{i}/keep", point.keep, arrays),
         }
@@ -149,6 +150,7 @@ def load(
                 metrics=point["metrics"],
                 params=unflatten_arrays(point["params"], arrays, arrays_path),
                 keep=unflatten_arrays(point["keep"], arrays, arrays_path),
+                mask_cost=point.get("mask_cost", 0.0),
             )
             for point in document["path"]
         ]

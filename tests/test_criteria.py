@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate, stats
 from scipy.special import digamma, expit
 
 from bmrjax import criteria
@@ -303,3 +304,34 @@ def test_a_layer_map_must_name_every_site():
     criterion = criteria.SpikeAndSlab()
     with pytest.raises(ValueError, match=r"names no layer for the sites \['b'\]"):
         criterion(q, p, criterion.init(q), layers={"a.weight": "a", "a.bias": "a"})
+
+
+# --- the prior over masks -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 3.0)])
+def test_masks_have_the_probability_that_the_inclusion_rate_integrates_to(alpha, beta):
+    keep = {
+        "a.weight": jnp.arange(30).reshape(6, 5) < 7,
+        "a.bias": jnp.zeros(6, bool),
+        "b": jnp.ones((), bool),
+    }
+    expected = 0.0
+    for included, size in ((7, 36), (1, 1)):
+
+        def density(rate, included=included, size=size):
+            prior = stats.beta(alpha, beta).pdf(rate)
+            return prior * rate**included * (1 - rate) ** (size - included)
+
+        expected += np.log(integrate.quad(density, 0, 1)[0])
+    criterion = criteria.SpikeAndSlab(alpha, beta)
+    assert criterion.mask_log_prob(keep, layers=LAYERS) == pytest.approx(expected, rel=1e-6)
+    # Apart, the tensors of a layer have a rate each.
+    assert criterion.mask_log_prob(keep) != pytest.approx(expected, rel=1e-2)
+    with pytest.raises(ValueError, match="names no layer"):
+        criterion.mask_log_prob(keep, layers={"b": "b"})
+
+
+def test_a_criterion_without_a_prior_over_masks_charges_nothing():
+    keep = {"w": jnp.array([True, False])}
+    assert criteria.RegularizedHorseshoe().mask_log_prob(keep) == 0.0

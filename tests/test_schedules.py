@@ -23,17 +23,24 @@ from bmrjax.schedules import (
 class Bench:
     """Drive a schedule: each reduction removes what `removals` says, each measure is scripted."""
 
-    def __init__(self, schedule, num_epochs, *, vfes=(), removals=(), losses=None):
+    def __init__(self, schedule, num_epochs, *, vfes=(), removals=(), losses=None, costs=None):
         self.schedule, self.num_epochs = schedule, num_epochs
         self.vfes, self.removals = iter(vfes), iter(removals)
-        self.all_losses = losses
+        self.all_losses, self.costs = losses, costs
         self.removed, self.actions = None, []
 
     def run(self):
         memory = self.schedule.init()
         for epoch in range(self.num_epochs):
             losses = [0.0] * epoch if self.all_losses is None else self.all_losses[:epoch]
-            report = Report(epoch, self.num_epochs, losses, self.removed, lambda: next(self.vfes))
+            report = Report(
+                epoch,
+                self.num_epochs,
+                losses,
+                self.removed,
+                lambda: next(self.vfes),
+                0.0 if self.costs is None else self.costs[epoch],
+            )
             before = json.dumps(memory)
             action, after = self.schedule(report, memory)
             assert json.dumps(memory) == before  # the old memory may still be needed
@@ -140,6 +147,19 @@ def test_an_equal_vfe_is_accepted_and_one_that_is_not_finite_is_not():
     bench = Bench(schedule, 4, vfes=[10.0, 10.0, math.nan, math.inf])
     bench.run()
     assert bench.epochs("restore") == [2, 3]
+
+
+def test_with_a_mask_prior_a_round_may_cost_less_than_its_masks_gain():
+    # From dense the masks cost more and the VFE falls: taken. Then the VFE rises by less than the
+    # masks gain: taken. Then by more: not.
+    schedule = Verified(wait=0, refit=1, cooldown=0, mask_prior=True)
+    vfes, costs = [100.0, 50.0, 53.0, 60.0], [0.0, 40.0, 36.0, 30.0]
+    bench = Bench(schedule, 4, vfes=vfes, costs=costs)
+    bench.run()
+    assert bench.epochs("restore") == [3]
+    without = Bench(Verified(wait=0, refit=1, cooldown=0), 3, vfes=vfes[:3])
+    without.run()
+    assert without.epochs("restore") == [2]
 
 
 def test_it_stops_when_the_cap_is_spent():

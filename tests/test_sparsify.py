@@ -155,6 +155,21 @@ def test_the_smallest_point_within_a_tolerance(result):
         bmr.Result({}, {}, {}, ROWS).smallest(vfe_within=0.1)
 
 
+def test_with_a_mask_prior_the_point_is_chosen_by_the_whole_free_energy():
+    schedule = bmr.schedules.Verified(wait=3, refit=2, cooldown=2, mask_prior=True)
+    chosen = run(schedule=schedule)
+    criterion = bmr.criteria.SpikeAndSlab()
+    for i, point in enumerate(chosen.path):
+        expected = -criterion.mask_log_prob(chosen.at(i).keep)
+        assert point.mask_cost == pytest.approx(expected)
+        assert point.objective == pytest.approx(point.vfe + expected)
+    assert len({point.mask_cost for point in chosen.path}) > 1
+    assert chosen.vfe == min(chosen.path, key=lambda p: p.vfe + p.mask_cost).vfe
+    made_up = [bmr.Point(1, vfe, 1, 6, {}, {}, {}, cost) for vfe, cost in ((5.0, 9.0), (6.0, 7.0))]
+    found = bmr.Result({}, {}, {}, ROWS, path=made_up)
+    assert found.smallest(vfe_within=0.0).vfe == 6.0
+
+
 def test_the_most_predictive_point(result):
     data, key = make_data(1), jax.random.key(5)
     chosen = result.most_predictive(key, data, num_samples=20)

@@ -39,7 +39,7 @@ def result(data):
         steps_per_epoch=40,
         held_out=data,
         final_samples=5,
-        schedule=bmr.schedules.Verified(wait=2, refit=1, cooldown=0),
+        schedule=bmr.schedules.Verified(wait=2, refit=1, cooldown=0, mask_prior=True),
         progress=False,
     )
 
@@ -61,7 +61,8 @@ def assert_same(a, b):
         np.testing.assert_array_equal(left, right)
     for name in ("history", "metrics", "layers", "num_data", "vfe", "num_skipped", "timing"):
         assert getattr(a, name) == getattr(b, name), name
-    numbers = [[(p.epoch, p.vfe, p.kept, p.total, p.metrics) for p in r.path] for r in (a, b)]
+    names = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost")
+    numbers = [[[getattr(p, n) for n in names] for p in r.path] for r in (a, b)]
     assert numbers[0] == numbers[1]
 
 

@@ -66,7 +66,9 @@ def build_schedule(options: Sparsify) -> Any:
         if (value := getattr(options, name)) is not None
     }
     if options.schedule == "verified":
-        return schedules.Verified(**given)
+        return schedules.Verified(**given, mask_prior=options.mask_prior)
+    if options.mask_prior:
+        raise ValueError("--mask-prior goes with --schedule verified.")
     if options.schedule == "every":
         if "refit" in given:
             given["every"] = given.pop("refit")

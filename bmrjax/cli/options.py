@@ -70,6 +70,9 @@ class Sparsify:
     """Last epochs without reductions, over which the learning rate falls to zero."""
     fraction: float | None = None
     """Cap on what one reduction may remove, as a fraction of what is kept."""
+    mask_prior: bool = False
+    """verified: count the prior probability of the masks too, so that including few elements costs
+    about ln(n / k) nats each; ends sparser."""
     validation: float | None = None
     """Keep this fraction of the training data out, and end at the point of the path that predicts it
     best. Without it, the point with the best VFE, which is sparser and on small data less accurate."""

@@ -77,6 +77,20 @@ class Criterion(abc.ABC, Generic[State]):
         """Return `state` with the masks that were put in force, which a cap may have widened."""
         return dataclasses.replace(state, keep=dict(keep))  # type: ignore[type-var]
 
+    def mask_log_prob(
+        self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
+    ) -> float:
+        """Return the log prior probability of the masks, in nats; not traced.
+
+        Zero for a criterion without a prior over masks.
+
+        Args:
+            keep: Site name to mask; True is included.
+            layers: As in a call.
+        """
+        del keep, layers
+        return 0.0
+
     @abc.abstractmethod
     def __call__(
         self,

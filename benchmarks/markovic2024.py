@@ -92,7 +92,7 @@ class Settings:
     epochs: int
     steps: int
     samples: int = 100
-    eval_samples: int = 10
+    eval_samples: int = 4
     rows: int | None = None
 
 

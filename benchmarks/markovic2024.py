@@ -277,7 +277,9 @@ def main() -> None:
                 peers = {}
                 if args.bmr4pml is not None and net in ("lenet5", "mlp"):
                     peers = speed.peer_steppers(args.bmr4pml, net, first, BATCH)
-                row = speed.measure(network, first, BATCH, steps, args.repeats, peers)
+                row = speed.measure(
+                    network, first, BATCH, steps, args.repeats, peers, full=not args.quick
+                )
                 timed.rows = [r for r in timed.rows if (r["data"], r["network"]) != (data, net)]
                 timed.add({**what, **row, **records.environment()})
                 speed.write_table(timed)

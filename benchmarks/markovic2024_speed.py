@@ -134,6 +134,8 @@ def measure(
     steps: int,
     repeats: int,
     peers: dict[str, Any] | None = None,
+    *,
+    full: bool = True,
 ) -> dict[str, Any]:
     """Time `steps` steps of each side, in turn, `repeats` times.
 
@@ -144,6 +146,7 @@ def measure(
         steps: Steps a timing.
         repeats: Timings a side.
         peers: Name to a function that takes n steps of another system.
+        full: Whether the full form of the horseshoe is timed too; it takes long to compile.
 
     Returns:
         Milliseconds a step of each side, the ratios (median, least, largest, pair by pair) of each
@@ -152,6 +155,7 @@ def measure(
     sides = {
         name: stepper(network, prior, data, batch, masks=masks)
         for name, (prior, masks) in SIDES.items()
+        if full or name != "Tiered-FF, full"
     }
     runs = {name: run for name, (run, _) in sides.items()} | (peers or {})
     times = step_cost.interleaved(runs, steps, repeats)

@@ -160,7 +160,9 @@ class Result:
         )
 
     def smallest(self, *, vfe_within: float) -> "Result":
-        """Return the sparsest point whose VFE is within a fraction of the best one's.
+        """Return the sparsest point whose `Point.objective` is within a fraction of the best one's.
+
+        The objective is the VFE, unless the schedule counts the masks' cost too.
 
         Args:
             vfe_within: 0.05 admits a VFE up to 5 % above the best of the path.

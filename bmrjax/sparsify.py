@@ -129,6 +129,12 @@ def sparsify(
             "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
             "schedules.Every(...) or schedules.WhenConverged(...)."
         )
+    without = criterion is not None and type(criterion).mask_log_prob is Criterion.mask_log_prob
+    if schedule.mask_prior and without:
+        raise ValueError(
+            f"sparsify: mask_prior needs a criterion with a prior over masks, and "
+            f"{type(criterion).__name__} has none. Use criteria.SpikeAndSlab, or leave mask_prior out."
+        )
     init_key, run_key, vfe_key, final_key = jax.random.split(key, 4)
     if size < num_data:
         check_local_latents(model, example, init_key)

@@ -170,6 +170,12 @@ def test_with_a_mask_prior_the_point_is_chosen_by_the_whole_free_energy():
     assert found.smallest(vfe_within=0.0).vfe == 6.0
 
 
+def test_a_mask_prior_needs_a_criterion_that_has_one():
+    schedule = bmr.schedules.Verified(mask_prior=True)
+    with pytest.raises(ValueError, match="RegularizedHorseshoe has none"):
+        run(schedule=schedule, criterion=bmr.criteria.RegularizedHorseshoe())
+
+
 def test_the_most_predictive_point(result):
     data, key = make_data(1), jax.random.key(5)
     chosen = result.most_predictive(key, data, num_samples=20)

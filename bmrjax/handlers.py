@@ -29,14 +29,14 @@ class prune(Messenger):
 
     Args:
         fn: A NumPyro program: a model, or a guide in which each pruned site is a sample site of
-            its own (AutoNormal, AutoDelta, or one written by hand), or an `infer.JointGuide`.
+            its own (AutoNormal, AutoDelta, or one written by hand), or an `infer.CorrelatedGuide`.
         keep: Site name to boolean mask, True stays, each shaped as the whole site
             (plates, batch and event dimensions). Sites without a mask are left alone.
 
     Raises:
         ValueError: For a mask of another shape than its site, a name that is no latent site of
             the program, or a site whose elements depend on each other (a multivariate normal,
-            a Dirichlet), in which no single element can be removed.
+            a Dirichlet) and that is not `distributions.Prunable`.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro

@@ -16,9 +16,9 @@ from numpyro.primitives import Messenger
 
 from bmrjax.batches import check_data
 from bmrjax.handlers import inference, prune
+from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.reduction import Normal, SpikeAndSlab
 
@@ -268,33 +268,25 @@ class Result:
     def posterior(self) -> dict[str, Normal | SpikeAndSlab]:
         """Return the posterior of each reducible site; loc and scale of removed elements are 0."""
         _, guide = self._programs()
-        if isinstance(guide, JointGuide):
-            return self._joint_posterior(guide)
-        found = {}
-        for name in self.keep:
-            prefix = getattr(guide, "prefix", "auto")
+        marginals = correlated_marginals(guide, self.params, self.keep)
+        return {name: self._site_posterior(name, marginals.get(name)) for name in self.keep}
+
+    def _site_posterior(self, name: str, marginal: Normal | None) -> Normal | SpikeAndSlab:
+        keep, prefix = self.keep[name], getattr(self.guide, "prefix", "auto")
+        if marginal is not None:
+            loc, scale = marginal.loc, marginal.scale
+        else:
             loc = self.params.get(f"{name}_{prefix}_loc")
             scale = self.params.get(f"{name}_{prefix}_scale")
-            if loc is None or scale is None:
-                raise ValueError(
-                    f"posterior() reads AutoNormal parameters, and '{name}' has none; use `sample`."
-                )
-            keep = self.keep[name]
-            loc, scale = jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0)
-            logits = self.params.get(f"{name}_{prefix}_logits")
-            if logits is None:
-                found[name] = Normal(loc, scale)
-            else:
-                found[name] = SpikeAndSlab(loc, scale, jnp.where(keep, logits, -jnp.inf))
-        return found
-
-    def _joint_posterior(self, guide: JointGuide) -> dict[str, Normal | SpikeAndSlab]:
-        marginals = guide.marginals(self.params, self.keep)
-        found: dict[str, Normal | SpikeAndSlab] = {}
-        for name, keep in self.keep.items():
-            loc, scale = marginals[name].loc, marginals[name].scale
-            found[name] = Normal(jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0))
-        return found
+        if loc is None or scale is None:
+            raise ValueError(
+                f"posterior() reads AutoNormal parameters, and '{name}' has none; use `sample`."
+            )
+        loc, scale = jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0)
+        logits = self.params.get(f"{name}_{prefix}_logits")
+        if logits is None:
+            return Normal(loc, scale)
+        return SpikeAndSlab(loc, scale, jnp.where(keep, logits, -jnp.inf))
 
     def sample(self, key: Array, num_samples: int, *inputs: Any) -> dict[str, Array]:
         """Draw from the pruned posterior.

@@ -1,6 +1,7 @@
 """NumPyro distributions: with removed elements, for shrinkage priors, and their exact KL rules."""
 
 from bmrjax.distributions.elements import NotElementwiseError as NotElementwiseError
+from bmrjax.distributions.elements import Prunable as Prunable
 from bmrjax.distributions.elements import PrunedElements as PrunedElements
 from bmrjax.distributions.elements import center as center
 from bmrjax.distributions.elements import elementwise as elementwise
@@ -9,6 +10,7 @@ from bmrjax.distributions.elements import pruned as pruned
 from bmrjax.distributions.joint import PrunedJoint as PrunedJoint
 from bmrjax.distributions.joint import without as without
 from bmrjax.distributions.log_gamma import LogGamma as LogGamma
+from bmrjax.distributions.matrix_normal import ScaledMatrixNormal as ScaledMatrixNormal
 from bmrjax.distributions.spike_slab import RelaxedSpikeAndSlab as RelaxedSpikeAndSlab
 from bmrjax.distributions.spike_slab import SpikeAndSlab as SpikeAndSlab
 from bmrjax.distributions.spike_slab import (

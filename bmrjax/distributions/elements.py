@@ -1,5 +1,6 @@
 """NumPyro distributions with removed elements, and the rules that make them exact."""
 
+import abc
 from typing import Any
 
 import jax
@@ -13,6 +14,18 @@ from numpyro.distributions.kl import kl_divergence
 
 class NotElementwiseError(ValueError):
     """A distribution whose elements depend on each other where independent ones are needed."""
+
+
+class Prunable(dist.Distribution):
+    """A distribution over dependent elements that knows how single ones are removed."""
+
+    @abc.abstractmethod
+    def without(self, keep: Bool[Array, "..."]) -> dist.Distribution:
+        """Return the distribution of the elements that stay; the others are zero.
+
+        Args:
+            keep: True stays; shaped as ``batch_shape + event_shape``.
+        """
 
 
 def elementwise(fn: dist.Distribution) -> dist.Distribution:
@@ -61,7 +74,7 @@ def pruned(fn: dist.Distribution, keep: Bool[Array, "..."], *, name: str) -> dis
     """Return `fn` without the elements that `keep` drops.
 
     Args:
-        fn: A distribution over independent elements.
+        fn: A distribution over independent elements, or a `Prunable` one.
         keep: True stays; shaped as ``fn.batch_shape + fn.event_shape``.
         name: The site, for error messages.
 
@@ -79,6 +92,8 @@ def pruned(fn: dist.Distribution, keep: Bool[Array, "..."], *, name: str) -> dis
             f"prune: the mask of site '{name}' has shape {keep.shape}, the site has {shape} "
             "(plates, batch and event dimensions). Give one boolean an element."
         )
+    if isinstance(fn, Prunable):
+        return fn.without(keep)
     try:
         base = elementwise(fn)
     except NotElementwiseError as error:

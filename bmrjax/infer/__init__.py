@@ -1,5 +1,6 @@
 """Fitting: the compiled SVI engine, its start, its posterior, and held-out evaluation."""
 
+from bmrjax.infer.correlated import CorrelatedGuide as CorrelatedGuide
 from bmrjax.infer.engine import Engine as Engine
 from bmrjax.infer.engine import EpochInfo as EpochInfo
 from bmrjax.infer.engine import State as State
@@ -9,4 +10,5 @@ from bmrjax.infer.init import init_to_network as init_to_network
 from bmrjax.infer.joint_guide import AutoLowRank as AutoLowRank
 from bmrjax.infer.joint_guide import AutoMultivariate as AutoMultivariate
 from bmrjax.infer.joint_guide import JointGuide as JointGuide
+from bmrjax.infer.matrix_guide import AutoMatrixNormal as AutoMatrixNormal
 from bmrjax.infer.posterior import SitePosteriors as SitePosteriors

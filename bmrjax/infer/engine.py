@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from bmrjax.handlers import at_step, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
-from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 
@@ -314,9 +314,9 @@ class Engine:
     def condition(self, state: State, before: Keep, after: Keep) -> State:
         """Move the posterior to where it is given that the elements that `after` drops are zero.
 
-        In a factorised posterior the others stay where they are; a `JointGuide` knows where they go.
+        In a factorised posterior the others stay where they are; a `CorrelatedGuide` knows where they go.
         """
-        if not isinstance(self.guide, JointGuide):
+        if not isinstance(self.guide, CorrelatedGuide):
             return state
         return replace(state, params=self._conditioned(state.params, dict(before), dict(after)))
 

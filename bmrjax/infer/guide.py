@@ -73,8 +73,12 @@ class AutoMeanField(AutoNormal):
         """Sample every latent site."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
-        with _WithSpikes(self):
+        with _InPlace(self):
             return super().__call__(*args, **kwargs)
+
+    def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
+        """Return the posterior of a site, given the independent normals `fn` that it starts from."""
+        return self.with_spike(name, fn) if name in self.spike_and_slab_sites() else fn
 
     def spike_and_slab_sites(self) -> set[str]:
         """Return the names of the spike-and-slab sites, once the guide has met its model."""
@@ -117,6 +121,9 @@ class AutoMeanField(AutoNormal):
                 found[name] = dist.Normal(loc, scale)
         return found
 
+    def _margins_of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
+        return self._of_sites(params)
+
     def sample_posterior(
         self,
         rng_key: Array,
@@ -137,7 +144,7 @@ class AutoMeanField(AutoNormal):
     def median(self, params: dict[str, Array]) -> dict[str, Array]:
         """Return the median of each latent variable."""
         return self._constrained(
-            {n: fn.icdf(jnp.array(0.5)) for n, fn in self._of_sites(params).items()}
+            {n: fn.icdf(jnp.array(0.5)) for n, fn in self._margins_of_sites(params).items()}
         )
 
     def quantiles(
@@ -147,7 +154,7 @@ class AutoMeanField(AutoNormal):
         levels = jnp.asarray(quantiles)
         latent = {
             name: fn.icdf(levels.reshape((-1,) + (1,) * len(fn.batch_shape)))
-            for name, fn in self._of_sites(params).items()
+            for name, fn in self._margins_of_sites(params).items()
         }
         return self._constrained(latent)
 
@@ -156,13 +163,13 @@ class AutoMeanField(AutoNormal):
         return values
 
 
-class _WithSpikes(Messenger):
-    """Put a spike-and-slab posterior in place of the normal one of spike-and-slab sites."""
+class _InPlace(Messenger):
+    """Put the guide's own posteriors in place of the normal ones of its base class."""
 
     def __init__(self, guide: AutoMeanField):
-        self._guide, self._names = guide, guide.spike_and_slab_sites()
+        self._guide = guide
         super().__init__(None)
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self._names:
-            msg["fn"] = self._guide.with_spike(msg["name"], msg["fn"])
+        if msg["type"] == "sample":
+            msg["fn"] = self._guide.site_posterior(msg["name"], msg["fn"])

@@ -16,13 +16,12 @@ from numpyro.infer.autoguide import (
 from bmrjax import reduction
 from bmrjax.distributions import without
 from bmrjax.handlers import current_masks
+from bmrjax.infer.correlated import CorrelatedGuide, Keep
 from bmrjax.infer.init import init_to_network
 from bmrjax.reduction import Normal
 
-Keep = Mapping[str, Bool[Array, "..."]]
 
-
-class JointGuide(AutoContinuous):
+class JointGuide(CorrelatedGuide, AutoContinuous):
     """What `sparsify` needs of a guide with one joint posterior.
 
     To be mixed into an automatic guide of NumPyro with one posterior over all sites. Under
@@ -63,7 +62,7 @@ class JointGuide(AutoContinuous):
         return [name for name in self._init_locs if _is_real(trace[name]["fn"])]
 
     def marginals(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
-        """Return the normal marginal posterior of each site on the real line."""
+        """See `CorrelatedGuide.marginals`: of every site on the real line."""
         posterior = self._joint(params, self.flat_keep(keep))
         if isinstance(posterior, reduction.MultivariateNormal):
             scale = jnp.linalg.norm(posterior.scale_tril, axis=1)
@@ -85,16 +84,6 @@ class JointGuide(AutoContinuous):
     def _joint(
         self, params: Mapping[str, Array], keep: Bool[Array, " n"]
     ) -> reduction.MultivariateNormal | reduction.LowRankNormal:
-        raise NotImplementedError
-
-    def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
-        """Return the parameters of the posterior given that what `after` drops is zero.
-
-        Args:
-            params: Constrained parameters.
-            before: The masks under which they were fitted.
-            after: The masks to be put in force.
-        """
         raise NotImplementedError
 
 
@@ -131,7 +120,7 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
         return reduction.MultivariateNormal(fn.loc, fn.scale_tril)
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
-        """See `JointGuide.condition`."""
+        """See `CorrelatedGuide.condition`; exact."""
         keep = self.flat_keep(after)
         unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
         joint = self._joint(params, self.flat_keep(before))
@@ -180,7 +169,7 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
         return reduction.LowRankNormal(base.loc, base.cov_factor, base.cov_diag)
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
-        """See `JointGuide.condition`."""
+        """See `CorrelatedGuide.condition`; exact."""
         keep = self.flat_keep(after)
         unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
         joint = self._joint(params, self.flat_keep(before))

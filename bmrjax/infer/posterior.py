@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from bmrjax.distributions import center, normal_parameters, spike_and_slab_parameters
 from bmrjax.infer.arguments import Keep
+from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.reduction import Normal, SpikeAndSlab
 
@@ -46,9 +47,9 @@ def site_posteriors(
         params: Constrained parameters.
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
-        keep: Masks a site; a joint posterior is that of what they keep.
+        keep: Masks a site; a correlated posterior is that of what they keep.
     """
-    joint = guide.marginals(params, keep or {}) if isinstance(guide, JointGuide) else {}
+    marginals = correlated_marginals(guide, params, keep or {})
     guide_trace = _guide_trace(guide, params, args, kwargs)
     values = central_values(guide, params, args, kwargs)
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
@@ -58,7 +59,7 @@ def site_posteriors(
     for name, site in model_trace.items():
         if site["type"] != "sample" or site["is_observed"] or name not in values:
             continue
-        q, p = joint.get(name, _read(guide_trace[name]["fn"])), _read(site["fn"])
+        q, p = marginals.get(name, _read(guide_trace[name]["fn"])), _read(site["fn"])
         if q is None or type(q) is not type(p):
             continue
         posterior[name], prior[name] = q, p

@@ -54,6 +54,19 @@ class Evaluation:
     every: int
 
 
+@dataclass(frozen=True)
+class Plan:
+    """An epoch about to be run.
+
+    Attributes:
+        rate: Factor on the learning rate.
+        times: Seconds that the reduction before it took.
+    """
+
+    rate: float
+    times: dict[str, float]
+
+
 @dataclass
 class Moment:
     """Everything that a reduction may have to take back."""
@@ -83,6 +96,7 @@ class Runner:
         criterion_state: Any,
         run_key: Array,
         vfe_key: Array,
+        final_key: Array,
         num_epochs: int,
         steps: int,
         max_bad_steps: int,
@@ -91,7 +105,7 @@ class Runner:
     ):
         self.engine, self.evaluator, self.source = engine, evaluator, source
         self.reducer, self.evaluation = reducer, evaluation
-        self.run_key, self.vfe_key = run_key, vfe_key
+        self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
         self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
         self.checkpointer, self.make_result = checkpointer, make_result
         self.now = Moment(state, keep, criterion_state)
@@ -112,17 +126,41 @@ class Runner:
         with tqdm(
             total=self.num_epochs, initial=self.epoch, disable=not progress, unit="epoch"
         ) as bar:
-            while self.epoch < self.num_epochs and not self.stopped:
-                action, times = self._reduce()
-                if action.stop:
-                    self.stopped = True
-                    break
-                row = self._train(action, times)
-                self.history.append(row)
-                self._show(bar, row)
-                self._check(row)
-                if self.checkpointer is not None and self.checkpointer.due():
-                    self.save()
+            while (plan := self.plan()) is not None:
+                begin, compiled = time.perf_counter(), self.engine.compile_seconds
+                state, info = self._epoch(plan)
+                losses = np.asarray(info.losses)
+                compiled = self.engine.compile_seconds - compiled
+                seconds = time.perf_counter() - begin - compiled
+                self.record(plan, state, losses, seconds=seconds, compile_seconds=compiled)
+                bar.set_postfix(self.shown(), refresh=False)
+                bar.update()
+                self.after_epoch()
+        self.save_if_asked()
+
+    def plan(self) -> Plan | None:
+        """Reduce if the schedule says so; return the next epoch, or None if the run is over."""
+        if self.epoch >= self.num_epochs or self.stopped:
+            return None
+        action, times = self._reduce()
+        self.stopped = action.stop
+        return None if action.stop else Plan(action.rate, times)
+
+    def epoch_key(self) -> Array:
+        """Return the PRNG key of the next epoch."""
+        return jax.random.fold_in(self.run_key, self.epoch)
+
+    def after_epoch(self) -> None:
+        """Stop a run that diverged, and write a checkpoint if one is due."""
+        worst = int(self.now.state.worst_in_row)
+        if worst > self.max_bad_steps:
+            self.save_if_asked()
+            raise NonFiniteError(worst, self.epoch, self.make_result(self))
+        if self.checkpointer is not None and self.checkpointer.due():
+            self.save()
+
+    def save_if_asked(self) -> None:
+        """Write a checkpoint, if the run has a folder."""
         if self.checkpointer is not None:
             self.save()
 
@@ -174,13 +212,25 @@ class Runner:
         for row in self.history[self.snapshot_row :]:
             row["taken_back"] = True
 
-    def _train(self, action: Action, times: dict[str, float]) -> dict[str, Any]:
-        begin, compiled = time.perf_counter(), self.engine.compile_seconds
-        key = jax.random.fold_in(self.run_key, self.epoch)
-        state, info = self._epoch(key, action.rate)
+    def record(
+        self,
+        plan: Plan,
+        state: State,
+        losses: np.ndarray,
+        *,
+        seconds: float,
+        compile_seconds: float,
+    ) -> None:
+        """Take over what an epoch led to.
+
+        Args:
+            plan: The epoch that was run.
+            state: Where it ended.
+            losses: The loss of each step; NaN where it was skipped.
+            seconds: How long it took.
+            compile_seconds: How long compiling took before it.
+        """
         self.now = Moment(state, self.now.keep, self.now.criterion_state)
-        losses = np.asarray(info.losses)
-        compiled = self.engine.compile_seconds - compiled
         self.epoch += 1
         good = losses[np.isfinite(losses)]
         row: dict[str, Any] = {
@@ -190,44 +240,40 @@ class Runner:
             "sparsity_per_layer": sparsity_per_layer(
                 self.now.keep, {} if self.reducer is None else self.reducer.layers
             ),
-            "rate": action.rate,
+            "rate": plan.rate,
             "taken_back": False,
             "skipped_steps": int(losses.size - good.size),
-            "seconds": time.perf_counter() - begin - compiled,
-            "compile_seconds": compiled,
-            **times,
+            "seconds": seconds,
+            "compile_seconds": compile_seconds,
+            **plan.times,
         }
         evaluation = self.evaluation
         due = evaluation is not None and self.epoch - self.evaluated_at >= evaluation.every
         if due and self.epoch < self.num_epochs:
             row.update(self.evaluate())
-        return row
+        self.history.append(row)
 
-    def _epoch(self, key: Array, rate: float) -> tuple[State, EpochInfo]:
-        state, keep = self.now.state, self.now.keep
+    def _epoch(self, plan: Plan) -> tuple[State, EpochInfo]:
+        state, keep, key = self.now.state, self.now.keep, self.epoch_key()
         if isinstance(self.source, Batches):
             batches = self.source.epoch(self.epoch, self.steps)
             return self.engine.epoch_from(
-                state, keep, batches, key, num_steps=self.steps, rate=rate
+                state, keep, batches, key, num_steps=self.steps, rate=plan.rate
             )
-        return self.engine.epoch(state, keep, self.source, key, num_steps=self.steps, rate=rate)
+        return self.engine.epoch(
+            state, keep, self.source, key, num_steps=self.steps, rate=plan.rate
+        )
 
-    def _show(self, bar: Any, row: dict[str, Any]) -> None:
+    def shown(self) -> dict[str, str]:
+        """Return what the progress bar shows of the last epoch."""
+        row = self.history[-1]
         kept, total = kept_counts(self.now.keep)
         shown = {"VFE/datum": f"{row['vfe'] / self.engine.num_data:.4f}"}
         if self.reducer is not None:
             shown["sparsity"] = f"{1 - kept / max(total, 1):.3f}"
         if row["skipped_steps"]:
             shown["skipped"] = str(row["skipped_steps"])
-        bar.set_postfix(shown, refresh=False)
-        bar.update()
-
-    def _check(self, row: dict[str, Any]) -> None:
-        worst = int(self.now.state.worst_in_row)
-        if worst > self.max_bad_steps:
-            if self.checkpointer is not None:
-                self.save()
-            raise NonFiniteError(worst, row["epoch"], self.make_result(self))
+        return shown
 
     # --- looking --------------------------------------------------------------------------
 

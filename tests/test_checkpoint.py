@@ -88,18 +88,19 @@ class Killed(Exception):
 
 def killed(monkeypatch, directory, epoch, *, after=False, **options):
     """Run until an exception hits epoch number `epoch`, before or after its training."""
-    train = Runner._train
+    train = Runner._epoch
 
-    def dying(self, action, times):
-        if self.epoch + 1 == epoch and not after:
+    def dying(self, plan):
+        last = self.epoch + 1 == epoch
+        if last and not after:
             raise Killed
-        row = train(self, action, times)
-        if self.epoch == epoch:
+        found = train(self, plan)
+        if last:
             raise Killed
-        return row
+        return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "_train", dying)
+        patch.setattr(Runner, "_epoch", dying)
         with pytest.raises(Killed):
             run(directory, **options)
 
@@ -184,10 +185,10 @@ def test_a_checkpoint_is_of_the_moment_it_was_taken(tmp_path):
 def test_a_finished_run_is_only_read(reference, monkeypatch, tmp_path):
     assert_same(run(tmp_path), reference)
 
-    def forbidden(self, action, times):
+    def forbidden(self, plan):
         raise AssertionError("a finished run trained on")
 
-    monkeypatch.setattr(Runner, "_train", forbidden)
+    monkeypatch.setattr(Runner, "_epoch", forbidden)
     assert_same(run(tmp_path, resume=True), reference)
 
 

@@ -1,7 +1,8 @@
 """The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -102,9 +103,11 @@ class Engine:
         self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
         self._epoch = Loop(self._step_in_epoch, loop)
+        self._epoch_of_many = Loop(self._step_of_many, loop)
         self._single = Loop(self._step_on_batch, "dispatch")
         self._free_energy = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, loop=loop)
         self._order = jax.jit(self._make_order, static_argnums=(1,))
+        self._orders = jax.jit(jax.vmap(self._make_order, (0, None)), static_argnums=(1,))
         self._sites = jax.jit(self._site_posteriors)
         self._conditioned = jax.jit(self._condition)
         self.init_seconds = 0.0
@@ -112,32 +115,47 @@ class Engine:
     @property
     def compile_seconds(self) -> float:
         """Seconds spent compiling the training step so far."""
-        return self._epoch.compile_seconds + self._single.compile_seconds
+        return sum(loop.compile_seconds for loop in self._loops())
 
     @property
     def num_compilations(self) -> int:
         """How many training programs were compiled so far."""
-        return self._epoch.num_compilations + self._single.num_compilations
+        return sum(loop.num_compilations for loop in self._loops())
+
+    def _loops(self) -> tuple[Loop, ...]:
+        return self._epoch, self._epoch_of_many, self._single
 
     @property
     def loop_mode(self) -> str:
         """How the training step is repeated: ``"fused"`` or ``"dispatch"``."""
-        return self._epoch.mode
+        return (self._epoch_of_many if self._epoch_of_many.num_compilations else self._epoch).mode
 
     # --- starting -------------------------------------------------------------------------
 
-    def init(self, key: Array, batch: Data) -> State:
+    def init(
+        self,
+        key: Array,
+        batch: Data,
+        *,
+        model: Callable | None = None,
+        guide: Callable | None = None,
+    ) -> State:
         """Start a fit, in one compiled program.
 
         Args:
             key: PRNG key.
             batch: One batch of data.
+            model: The program to start at, which may differ from the engine's in the network that it
+                starts from, and in nothing else.
+            guide: Its guide.
 
         Returns:
             The first state.
         """
         args, kwargs = arguments(batch)
-        start = initialise(self.model, self.guide, self.loss, key, args, kwargs)
+        model = self.model if model is None else model
+        guide = self.guide if guide is None else guide
+        start = initialise(model, guide, self.loss, key, args, kwargs)
         self._constrain, self._unconstrain = start.constrain, start.unconstrain
         zero = jnp.zeros((), jnp.int32)
         opt_state = jax.jit(self.optimizer.init)(start.params)
@@ -180,9 +198,9 @@ class Engine:
         result = self.loss.loss_with_mutable_state(key, values, model, guide, *args, **kwargs)
         return result["loss"], result["mutable_state"]
 
-    def _update(
-        self, state: State, batch: Data, keep: Keep, key: Array, rate: Array
-    ) -> tuple[State, Array]:
+    def _gradients(
+        self, state: State, batch: Data, keep: Keep, key: Array
+    ) -> tuple[Array, Any, Any, Array]:
         kl = jnp.asarray(self.kl_weight)
         if self.kl_warmup:
             kl = kl * jnp.minimum(1.0, (state.num_steps + 1) / self.kl_warmup)
@@ -190,25 +208,45 @@ class Engine:
             state.params, state.mutable, state.num_steps, keep, kl, batch, key
         )
         total = sum((jnp.sum(g) for g in jax.tree.leaves(grads)), jnp.zeros(()))
-        good = jnp.isfinite(loss) & jnp.isfinite(total)
+        return loss, mutable, grads, jnp.isfinite(loss) & jnp.isfinite(total)
+
+    def _accept(self, params: Any, opt_state: Any, grads: Any, rate: Array) -> tuple[Any, Any]:
+        updates, opt_state = self.optimizer.update(grads, opt_state, params)
+        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
+        return optax.apply_updates(params, updates), opt_state
+
+    def _update(
+        self, state: State, batch: Data, keep: Keep, key: Array, rate: Array
+    ) -> tuple[State, Array]:
+        loss, mutable, grads, good = self._gradients(state, batch, keep, key)
 
         def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
-            updates, opt_state = self.optimizer.update(grads, opt_state, params)
-            updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
-            return optax.apply_updates(params, updates), opt_state, mutable
+            return *self._accept(params, opt_state, grads, rate), mutable
 
         # A conditional, not a select: XLA would compute every gradient anew for each of its uses
         # in the optimiser, and takes four times as long to compile that.
         before = state.params, state.opt_state, state.mutable
         after = jax.lax.cond(good, accept, lambda *args: args[:3], *before, grads, mutable)
-        bad = jnp.where(good, 0, state.bad_in_row + 1)
-        return State(
-            *after,
-            num_steps=state.num_steps + 1,
-            num_skipped=state.num_skipped + jnp.where(good, 0, 1),
-            bad_in_row=bad,
-            worst_in_row=jnp.maximum(state.worst_in_row, bad),
-        ), jnp.where(good, loss, jnp.nan)
+        return _counted(state, after, good), jnp.where(good, loss, jnp.nan)
+
+    def _update_of_many(
+        self, states: State, batches: Data, keeps: Keep, keys: Array, rates: Array
+    ) -> tuple[State, Array]:
+        losses, mutable, grads, good = jax.vmap(self._gradients)(states, batches, keeps, keys)
+
+        def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
+            return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
+
+        def accept_good(*args: Any) -> Any:
+            def choose(new: Array, old: Array) -> Array:
+                return jnp.where(good.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+            return jax.tree.map(choose, accept(*args), args[:3])
+
+        # One conditional for all of them: a conditional under `vmap` would be a select.
+        before = states.params, states.opt_state, states.mutable
+        after = jax.lax.cond(jnp.all(good), accept, accept_good, *before, grads, mutable)
+        return jax.vmap(_counted)(states, after, good), jnp.where(good, losses, jnp.nan)
 
     def _step_in_epoch(
         self,
@@ -231,6 +269,24 @@ class Engine:
         state = replace(state, worst_in_row=jnp.where(i == 0, 0, state.worst_in_row))
         state, loss = self._update(state, batch, keep, jax.random.fold_in(key, i), rate)
         return state, losses.at[i].set(loss.astype(losses.dtype))
+
+    def _step_of_many(
+        self,
+        carry: tuple[State, Array],
+        i: Array,
+        data: Data,
+        orders: Array,
+        keeps: Keep,
+        keys: Array,
+        rates: Array,
+    ) -> tuple[State, Array]:
+        states, losses = carry
+        states = replace(states, worst_in_row=jnp.where(i == 0, 0, states.worst_in_row))
+        rows = jax.lax.dynamic_slice_in_dim(orders, i * self.batch_size, self.batch_size, axis=1)
+        batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
+        keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
+        states, loss = self._update_of_many(states, batches, keeps, keys, rates)
+        return states, losses.at[:, i].set(loss.astype(losses.dtype))
 
     def _make_order(self, key: Array, length: int) -> Int[Array, " length"]:
         passes = -(-length // self.num_data)
@@ -265,6 +321,35 @@ class Engine:
         args = (data, order, dict(keep), noise, jnp.asarray(rate, float))
         state, losses = self._epoch(carry, num_steps, *args)
         return state, EpochInfo(losses)
+
+    def epoch_of_many(
+        self,
+        states: Sequence[State],
+        keeps: Sequence[Keep],
+        data: Data,
+        keys: Sequence[Array],
+        *,
+        num_steps: int,
+        rates: Sequence[float],
+    ) -> list[tuple[State, EpochInfo]]:
+        """Take an epoch of several fits in one program; each is as if `epoch` ran it alone.
+
+        Args:
+            states: One a fit. Kept intact.
+            keeps: Masks a site, one dict a fit.
+            data: The whole data set, shared.
+            keys: PRNG key of this epoch, one a fit.
+            num_steps: Steps of each.
+            rates: Factor on the optimiser's updates, one a fit.
+        """
+        pairs = jnp.stack([jax.random.split(key) for key in keys])
+        orders = self._orders(pairs[:, 0], num_steps * self.batch_size)
+        state, keep = _stacked([(s, dict(k)) for s, k in zip(states, keeps, strict=True)])
+        carry = (state, jnp.zeros((len(states), num_steps)))
+        args = (data, orders, keep, pairs[:, 1], jnp.asarray(rates, float))
+        state, losses = self._epoch_of_many(carry, num_steps, *args)
+        parts = _unstacked((state, losses), len(states))
+        return [(s, EpochInfo(found)) for s, found in parts]
 
     def epoch_from(
         self,
@@ -347,6 +432,27 @@ class Engine:
             )
         self._layers = found.layers
         return found.posterior, found.prior
+
+
+@jax.jit
+def _stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+@partial(jax.jit, static_argnums=1)
+def _unstacked(tree: Any, count: int) -> list[Any]:
+    return [jax.tree.map(lambda x, i=i: x[i], tree) for i in range(count)]
+
+
+def _counted(state: State, after: tuple[Any, Any, Any], good: Array) -> State:
+    bad = jnp.where(good, 0, state.bad_in_row + 1)
+    return State(
+        *after,
+        num_steps=state.num_steps + 1,
+        num_skipped=state.num_skipped + jnp.where(good, 0, 1),
+        bad_in_row=bad,
+        worst_in_row=jnp.maximum(state.worst_in_row, bad),
+    )
 
 
 def check_local_latents(model: Callable, batch: Data, key: Array) -> None:

@@ -1,0 +1,303 @@
+"""What a run is made of: settings and data checked, engine and evaluator built, runs started."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+from numpyro.infer import TraceMeanField_ELBO
+
+from bmrjax.batches import Batches, check_data
+from bmrjax.checkpoint import Checkpointer
+from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.infer.engine import Data, Engine, check_local_latents
+from bmrjax.infer.evaluate import Evaluator
+from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.loop import LoopMode
+from bmrjax.infer.posterior import SitePosteriors
+from bmrjax.reduction import SpikeAndSlab as SpikeAndSlabPosterior
+from bmrjax.result import Result, best
+from bmrjax.runner import Evaluation, Reducer, Runner, only
+from bmrjax.schedules import Schedule, Verified
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `sparsify` says what each of them means."""
+
+    num_epochs: int = 100
+    criterion: Criterion | None = SpikeAndSlab()  # noqa: RUF009 - frozen, and holds no array
+    schedule: Schedule | None = None
+    optimizer: optax.GradientTransformation | None = None
+    loss: Any = None
+    batch_size: int | None = 128
+    steps_per_epoch: int | None = None
+    sites: Sequence[str] | None = None
+    held_out: Data | None = None
+    eval_samples: int = 5
+    eval_every: int | None = None
+    final_samples: int = 100
+    kl_weight: float = 1.0
+    kl_warmup: int = 0
+    max_bad_steps: int = 20
+    loop: LoopMode = "auto"
+    checkpoint_interval: float = 10.0
+
+
+class Assembly:
+    """Everything that the runs of one program share, compiled once.
+
+    Args:
+        model: NumPyro program.
+        guide: Its guide; `infer.AutoMeanField` by default.
+        data: Arrays with a common leading axis, or `Batches`.
+        settings: See `sparsify`.
+
+    Raises:
+        TypeError: For data that are neither arrays nor `Batches`.
+        ValueError: For data or settings that do not fit together; the message says what to do.
+    """
+
+    def __init__(
+        self, model: Callable, guide: Callable | None, data: Data | Batches, settings: Settings
+    ):
+        self._begin = time.perf_counter()
+        self.settings = settings
+        self.source: Data | Batches = (
+            data if isinstance(data, Batches) else check_data(data, "data")
+        )
+        self.num_data, size, self._example = _sizes(self.source, settings.batch_size)
+        self._held_out = settings.held_out
+        if self._held_out is not None:
+            self._held_out = check_data(self._held_out, "held_out")
+            _check_alike(self._held_out, self._example)
+        steps = settings.steps_per_epoch
+        self.steps = max(self.num_data // size, 1) if steps is None else steps
+        for name, value in (("num_epochs", settings.num_epochs), ("steps_per_epoch", self.steps)):
+            if value < 1:
+                raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
+        self.schedule = Verified() if settings.schedule is None else settings.schedule
+        _check_schedule(self.schedule, settings.criterion, self.source)
+        if size < self.num_data:
+            check_local_latents(model, self._example, jax.random.key(0))
+        self.guide = AutoMeanField(model) if guide is None else guide
+        optimizer, loss = settings.optimizer, settings.loss
+        self.engine = Engine(
+            model,
+            self.guide,
+            optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,
+            loss=TraceMeanField_ELBO() if loss is None else loss,
+            num_data=self.num_data,
+            batch_size=size,
+            kl_weight=settings.kl_weight,
+            kl_warmup=settings.kl_warmup,
+            loop=settings.loop,
+        )
+        self.evaluator = Evaluator(model, self.guide, loop=settings.loop)
+        self._evaluation = self._make_evaluation(size)
+        self._reducer: Reducer | None = None
+
+    def _make_evaluation(self, size: int) -> Evaluation | None:
+        if self._held_out is None:
+            return None
+        every, samples = self.settings.eval_every, self.settings.eval_samples
+        if every is None:
+            # One training step costs about three forward passes of its batch.
+            forward = jax.tree.leaves(self._held_out)[0].shape[0] * samples
+            every = max(1, math.ceil(forward / (0.1 * 3 * self.steps * size)))
+        return Evaluation(self._held_out, samples, every)
+
+    @contextlib.contextmanager
+    def runner(
+        self,
+        model: Callable,
+        guide: Callable,
+        key: Array,
+        *,
+        directory: str | Path | None,
+        resume: bool,
+    ) -> Iterator[Runner]:
+        """Start a run, or go on with one; its checkpoints are complete when the context ends.
+
+        Args:
+            model: The assembly's program, or one that starts at another network.
+            guide: Its guide.
+            key: PRNG key of the run.
+            directory: Where checkpoints go; none are written without it.
+            resume: Go on from the last checkpoint in `directory`, if it has one.
+        """
+        checkpointer = _checkpointer(directory, self.settings.checkpoint_interval, resume=resume)
+        try:
+            runner = self._start(model, guide, key, checkpointer)
+            if resume:
+                runner.restore()
+            yield runner
+        finally:
+            if checkpointer is not None:
+                checkpointer.close()
+
+    def _start(
+        self, model: Callable, guide: Callable, key: Array, checkpointer: Checkpointer | None
+    ) -> Runner:
+        settings, engine = self.settings, self.engine
+        init_key, run_key, vfe_key, final_key = jax.random.split(key, 4)
+        started = time.perf_counter()
+        state = engine.init(init_key, self._example, model=model, guide=guide)
+        init_seconds = time.perf_counter() - started
+        keep, criterion_state = {}, None
+        if settings.criterion is not None or settings.sites is not None:
+            found = engine.site_posteriors(state, self._example)
+            found = _reducible(found, settings.sites, settings.criterion)
+            keep = {name: jnp.ones(q.loc.shape, bool) for name, q in found.posterior.items()}
+            if settings.criterion is not None:
+                criterion_state = settings.criterion.init(found.posterior)
+                self._reducer = self._reducer or Reducer(
+                    settings.criterion,
+                    self.schedule,
+                    list(found.posterior),
+                    found.layers,
+                    self._example,
+                )
+
+        def make_result(runner: Runner) -> Result:
+            return Result(
+                params=runner.params(),
+                keep=dict(runner.now.keep),
+                layers={} if runner.reducer is None else runner.reducer.layers,
+                num_data=self.num_data,
+                history=runner.history,
+                path=runner.path,
+                timing={
+                    "init_seconds": init_seconds,
+                    "compile_seconds": engine.compile_seconds,
+                    "seconds": time.perf_counter() - self._begin,
+                },
+                num_skipped=int(runner.now.state.num_skipped),
+                loop_mode=engine.loop_mode,
+                num_compilations=engine.num_compilations,
+                model=model,
+                guide=guide,
+            )
+
+        return Runner(
+            engine,
+            self.evaluator,
+            self.source,
+            state,
+            reducer=self._reducer,
+            evaluation=self._evaluation,
+            keep=keep,
+            criterion_state=criterion_state,
+            run_key=run_key,
+            vfe_key=vfe_key,
+            final_key=final_key,
+            num_epochs=settings.num_epochs,
+            steps=self.steps,
+            max_bad_steps=settings.max_bad_steps,
+            checkpointer=checkpointer,
+            make_result=make_result,
+        )
+
+    def result(self, runner: Runner) -> Result:
+        """Return the result of a run that is over: its best point, with the final metrics."""
+        if not isinstance(self.source, Batches):
+            runner.add_point(runner.measure())
+        result = runner.make_result(runner)
+        if result.path:
+            verified = runner.reducer is not None and self.schedule.verifies
+            result = result.at(best(result.path) if verified else -1)
+        if self._held_out is not None:
+            samples = self.settings.final_samples
+            result.metrics = self.evaluator.metrics(
+                result.params, result.keep, self._held_out, runner.final_key, num_samples=samples
+            )
+        return result
+
+
+def _check_schedule(
+    schedule: Schedule, criterion: Criterion | None, source: Data | Batches
+) -> None:
+    if isinstance(source, Batches) and schedule.verifies and criterion is not None:
+        raise ValueError(
+            "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
+            "schedules.Every(...) or schedules.WhenConverged(...)."
+        )
+    without = criterion is not None and type(criterion).mask_log_prob is Criterion.mask_log_prob
+    if schedule.mask_prior and without:
+        raise ValueError(
+            f"sparsify: mask_prior needs a criterion with a prior over masks, and "
+            f"{type(criterion).__name__} has none. Use criteria.SpikeAndSlab, or leave mask_prior out."
+        )
+
+
+def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
+    if isinstance(source, Batches):
+        example = source.example()
+        return source.num_data, jax.tree.leaves(example)[0].shape[0], example
+    num_data = jax.tree.leaves(source)[0].shape[0]
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
+    size = num_data if batch_size is None else min(batch_size, num_data)
+    return num_data, size, jax.tree.map(lambda a: a[:size], source)
+
+
+def _check_alike(held_out: Data, example: Data) -> None:
+    def describe(data: Data) -> Any:
+        return jax.tree.map(lambda a: f"(rows, {', '.join(map(str, a.shape[1:]))})", data)
+
+    if describe(held_out) != describe(example):
+        raise ValueError(
+            f"sparsify: held_out must look like the data: it has {describe(held_out)}, the data have "
+            f"{describe(example)}."
+        )
+
+
+def _checkpointer(
+    directory: str | Path | None, interval: float, *, resume: bool
+) -> Checkpointer | None:
+    if directory is None:
+        if resume:
+            raise ValueError("sparsify: resume=True needs the `directory` that the run wrote to.")
+        return None
+    checkpointer = Checkpointer(Path(directory), interval=interval)
+    if not resume:
+        checkpointer.require_empty()
+    return checkpointer
+
+
+def _reducible(
+    found: SitePosteriors, sites: Sequence[str] | None, criterion: Criterion | None
+) -> SitePosteriors:
+    if criterion is not None:
+        family = criterion.family
+        found = only(found, [n for n, q in found.posterior.items() if isinstance(q, family)])
+    names = list(found.posterior)
+    unknown = sorted(set(sites or ()) - set(names))
+    if unknown:
+        raise ValueError(
+            f"sparsify: the sites {unknown} cannot be reduced: they are no latent sites of the program, "
+            f"or their prior or posterior is not {_told(criterion)}. Those that can: {names}."
+        )
+    if sites is not None and not sites:
+        raise ValueError("sparsify: sites is empty; name some, or leave it out for all of them.")
+    if not names and criterion is not None:
+        raise ValueError(
+            f"sparsify: {type(criterion).__name__} needs a latent site with a {_told(criterion)} prior "
+            f"and a {_told(criterion)} posterior, and the program and its guide have none. Use "
+            f"AutoMeanField or AutoNormal as the guide, and {_told(criterion)} priors on what may go; or "
+            "criterion=None to fit without reducing."
+        )
+    return found if sites is None else only(found, list(sites))
+
+
+def _told(criterion: Criterion | None) -> str:
+    """Return the name of a criterion's family for a sentence."""
+    spiked = criterion is not None and criterion.family is SpikeAndSlabPosterior
+    return "spike-and-slab" if spiked else "normal"

@@ -11,6 +11,8 @@ from bmrjax import priors as priors
 from bmrjax import reduction as reduction
 from bmrjax import schedules as schedules
 from bmrjax.batches import Batches as Batches
+from bmrjax.ensemble import ensemble as ensemble
+from bmrjax.errors import EnsembleError as EnsembleError
 from bmrjax.errors import NonFiniteError as NonFiniteError
 from bmrjax.infer import init_to_network as init_to_network
 from bmrjax.nn import lift as lift

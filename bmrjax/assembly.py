@@ -114,6 +114,12 @@ class Assembly:
             every = max(1, math.ceil(forward / (0.1 * 3 * self.steps * size)))
         return Evaluation(self._held_out, samples, every)
 
+    @property
+    def arrays(self) -> Data:
+        """The data, where they are arrays."""
+        assert not isinstance(self.source, Batches)
+        return self.source
+
     @contextlib.contextmanager
     def runner(
         self,

@@ -1,5 +1,6 @@
 """Errors that carry what a run had reached."""
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -18,3 +19,20 @@ class NonFiniteError(FloatingPointError):
             "logarithms and divisions of zero."
         )
         self.result = result
+
+
+class EnsembleError(FloatingPointError):
+    """Members of an ensemble diverged, while the others ran to their ends.
+
+    Attributes:
+        results: One `Result` a member; of those that diverged, the last good state.
+        failures: Member to its `NonFiniteError`.
+    """
+
+    def __init__(self, results: list[Any], failures: Mapping[int, NonFiniteError]):
+        first = min(failures)
+        super().__init__(
+            f"{len(failures)} of {len(results)} members diverged, the first of them number {first}: "
+            f"{failures[first]} The results of all members are in this error's `results`."
+        )
+        self.results, self.failures = results, dict(failures)

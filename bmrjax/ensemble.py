@@ -1,0 +1,170 @@
+"""Many seeds of a program, fitted and pruned side by side in one compiled program."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+from tqdm.auto import tqdm
+
+from bmrjax.assembly import Assembly, Settings
+from bmrjax.batches import Batches
+from bmrjax.errors import EnsembleError, NonFiniteError
+from bmrjax.infer.engine import Data
+from bmrjax.infer.guide import AutoMeanField
+from bmrjax.result import Result
+from bmrjax.runner import Plan, Runner
+
+
+def ensemble(
+    model: Callable | Sequence[Callable],
+    data: Data,
+    *,
+    keys: Sequence[Array] | Array,
+    guide: Callable[[Callable], Callable] = AutoMeanField,
+    directory: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    **settings: Any,
+) -> list[Result]:
+    """Run `sparsify` once a key, with the training of all members vectorised into one program.
+
+    Each member is what `sparsify` with its key would be, to rounding: it has its own start, noise,
+    masks, rounds and learning rate. Compiling happens once. Small programs, whose steps cost more to
+    start than to compute, gain most; on CPU a network with convolutions loses, because XLA runs
+    convolutions with several sets of filters slowly there. Memory grows with the number of members.
+
+    Args:
+        model: NumPyro program; or one a member, which may differ in the network that they start
+            from, and in nothing else.
+        data: Arrays with a common leading axis, shared by the members.
+        keys: PRNG keys, one a member.
+        guide: Makes a member's guide from its program.
+        directory: Checkpoints of member i go to the folder ``member-i`` in it.
+        resume: Go on from the last checkpoints in `directory`.
+        progress: Whether to show a progress bar.
+        **settings: All others of `sparsify`.
+
+    Returns:
+        One result a member, in the order of the keys.
+
+    Raises:
+        TypeError: For a setting that `sparsify` does not have.
+        ValueError: As `sparsify`, or if the numbers of programs and keys differ.
+        EnsembleError: When members diverged; it holds every member's result.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> results = bmr.ensemble(
+        ...     program, (x, 2.0 * x[:, 0]), keys=jax.random.split(jax.random.key(1), 4),
+        ...     num_epochs=10, batch_size=None, steps_per_epoch=100, progress=False,
+        ...     schedule=bmr.schedules.Every(wait=5),
+        ... )
+        >>> [result.num_kept for result in results]
+        [1, 1, 1, 1]
+    """
+    if isinstance(data, Batches):
+        raise TypeError("ensemble: the members share arrays; Batches are for single runs.")
+    keys = list(keys)
+    models = list(model) if isinstance(model, Sequence) else [model] * len(keys)
+    if not keys or len(models) != len(keys):
+        raise ValueError(
+            f"ensemble: give one program, or one a key: there are {len(models)} programs for "
+            f"{len(keys)} keys."
+        )
+    guides = [guide(program) for program in models]
+    assembly = Assembly(models[0], guides[0], data, Settings(**settings))
+    failures: dict[int, NonFiniteError] = {}
+    with contextlib.ExitStack() as stack:
+        runners = [
+            stack.enter_context(
+                assembly.runner(
+                    models[i], guides[i], key, directory=_member(directory, i), resume=resume
+                )
+            )
+            for i, key in enumerate(keys)
+        ]
+        _run(assembly, runners, failures, progress=progress)
+    results = [
+        failures[i].result if i in failures else assembly.result(runner)
+        for i, runner in enumerate(runners)
+    ]
+    if failures:
+        raise EnsembleError(results, failures)
+    return results
+
+
+def _member(directory: str | Path | None, i: int) -> Path | None:
+    return None if directory is None else Path(directory) / f"member-{i}"
+
+
+def _run(
+    assembly: Assembly,
+    runners: list[Runner],
+    failures: dict[int, NonFiniteError],
+    *,
+    progress: bool,
+) -> None:
+    """Run all members to their ends, an epoch of each at a time."""
+    behind = min(runner.epoch for runner in runners)
+    with tqdm(
+        total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"
+    ) as bar:
+        while True:
+            plans = {
+                i: plan
+                for i, runner in enumerate(runners)
+                if i not in failures and (plan := runner.plan()) is not None
+            }
+            if not plans:
+                break
+            _train(assembly, runners, plans)
+            for i in plans:
+                try:
+                    runners[i].after_epoch()
+                except NonFiniteError as error:
+                    failures[i] = error
+            bar.set_postfix(_shown(runners), refresh=False)
+            bar.update(min(runner.epoch for runner in runners) - bar.n)
+    for i, runner in enumerate(runners):
+        if i not in failures:
+            runner.save_if_asked()
+
+
+def _train(assembly: Assembly, runners: list[Runner], plans: dict[int, Plan]) -> None:
+    """Take one epoch of the members that have a plan; the others go along and stay as they are."""
+    engine = assembly.engine
+    begin, compiled = time.perf_counter(), engine.compile_seconds
+    ended = engine.epoch_of_many(
+        [runner.now.state for runner in runners],
+        [runner.now.keep for runner in runners],
+        assembly.arrays,
+        [runner.epoch_key() for runner in runners],
+        num_steps=assembly.steps,
+        rates=[plans[i].rate if i in plans else 0.0 for i in range(len(runners))],
+    )
+    losses = np.asarray([info.losses for _, info in ended])
+    compiled = engine.compile_seconds - compiled
+    # An epoch's time is that of all members, divided among those that took it.
+    seconds = (time.perf_counter() - begin - compiled) / len(plans)
+    for i, plan in plans.items():
+        runners[i].record(plan, ended[i][0], losses[i], seconds=seconds, compile_seconds=compiled)
+
+
+def _shown(runners: list[Runner]) -> dict[str, str]:
+    """Return what the progress bar shows: the range over the members of each figure."""
+    shown = [runner.shown() for runner in runners if runner.history]
+    ranges = {}
+    for name in shown[0]:
+        values = sorted((told[name] for told in shown if name in told), key=float)
+        low, high = values[0], values[-1]
+        ranges[name] = low if low == high else f"{low}–{high}"
+    return ranges

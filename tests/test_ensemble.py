@@ -1,0 +1,146 @@
+"""Ensembles: each member is the run it would be alone."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bmrjax as bmr
+from bmrjax import programs
+from bmrjax.infer.engine import Engine
+
+KEYS = [jax.random.key(seed) for seed in range(3)]
+OPTIONS = {
+    "batch_size": 64,
+    "num_epochs": 12,
+    "steps_per_epoch": 200,
+    "schedule": bmr.schedules.Verified(wait=6, refit=1),
+    "progress": False,
+}
+
+
+def classes(rows=256):
+    x = jax.random.normal(jax.random.key(5), (rows, 4))
+    return x, (x[:, 0] + 0.3 * x[:, 1] > 0).astype(int)
+
+
+def networks():
+    """Return three programs that start at different networks."""
+    return [programs.classifier(bmr.nn.MLP(4, (8,), 2, key=key), bmr.priors.Flat()) for key in KEYS]
+
+
+def assert_alike(found, expected):
+    assert len(found.history) == len(expected.history)
+    for name in ("kept", "taken_back", "rate"):
+        values = [[row[name] for row in r.history] for r in (found, expected)]
+        assert values[0] == values[1]
+    vfe = [[row["vfe"] for row in r.history] for r in (found, expected)]
+    np.testing.assert_allclose(*vfe, rtol=1e-3)
+    for name, mask in expected.keep.items():
+        np.testing.assert_array_equal(found.keep[name], mask)
+    assert found.vfe == pytest.approx(expected.vfe, rel=1e-3)
+    assert found.metrics.keys() == expected.metrics.keys()
+
+
+@pytest.fixture(scope="module")
+def members():
+    data = classes()
+    return bmr.ensemble(networks(), data, keys=KEYS, held_out=data, **OPTIONS)
+
+
+@pytest.mark.parametrize("member", [0, 2])
+def test_a_member_is_the_run_with_its_key(members, member):
+    data = classes()
+    alone = bmr.sparsify(networks()[member], data, key=KEYS[member], held_out=data, **OPTIONS)
+    assert_alike(members[member], alone)
+
+
+def test_members_differ_and_compile_once(members):
+    assert len({result.vfe for result in members}) == 3
+    assert members[0].num_compilations == 1
+    assert all(result.num_kept < result.num_total for result in members)
+    starts = [result.params["net.layers.0.weight_auto_loc"] for result in members]
+    assert not np.allclose(starts[0], starts[1])
+
+
+def test_a_member_that_stops_early_stays_where_it_stopped():
+    data = classes()
+    schedule = bmr.schedules.Verified(wait=6, refit=1, min_fraction=0.2, cooldown=0)
+    options = OPTIONS | {"num_epochs": 40, "schedule": schedule}
+    found = bmr.ensemble(networks(), data, keys=KEYS, **options)
+    assert len({len(result.history) for result in found}) > 1
+    for i, result in enumerate(found):
+        assert_alike(result, bmr.sparsify(networks()[i], data, key=KEYS[i], **options))
+
+
+def test_a_killed_ensemble_goes_on(members, monkeypatch, tmp_path):
+    data = classes()
+    options = OPTIONS | {"held_out": data, "directory": tmp_path, "checkpoint_interval": 0}
+    train, calls = Engine.epoch_of_many, []
+
+    def dying(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return train(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "epoch_of_many", dying)
+        with pytest.raises(KeyboardInterrupt):
+            bmr.ensemble(networks(), data, keys=KEYS, **options)
+    with pytest.raises(ValueError, match="earlier run"):
+        bmr.ensemble(networks(), data, keys=KEYS, **options)
+    again = bmr.ensemble(networks(), data, keys=KEYS, resume=True, **options)
+    for found, expected in zip(again, members, strict=True):
+        assert_alike(found, expected)
+
+
+def test_one_that_diverges_does_not_take_the_others_along(monkeypatch):
+    def program(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(x * beta, 0.1), obs=y)
+
+    x = jnp.linspace(-1, 1, 20)
+    run = partial(
+        bmr.ensemble,
+        program,
+        (x, 0.5 * x),
+        keys=KEYS[:2],
+        batch_size=None,
+        num_epochs=4,
+        steps_per_epoch=30,
+        progress=False,
+    )
+    good = run()
+    init, second = Engine.init, jax.random.key_data(jax.random.split(KEYS[1], 4)[0])
+
+    def poisoned(self, key, batch, **kwargs):
+        state = init(self, key, batch, **kwargs)
+        if not jnp.array_equal(jax.random.key_data(key), second):
+            return state
+        return replace(state, params=jax.tree.map(lambda v: v + jnp.nan, state.params))
+
+    monkeypatch.setattr(Engine, "init", poisoned)
+    with pytest.raises(bmr.EnsembleError, match="1 of 2 members diverged") as caught:
+        run()
+    assert list(caught.value.failures) == [1]
+    assert_alike(caught.value.results[0], good[0])
+    assert len(caught.value.results[1].history) == 1
+
+
+def test_what_cannot_be_run_is_refused():
+    data = classes()
+    with pytest.raises(ValueError, match="3 programs for 2 keys"):
+        bmr.ensemble(networks(), data, keys=KEYS[:2], **OPTIONS)
+    with pytest.raises(ValueError, match="0 keys"):
+        bmr.ensemble(networks()[0], data, keys=[], **OPTIONS)
+    with pytest.raises(TypeError, match="num_epoch"):
+        bmr.ensemble(networks()[0], data, keys=KEYS, num_epoch=3)
+    batches = bmr.Batches(lambda epoch: iter([data]), num_data=256)
+    with pytest.raises(TypeError, match="share arrays"):
+        bmr.ensemble(networks()[0], batches, keys=KEYS)

@@ -4,7 +4,8 @@
 
 Every finished run is a row of results.json at once; a stopped command goes on with what is missing.
 ``--quick`` goes through everything in minutes and proves nothing; ``--speed`` times the steps of the
-methods against each other; ``--report`` draws the table and the figures of the rows there are.
+methods against each other; ``--report`` draws the table and the figures of the rows there are;
+``--vmap`` runs the seeds of a row side by side in one program, which pays on an accelerator.
 """
 
 import argparse
@@ -121,37 +122,59 @@ def load(name: str, data_root: str | None, rows: int | None) -> tuple[Any, Any, 
 
 
 def fit(
-    method: Method, network: Any, train: Any, test: Any, seed: int, settings: Settings
-) -> bmr.Result:
-    """Fit one network by one method."""
-    model = programs.classifier(network, method.prior)
+    method: Method,
+    networks: list[Any],
+    train: Any,
+    test: Any,
+    seeds: list[int],
+    settings: Settings,
+) -> list[bmr.Result | bmr.NonFiniteError]:
+    """Fit one network a seed by one method; several side by side, in one program."""
+    models = [programs.classifier(network, method.prior) for network in networks]
+    keys = [jax.random.key(seed) for seed in seeds]
     schedule = None if method.schedule is None else method.schedule(settings.epochs)
-    return bmr.sparsify(
-        model,
-        train,
-        key=jax.random.key(seed),
-        num_epochs=settings.epochs,
-        criterion=method.criterion,
-        schedule=schedule,
-        guide=AutoDelta(model, init_loc_fn=bmr.init_to_network) if method.point else None,
-        optimizer=optax.adabelief(method.rate),
-        batch_size=BATCH,
-        steps_per_epoch=settings.steps,
-        held_out=test,
-        eval_samples=1 if method.point else settings.eval_samples,
-        eval_every=1,
-        final_samples=1 if method.point else settings.samples,
-        progress=False,
-    )
+
+    def guide_of(model: Any) -> Any:
+        if method.point:
+            return AutoDelta(model, init_loc_fn=bmr.init_to_network)
+        return bmr.infer.AutoMeanField(model)
+
+    options: dict[str, Any] = {
+        "num_epochs": settings.epochs,
+        "criterion": method.criterion,
+        "schedule": schedule,
+        "optimizer": optax.adabelief(method.rate),
+        "batch_size": BATCH,
+        "steps_per_epoch": settings.steps,
+        "held_out": test,
+        "eval_samples": 1 if method.point else settings.eval_samples,
+        "eval_every": 1,
+        "final_samples": 1 if method.point else settings.samples,
+        "progress": False,
+    }
+    try:
+        if len(seeds) > 1:
+            return [*bmr.ensemble(models, train, keys=keys, guide=guide_of, **options)]
+        return [bmr.sparsify(models[0], train, key=keys[0], guide=guide_of(models[0]), **options)]
+    except bmr.EnsembleError as error:
+        return [error.failures.get(i, result) for i, result in enumerate(error.results)]
+    except bmr.NonFiniteError as error:
+        return [error]
 
 
 def run(
-    what: dict[str, Any], method: Method, train: Any, test: Any, classes: int, settings: Settings
-) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Run one row.
+    whats: list[dict[str, Any]],
+    method: Method,
+    train: Any,
+    test: Any,
+    classes: int,
+    settings: Settings,
+) -> list[tuple[dict[str, Any], np.ndarray | None]]:
+    """Run one row, or the rows of several seeds in one program.
 
     Args:
-        what: What tells the row from others: data, network, method, seed, epochs, steps_per_epoch.
+        whats: What tells each row from others: data, network, method, seed, epochs,
+            steps_per_epoch; they differ in the seed.
         method: The method.
         train: Training data.
         test: Held-out data; they decide nothing.
@@ -159,26 +182,33 @@ def run(
         settings: Of the command.
 
     Returns:
-        The row, and the units of the first layer; a run that failed has its message and no units.
+        Rows, and the units of the first layer; a run that failed has its message and no units.
     """
     begin = time.perf_counter()
-    shape, seed = train[0].shape[1:], what["seed"]
-    dropout = 0.2 if method.point else 0.0
-    network = build(what["network"], shape, classes, dropout=dropout, key=jax.random.key(seed))
-    row = {**what, "batch": BATCH, "samples": 1 if method.point else settings.samples}
-    row["num_data"] = len(train[0])
-    try:
-        result = fit(method, network, train, test, seed, settings)
-    except bmr.NonFiniteError as error:
-        row |= {"failed": str(error), "history": epochs_of(error.result)}
-        return row | {"seconds": time.perf_counter() - begin, **records.environment()}, None
-    row["seconds"] = time.perf_counter() - begin
-    row |= figures_of(result, settings.steps)
-    if method.point:
-        row["vfe_per_datum"] = None  # a point has a density, and no free energy to compare
-    means = weights.posterior_means(network, method.prior, result, jax.random.key(1000 + seed))
-    row["cdf"] = weights.quantiles(means)
-    return row | records.environment(), weights.first_layer(means, shape)
+    shape, seeds = train[0].shape[1:], [what["seed"] for what in whats]
+    dropout, name = 0.2 if method.point else 0.0, whats[0]["network"]
+    networks = [
+        build(name, shape, classes, dropout=dropout, key=jax.random.key(seed)) for seed in seeds
+    ]
+    ended = fit(method, networks, train, test, seeds, settings)
+    seconds = (time.perf_counter() - begin) / len(whats)
+    found = []
+    for what, network, result in zip(whats, networks, ended, strict=True):
+        row = {**what, "batch": BATCH, "samples": 1 if method.point else settings.samples}
+        row |= {"num_data": len(train[0]), "vmapped": len(whats), "seconds": seconds}
+        units = None
+        if isinstance(result, bmr.NonFiniteError):
+            row |= {"failed": str(result), "history": epochs_of(result.result)}
+        else:
+            row |= figures_of(result, settings.steps)
+            if method.point:
+                row["vfe_per_datum"] = None  # a point has a density, and no free energy to compare
+            key = jax.random.key(1000 + what["seed"])
+            means = weights.posterior_means(network, method.prior, result, key)
+            row["cdf"] = weights.quantiles(means)
+            units = weights.first_layer(means, shape)
+        found.append((row | records.environment(), units))
+    return found
 
 
 def figures_of(result: bmr.Result, steps: int) -> dict[str, Any]:
@@ -224,17 +254,25 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def missing(args: argparse.Namespace, rows: records.Rows) -> list[tuple[dict[str, Any], Method]]:
-    """Return what is to be run, all of one seed before the next, so that a part is balanced."""
+def missing(
+    args: argparse.Namespace, rows: records.Rows
+) -> list[tuple[list[dict[str, Any]], Method]]:
+    """Return what is to be run, all of one seed before the next, so that a part is balanced.
+
+    With ``--vmap``, the seeds of a row go together.
+    """
     waiting = []
-    for seed in range(args.seeds):
+    seeds = [[*range(args.seeds)]] if args.vmap else [[seed] for seed in range(args.seeds)]
+    for group in seeds:
         for data in args.data:
             for net in args.nets:
                 for word in args.methods:
                     what = {"data": data, "network": net, "method": METHODS[word].label}
-                    what |= {"seed": seed, "epochs": args.epochs, "steps_per_epoch": args.steps}
-                    if not rows.has(**what):
-                        waiting.append((what, METHODS[word]))
+                    lengths = {"epochs": args.epochs, "steps_per_epoch": args.steps}
+                    whats = [{**what, "seed": seed, **lengths} for seed in group]
+                    whats = [what for what in whats if not rows.has(**what)]
+                    if whats:
+                        waiting.append((whats, METHODS[word]))
     return waiting
 
 
@@ -248,15 +286,16 @@ def main() -> None:
         settings = Settings(args.epochs, args.steps, samples=5, eval_samples=2, rows=rows_at_most)
     only_speed = args.speed and not args.quick
     waiting = [] if args.report or only_speed else missing(args, rows)
-    for i, (what, method) in enumerate(waiting):
-        train, test, classes = load(what["data"], args.data_root, settings.rows)
-        row, units = run(what, method, train, test, classes, settings)
-        if units is not None and what["seed"] == 0:
-            weights.store(args.out, weights.name_of(what), units)
-        rows.add(row)
-        print(*what.values(), "failed" if "failed" in row else told(row), flush=True)
+    for i, (whats, method) in enumerate(waiting):
+        train, test, classes = load(whats[0]["data"], args.data_root, settings.rows)
+        done = run(whats, method, train, test, classes, settings)
+        for what, (row, units) in zip(whats, done, strict=True):
+            if units is not None and what["seed"] == 0:
+                weights.store(args.out, weights.name_of(what), units)
+            rows.add(row)
+            print(*what.values(), "failed" if "failed" in row else told(row), flush=True)
         report.write_table(rows)
-        if i + 1 == len(waiting) or waiting[i + 1][0]["seed"] != what["seed"]:
+        if i + 1 == len(waiting) or waiting[i + 1][0][0]["seed"] != whats[0]["seed"]:
             report.write_figures(rows)
             jax.clear_caches()
         gc.collect()
@@ -302,6 +341,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*PUBLISHED, "verified"])
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--steps", type=int, default=500, help="steps an epoch")
+    parser.add_argument("--vmap", action="store_true", help="the seeds of a row in one program")
     parser.add_argument("--speed", action="store_true", help="only time the steps")
     parser.add_argument("--bmr4pml", help="--speed: clone of the paper's code, timed beside")
     parser.add_argument("--repeats", type=int, default=9, help="of --speed")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import markovic2024_speed as speed
 import markovic2024_weights as weights
 import numpy as np
 import records
@@ -54,6 +55,8 @@ def place(row: Row) -> tuple[int, ...]:
 def write_table(rows: records.Rows) -> None:
     """Write ``table.md``: ours, mean ± standard error over seeds, beside the paper's."""
     lines = []
+    timed = rows.path.parent / "speed"
+    steps = speed.steps_of(records.Rows(timed)) if timed.is_dir() else {}
     for found in records.group(sorted(rows.rows, key=place), setting).values():
         row, good = found[0], [r for r in found if "failed" not in r]
         ours = row["method"] == REDUCED
@@ -72,7 +75,7 @@ def write_table(rows: records.Rows) -> None:
                 average(good, "sparsity", 4),
                 sparsity,
                 average(good, "vfe_per_datum", 4),
-                average(good, "step_ms", 1),
+                step(steps.get(case, {}).get(row["method"])),
                 f"{len(good)} ({failed} failed)" if failed else str(len(good)),
                 length(row),
                 FIGURES[row["data"]] if ours and case in PAPER else "–",
@@ -96,6 +99,11 @@ def write_table(rows: records.Rows) -> None:
         "the paper's figures",
     ]
     (rows.path.parent / "table.md").write_text(records.table(header, lines))
+
+
+def step(milliseconds: float | None) -> str:
+    """Return the time of a step as ``--speed`` measured it, the methods in turn."""
+    return "–" if milliseconds is None else f"{milliseconds:.1f}"
 
 
 def average(rows: Sequence[Row], name: str, digits: int) -> str:

@@ -16,9 +16,10 @@ import step_cost
 from bmr4pml_peer import import_peer
 from numpyro import handlers
 from numpyro.infer import SVI, TraceMeanField_ELBO
+from numpyro.infer.autoguide import AutoDelta
 
 from bmrjax import priors
-from bmrjax.infer import AutoMeanField, Engine
+from bmrjax.infer import AutoMeanField, Engine, init_to_network
 from bmrjax.programs import classifier
 
 # Steps a timing.
@@ -26,6 +27,7 @@ STEPS = {"lenet5": 20, "mlp": 100, "vit": 4, "mixer": 4}
 # Training data that the steps see.
 ROWS = 4096
 SIDES = {
+    "Flat-MAP": (priors.Flat(), False),
     "Flat-FF": (priors.Flat(), False),
     "BMR-S&S": (priors.Flat(), True),
     "Tiered-FF": (priors.RegularizedHorseshoe(0.01), False),
@@ -40,12 +42,14 @@ PAIRS = {
 }
 
 
-def stepper(network: Any, prior: priors.Prior, data: Any, batch: int, *, masks: bool) -> Any:
+def stepper(
+    network: Any, prior: priors.Prior, data: Any, batch: int, *, masks: bool, point: bool
+) -> Any:
     """Return a function that takes n steps, and what a reduction needs."""
     model = classifier(network, prior)
     engine = Engine(
         model,
-        AutoMeanField(model),
+        AutoDelta(model, init_loc_fn=init_to_network) if point else AutoMeanField(model),
         optimizer=optax.adabelief(5e-3),
         loss=TraceMeanField_ELBO(),
         num_data=len(data[0]),
@@ -153,7 +157,7 @@ def measure(
         Tiered-FF to BMR-S&S, and the milliseconds of a reduction.
     """
     sides = {
-        name: stepper(network, prior, data, batch, masks=masks)
+        name: stepper(network, prior, data, batch, masks=masks, point=name == "Flat-MAP")
         for name, (prior, masks) in SIDES.items()
         if full or name != "Tiered-FF, full"
     }
@@ -174,6 +178,20 @@ def measure(
         "reduction_share_of_500_steps": reducing / (500 * statistics.median(times["BMR-S&S"])),
         "repeats": repeats,
     }
+
+
+def steps_of(rows: records.Rows) -> dict[tuple[str, str], dict[str, float]]:
+    """Return data and network to method to its median step, milliseconds; nothing if not timed."""
+    found = {}
+    for row in rows.rows:
+        steps = {name: statistics.median(t) for name, t in row["milliseconds_a_step"].items()}
+        # What verifies its rounds takes the same steps.
+        found[row["data"], row["network"]] = steps | {"BMR-S&S, verified": steps["BMR-S&S"]}
+    # Images of one shape make steps of one length.
+    for data, network in list(found):
+        if data == "fashion_mnist":
+            found.setdefault(("mnist", network), found[data, network])
+    return found
 
 
 def write_table(rows: records.Rows) -> None:

@@ -125,6 +125,9 @@ def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
     rows.add(row(seed=2, failed="5 steps in a row"))
     rows.add(row(method="Flat-MAP", vfe_per_datum=None))
     rows.add(row(epochs=5000))
+    timed = {"data": "fashion_mnist", "network": "lenet5"}
+    steps = {"BMR-S&S": [1.0, 9.0, 2.5], "Flat-MAP": [0.5]}
+    script.records.Rows(tmp_path / "speed").add({**timed, "milliseconds_a_step": steps})
     script.report.write_table(rows)
     first, ours, long = cells(tmp_path / "table.md")
     assert (first["method"], first["ACC, paper"], first["the paper's figures"]) == (
@@ -134,6 +137,7 @@ def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
     )
     assert first["VFE, nats a datum"] == "–"
     assert ours["ACC"] == "0.8500 ± 0.0500"
+    assert (ours["step, ms"], first["step, ms"]) == ("2.5", "0.5")
     published = [ours[f"{name}, paper"] for name in ("ACC", "NLL", "sparsity")]
     assert published == ["0.90", "0.28", "0.81"]
     assert ours["seeds"] == "2 (1 failed)"
@@ -159,29 +163,46 @@ def test_figures_are_written_for_what_there_is(script, tmp_path):
 
 def test_rows_that_are_there_are_not_run_again(script, tmp_path):
     args = Namespace(seeds=2, data=["fashion_mnist"], nets=["lenet5"], methods=["map", "bmr"])
-    args.epochs, args.steps = 2, 5
+    args.epochs, args.steps, args.vmap = 2, 5, False
     rows = script.records.Rows(tmp_path)
     rows.add(row(seed=1))
     rows.add(row(method="Flat-MAP", failed="5 steps in a row"))
-    left = [(what["method"], what["seed"]) for what, _ in script.missing(args, rows)]
-    assert left == [("BMR-S&S", 0), ("Flat-MAP", 1)]
+
+    def left():
+        waiting = script.missing(args, rows)
+        return [[(what["method"], what["seed"]) for what in whats] for whats, _ in waiting]
+
+    assert left() == [[("BMR-S&S", 0)], [("Flat-MAP", 1)]]
     args.epochs = 3
-    assert len(script.missing(args, rows)) == 4
+    assert len(left()) == 4
+    args.vmap = True
+    assert left() == [[(name, seed) for seed in range(2)] for name in ("Flat-MAP", "BMR-S&S")]
 
 
-def test_a_run_that_diverges_is_a_row_of_its_own(script, monkeypatch):
-    def diverge(*_):
-        raise bmr.NonFiniteError(21, 1, bmr.Result({}, {}, {}, 8))
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_run_that_diverges_is_a_row_of_its_own(script, monkeypatch, seeds):
+    """Alone, and in a program with others."""
+    error = bmr.NonFiniteError(21, 1, bmr.Result({}, {}, {}, 8))
+    good = bmr.Result({}, {}, {}, 8)
+    results = [error.result if seed == 0 else good for seed in range(seeds)]
 
-    monkeypatch.setattr(script, "fit", diverge)
-    monkeypatch.setattr(script, "build", lambda *_, **__: None)
-    data = np.zeros((8, 1, 4, 4), np.float32), np.zeros(8, np.int32)
-    what = {k: row()[k] for k in ("data", "method", "seed")} | {"network": "mlp"}
+    def diverge(*_, **__):
+        raise error if seeds == 1 else bmr.EnsembleError(results, {0: error})
+
+    monkeypatch.setattr(script.bmr, "sparsify" if seeds == 1 else "ensemble", diverge)
+    network = nn.MLP(16, [3], 2, key=jax.random.key(0))
     settings = script.Settings(2, 5)
-    found, units = script.run(what, script.METHODS["bmr"], data, data, 2, settings)
+    data = np.zeros((8, 1, 4, 4), np.float32), np.zeros(8, np.int32)
+    found = script.fit(
+        script.METHODS["bmr"], [network] * seeds, data, data, [*range(seeds)], settings
+    )
+    assert found == [error, *[good] * (seeds - 1)]
+    monkeypatch.setattr(script, "fit", lambda *_: found[:1])
+    what = {k: row()[k] for k in ("data", "method", "seed")} | {"network": "mlp"}
+    ((told, units),) = script.run([what], script.METHODS["bmr"], data, data, 2, settings)
     assert units is None
-    assert found["failed"].startswith("21 steps in a row")
-    json.dumps(found, allow_nan=False)
+    assert told["failed"].startswith("21 steps in a row")
+    json.dumps(told, allow_nan=False)
 
 
 def test_last_epoch_has_the_metrics_of_the_path(script):

@@ -13,6 +13,8 @@ pytestmark = pytest.mark.usefixtures("strict_promotion")
 CRITERIA = {
     "spike-and-slab": criteria.SpikeAndSlab(),
     "horseshoe": criteria.RegularizedHorseshoe(0.1),
+    "shrinkage": criteria.Shrinkage(),
+    "snr": criteria.SignalToNoise(threshold=1.0),
 }
 SHAPES = {"a.weight": (6, 5), "a.bias": (6,), "b": ()}
 LAYERS = {"a.weight": "a", "a.bias": "a", "b": "b"}

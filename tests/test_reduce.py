@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from bmrjax import criteria, schedules
 from bmrjax.criteria import Decision
-from bmrjax.reduce import jit_reduce, reduce_once, smallest
+from bmrjax.criteria.select import smallest
+from bmrjax.reduce import jit_reduce, reduce_once
 from bmrjax.reduction import Normal
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")

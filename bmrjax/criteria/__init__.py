@@ -2,11 +2,17 @@
 
 from bmrjax.criteria.base import Criterion as Criterion
 from bmrjax.criteria.base import Decision as Decision
+from bmrjax.criteria.base import MaskState as MaskState
+from bmrjax.criteria.groups import Groups as Groups
 from bmrjax.criteria.horseshoe import RegularizedHorseshoe as RegularizedHorseshoe
 from bmrjax.criteria.horseshoe import (
     RegularizedHorseshoeState as RegularizedHorseshoeState,
 )
 from bmrjax.criteria.inclusion import Inclusion as Inclusion
-from bmrjax.criteria.inclusion import InclusionState as InclusionState
+from bmrjax.criteria.ranking import Magnitude as Magnitude
+from bmrjax.criteria.ranking import Ranking as Ranking
+from bmrjax.criteria.ranking import SignalPlusRobustness as SignalPlusRobustness
+from bmrjax.criteria.ranking import SignalToNoise as SignalToNoise
+from bmrjax.criteria.shrinkage import Shrinkage as Shrinkage
 from bmrjax.criteria.spike_slab import SpikeAndSlab as SpikeAndSlab
 from bmrjax.criteria.spike_slab import SpikeAndSlabState as SpikeAndSlabState

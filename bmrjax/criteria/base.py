@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.reduction import Normal
@@ -50,6 +52,23 @@ class Decision(NamedTuple):
     keep: dict[str, Bool[Array, "..."]]
     delta_f: dict[str, Float[Array, "..."]]
     state: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MaskState:
+    """The state of a criterion that remembers only what it removed.
+
+    Attributes:
+        keep: Masks a site.
+    """
+
+    keep: dict[str, Bool[Array, "..."]]
+
+    @classmethod
+    def full(cls, posterior: Sites) -> "MaskState":
+        """Return the state in which everything is kept."""
+        return cls({name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()})
 
 
 class Criterion(abc.ABC, Generic[State]):

@@ -3,28 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool
-
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, Sites
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class InclusionState:
-    """The masks so far.
-
-    Attributes:
-        keep: Masks a site.
-    """
-
-    keep: dict[str, Bool[Array, "..."]]
+from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
 
 
 @dataclass(frozen=True)
-class Inclusion(Criterion[InclusionState]):
+class Inclusion(Criterion[MaskState]):
     """Keep the elements with q(λ = 1) ≥ ½: the median probability model.
 
     For sites of `priors.SpikeAndSlab` that were fitted directly, with indicators of their own. What
@@ -45,19 +29,19 @@ class Inclusion(Criterion[InclusionState]):
 
     family = reduction.SpikeAndSlab
 
-    def init(self, posterior: Sites) -> InclusionState:
+    def init(self, posterior: Sites) -> MaskState:
         """Return the state in which everything is included."""
-        return InclusionState({name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()})
+        return MaskState.full(posterior)
 
     def __call__(
         self,
         posterior: Sites,
         prior: Sites,
-        state: InclusionState,
+        state: MaskState,
         *,
         layers: Mapping[str, str] | None = None,
     ) -> Decision:
         """Reduce once; see `Criterion`."""
         delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
         keep = {name: state.keep[name] & (q.inclusion_prob >= 0.5) for name, q in posterior.items()}
-        return Decision(keep, delta_f, InclusionState(keep))
+        return Decision(keep, delta_f, MaskState(keep))

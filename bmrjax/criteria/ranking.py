@@ -1,0 +1,148 @@
+"""Baselines: keep what scores highest, down to a threshold or a target fraction."""
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bmrjax import reduction
+from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
+from bmrjax.criteria.select import smallest
+from bmrjax.reduction import Normal
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ranking(Criterion[MaskState]):
+    """Keep what has a score over a threshold, or all but a fraction of the elements.
+
+    Exactly one of the two is given. The score is that of the site's own variable: under `priors.Flat`
+    of ŵ, so that layers compare. What a round removes stays removed.
+
+    Args:
+        threshold: Least score that stays.
+        fraction: Fraction of all elements, over all sites, that is removed in the end: the lowest
+            scores, those removed before counted in.
+    """
+
+    threshold: float | Float[Array, ""] | None = None
+    fraction: float | None = field(default=None, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if (self.threshold is None) == (self.fraction is None):
+            raise ValueError(
+                f"{name}: give a threshold or a fraction, and not both; the evidence chooses by "
+                "itself in criteria.Shrinkage and criteria.SpikeAndSlab."
+            )
+        if self.fraction is not None and not 0 <= self.fraction <= 1:
+            raise ValueError(f"{name}: fraction must be in [0, 1], got {self.fraction}.")
+
+    @abc.abstractmethod
+    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+        """Return a non-negative score an element; the lowest go first.
+
+        Args:
+            posterior: Of one site.
+            prior: Of that site.
+        """
+
+    def init(self, posterior: Sites) -> MaskState:
+        """Return the state in which everything is kept."""
+        return MaskState.full(posterior)
+
+    def __call__(
+        self,
+        posterior: Sites,
+        prior: Sites,
+        state: MaskState,
+        *,
+        layers: Mapping[str, str] | None = None,
+    ) -> Decision:
+        """Reduce once; see `Criterion`. `delta_f` is told for comparison, and decides nothing."""
+        del layers
+        delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
+        scores = {name: self.score(q, prior[name]) for name, q in posterior.items()}
+        if self.fraction is None:
+            assert self.threshold is not None
+            keep = {name: state.keep[name] & (s >= self.threshold) for name, s in scores.items()}
+            return Decision(keep, delta_f, MaskState(keep))
+        names = list(scores)
+        size = sum(scores[name].size for name in names)
+        gone = sum((jnp.sum(~state.keep[name]) for name in names), jnp.zeros((), jnp.int32))
+        count = jnp.maximum(round(self.fraction * size) - gone, 0)
+        going = smallest([scores[n] for n in names], [state.keep[n] for n in names], count)
+        keep = {n: state.keep[n] & ~g for n, g in zip(names, going, strict=True)}
+        return Decision(keep, delta_f, MaskState(keep))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SignalToNoise(Ranking):
+    """Score by the signal-to-noise ratio ``|loc| / scale``; see `Ranking`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> criterion = criteria.SignalToNoise(fraction=0.5)
+        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        Array([ True, False], dtype=bool)
+
+    References:
+        Graves (2011); Blundell et al. (2015); Beckers et al. (2024), equation 11.
+    """
+
+    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+        """See `Ranking.score`."""
+        del prior
+        return jnp.abs(posterior.loc) / posterior.scale
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SignalPlusRobustness(Ranking):
+    """Score by ``|loc| + scale``: what is large or may be; see `Ranking`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> criterion = criteria.SignalPlusRobustness(threshold=1.0)
+        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        Array([False,  True], dtype=bool)
+
+    References:
+        Nalisnick (2018), chapter 4; Beckers et al. (2024), equation 12.
+    """
+
+    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+        """See `Ranking.score`."""
+        del prior
+        return jnp.abs(posterior.loc) + posterior.scale
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Magnitude(Ranking):
+    """Score by ``|loc|``; see `Ranking`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> criterion = criteria.Magnitude(threshold=1.0)
+        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        Array([False,  True], dtype=bool)
+    """
+
+    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+        """See `Ranking.score`."""
+        del prior
+        return jnp.abs(posterior.loc)

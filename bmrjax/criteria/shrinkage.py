@@ -1,0 +1,78 @@
+"""Reduction to a prior that is narrow around zero."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
+from bmrjax.criteria.groups import Groups
+from bmrjax.reduction import Normal, normal
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Shrinkage(Criterion[MaskState]):
+    r"""Remove what the evidence does not miss when its prior shrinks to N(0, ε).
+
+    .. math:: ΔF_i = \ln \tilde p(D) - \ln p(D) ≈ \ln E_q[N(z_i; 0, ε) / p(z_i)]
+
+    in nats, for any normal prior; an element goes where ΔF ≥ 0, and so does one that the data say nothing
+    of, at ΔF = 0. There is no threshold to choose. What a round removes stays removed.
+
+    With `groups`, the elements of a group stay or go together, by the sum of their ΔF.
+
+    Args:
+        variance: ε ≥ 0; zero is a point mass. Safe in float32 down to 1e-16 and below.
+        groups: Which elements go together; by default each one is on its own.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> q = {"w": reduction.Normal(jnp.array([0.01, 3.0]), jnp.array([0.1, 0.1]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> criterion = criteria.Shrinkage()
+        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        Array([False,  True], dtype=bool)
+
+    References:
+        Beckers et al. (2024), equations 18 and 19, whose rule ΔF ≤ 0 has the opposite sign; Friston,
+        Parr and Zeidman (2019), arXiv:1805.07092.
+    """
+
+    variance: float | Float[Array, ""] = 1e-16
+    groups: Groups | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.variance, int | float) and not self.variance >= 0:
+            raise ValueError(f"Shrinkage: variance must be at least 0, got {self.variance}.")
+
+    def init(self, posterior: Sites) -> MaskState:
+        """Return the state in which everything is kept."""
+        return MaskState.full(posterior)
+
+    def __call__(
+        self,
+        posterior: Sites,
+        prior: Sites,
+        state: MaskState,
+        *,
+        layers: Mapping[str, str] | None = None,
+    ) -> Decision:
+        """Reduce once; see `Criterion`. The `delta_f` of an element is its own, not its group's."""
+        del layers
+        delta_f, keep = {}, {}
+        for name, q in posterior.items():
+            scale = jnp.sqrt(jnp.asarray(self.variance, q.loc.dtype))
+            narrow = Normal(jnp.zeros_like(q.loc), jnp.broadcast_to(scale, q.loc.shape))
+            delta_f[name] = normal(q, prior[name], narrow).delta_f
+        if self.groups is None:
+            keep = {name: state.keep[name] & (df < 0) for name, df in delta_f.items()}
+            return Decision(keep, delta_f, MaskState(keep))
+        # What is gone already has nothing more to say about the rest of its group.
+        counted = {name: jnp.where(state.keep[name], df, 0.0) for name, df in delta_f.items()}
+        stays = self.groups.spread(self.groups.sum(counted) < 0, delta_f)
+        keep = {name: state.keep[name] & stays[name] for name in delta_f}
+        return Decision(keep, delta_f, MaskState(keep))

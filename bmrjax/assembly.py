@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
-from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax.batches import Batches, check_data
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.engine import Data, Engine, check_local_latents
+from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.loop import LoopMode
@@ -37,6 +37,7 @@ class Settings:
     schedule: Schedule | None = None
     optimizer: optax.GradientTransformation | None = None
     loss: Any = None
+    estimator: Estimator = "global"
     batch_size: int | None = 128
     steps_per_epoch: int | None = None
     sites: Sequence[str] | None = None
@@ -89,11 +90,16 @@ class Assembly:
             check_local_latents(model, self._example, jax.random.key(0))
         self.guide = AutoMeanField(model) if guide is None else guide
         optimizer, loss = settings.optimizer, settings.loss
+        if loss is not None and settings.estimator != "global":
+            raise ValueError(
+                "sparsify: the estimator is a part of the loss; give one of the two, such as "
+                f"loss=infer.PropagatedELBO({settings.estimator!r})."
+            )
         self.engine = Engine(
             model,
             self.guide,
             optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,
-            loss=TraceMeanField_ELBO() if loss is None else loss,
+            loss=elbo(settings.estimator) if loss is None else loss,
             num_data=self.num_data,
             batch_size=size,
             kl_weight=settings.kl_weight,

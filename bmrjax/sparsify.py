@@ -11,6 +11,7 @@ from bmrjax.assembly import Assembly, Settings
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.engine import Data
+from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.result import Result
 from bmrjax.schedules import Schedule
@@ -27,6 +28,7 @@ def sparsify(
     guide: Callable | None = None,
     optimizer: optax.GradientTransformation | None = None,
     loss: Any = None,
+    estimator: Estimator = "global",
     batch_size: int | None = 128,
     steps_per_epoch: int | None = None,
     sites: Sequence[str] | None = None,
@@ -57,7 +59,10 @@ def sparsify(
         guide: A guide with a sample site for every latent site. By default
             `infer.AutoMeanField`, started at the network's own weights.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
-        loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
+        loss: A NumPyro ELBO; by default the one that `estimator` names.
+        estimator: Of the expected log likelihood: ``"global"``, one sample of the weights a step (Bayes by
+            backprop); ``"local"``, a sample of the pre-activations a datum; or ``"moments"``, no sampling
+            on the way. See `infer.PropagatedELBO`.
         batch_size: Data a step; None for all of them.
         steps_per_epoch: Steps an epoch; one pass over the data by default.
         sites: Names of the sites to reduce; by default all with a normal prior and posterior.
@@ -109,6 +114,7 @@ def sparsify(
         schedule=schedule,
         optimizer=optimizer,
         loss=loss,
+        estimator=estimator,
         batch_size=batch_size,
         steps_per_epoch=steps_per_epoch,
         sites=sites,

@@ -118,9 +118,12 @@ def build_criterion(options: Sparsify) -> Any:
         return None
     if options.prior == "spike-slab":
         return criteria.Inclusion()
-    if options.reduced_prior == "horseshoe":
-        return criteria.RegularizedHorseshoe()
-    return criteria.SpikeAndSlab()
+    kinds = {
+        "horseshoe": criteria.RegularizedHorseshoe,
+        "shrinkage": criteria.Shrinkage,
+        "spike-slab": criteria.SpikeAndSlab,
+    }
+    return kinds[options.reduced_prior]()
 
 
 def num_outputs(found: Any) -> int:

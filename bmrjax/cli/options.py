@@ -58,8 +58,12 @@ class Sparsify:
     prior_scale: float | None = None
     """flat and spike-slab: standard deviation of a weight, 0.1 by default; horseshoe: its global
     scale, 0.01 by default."""
-    reduced_prior: Literal["spike-slab", "horseshoe"] = "spike-slab"
-    """What bmr puts in the prior's place to see who stays."""
+    reduced_prior: Literal["spike-slab", "horseshoe", "shrinkage"] = "spike-slab"
+    """What bmr puts in the prior's place to see who stays; shrinkage is a normal around zero of
+    variance 1e-16, weight by weight."""
+    estimator: Literal["global", "local", "moments"] = "global"
+    """Of the expected log likelihood: one sample of the weights a step, a sample of the pre-activations
+    a datum, or means and variances without sampling."""
     schedule: Literal["verified", "every", "converged"] = "verified"
     """When to reduce: verified takes rounds back that raise the VFE; every is the published one."""
     wait: int | None = None
@@ -121,6 +125,8 @@ def check_options(options: Sparsify) -> None:
     out = options.out
     if options.validation is not None and not 0 < options.validation < 1:
         raise ValueError(f"--validation must be between 0 and 1, got {options.validation}.")
+    if options.estimator != "global" and options.method == "map":
+        raise ValueError("--estimator is of a posterior, and --method map fits a point.")
     if options.validation is not None and options.method != "bmr":
         raise ValueError("--validation chooses a point on the path of --method bmr.")
     if options.resume and options.overwrite:

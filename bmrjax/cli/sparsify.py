@@ -45,6 +45,7 @@ def run_sparsify(options: Sparsify) -> None:
             schedule=schedule,
             guide=guide,
             optimizer=optax.adabelief(learning_rate_of(options)),
+            estimator=options.estimator,
             batch_size=options.batch_size,
             steps_per_epoch=options.steps_per_epoch,
             held_out=test,

@@ -4,6 +4,8 @@ from bmrjax.infer.correlated import CorrelatedGuide as CorrelatedGuide
 from bmrjax.infer.engine import Engine as Engine
 from bmrjax.infer.engine import EpochInfo as EpochInfo
 from bmrjax.infer.engine import State as State
+from bmrjax.infer.estimate import PropagatedELBO as PropagatedELBO
+from bmrjax.infer.estimate import elbo as elbo
 from bmrjax.infer.free_energy import FreeEnergy as FreeEnergy
 from bmrjax.infer.guide import AutoMeanField as AutoMeanField
 from bmrjax.infer.init import init_to_network as init_to_network

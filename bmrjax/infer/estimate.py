@@ -1,0 +1,190 @@
+"""Three estimators of the expected log likelihood, as NumPyro ELBOs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array
+from numpyro.infer import TraceMeanField_ELBO
+from numpyro.infer.elbo import ELBO
+from numpyro.primitives import Messenger
+
+from bmrjax.distributions import normal_parameters
+from bmrjax.infer.propagate import Context, Uncertain, is_uncertain, propagate
+
+Estimator = Literal["global", "local", "moments"]
+
+
+def elbo(estimator: Estimator) -> ELBO:
+    """Return the ELBO whose expected log likelihood is estimated in the named way.
+
+    Args:
+        estimator: ``"global"``, ``"local"`` or ``"moments"``; see `PropagatedELBO`.
+
+    Raises:
+        ValueError: For another name.
+    """
+    if estimator == "global":
+        return TraceMeanField_ELBO()
+    return PropagatedELBO(estimator)
+
+
+class PropagatedELBO(ELBO):
+    r"""An ELBO that does not sample the weights.
+
+    The divergence is that of `numpyro.infer.TraceMeanField_ELBO`. For the expected log likelihood, the
+    program is run with means and variances in place of the latent sites whose prior and posterior
+    are independent normals, by an interpreter of its jaxpr:
+
+    - ``"local"``: where an operation is not linear, its arguments are sampled, one sample a datum. Exact in
+      distribution for dense layers; positions that share a filter, steps that share a weight, and
+      tokens get samples of their own, which changes nothing in any one of them, and something in how they
+      go together. The gradient varies less than that of one sample of the weights.
+    - ``"moments"``: nothing is sampled on the way. Exact for linear maps of independent elements, and for the
+      rectifier of a normal; elementwise functions by Gauss-Hermite quadrature, products of two
+      uncertain arrays and gates as if the two were independent. A normal likelihood is then taken in closed
+      form; the parameters of any other are sampled once a datum, at the last layer.
+
+    All other latent sites (scales, say) are sampled, one sample a step.
+
+    Args:
+        estimator: ``"local"`` or ``"moments"``.
+
+    References:
+        Kingma, Salimans and Welling (2015), for the local reparameterisation; Haussmann, Hamprecht and
+        Kandemir (2019), Wu et al. (2019), for moments; Beckers et al. (2024), section 3.
+    """
+
+    def __init__(self, estimator: Literal["local", "moments"]):
+        if estimator not in ("local", "moments"):
+            raise ValueError(
+                f"estimator must be 'global', 'local' or 'moments', got {estimator!r}."
+            )
+        self.estimator: Literal["local", "moments"] = estimator
+        super().__init__(num_particles=1)
+
+    def loss_with_mutable_state(
+        self,
+        rng_key: Array,
+        param_map: Mapping[str, Any],
+        model: Callable,
+        guide: Callable,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the negative ELBO, and the new mutable sites; see NumPyro's `ELBO`."""
+        kl_key, guide_key, model_key, noise_key, last_key = jax.random.split(rng_key, 5)
+        params = dict(param_map)
+        divergence: Any = TraceMeanField_ELBO().loss(
+            kl_key, params, _without_data(model), guide, *args, **kwargs
+        )
+        handlers = numpyro.handlers
+        fitted = handlers.substitute(handlers.seed(guide, guide_key), data=params)
+        guide_trace = handlers.trace(fitted).get_trace(*args, **kwargs)
+        latents = {name: site for name, site in guide_trace.items() if site["type"] == "sample"}
+        normals = _normal_priors(model, params, latents, args, kwargs)
+        values = {name: site["value"] for name, site in latents.items()}
+        values |= {name: _moments(latents[name]["fn"]) for name in normals}
+
+        def observe(values: dict[str, Array]) -> tuple[Any, Any]:
+            seeded = handlers.seed(model, model_key)
+            program = handlers.substitute(seeded, data={**params, **values})
+            trace = handlers.trace(program).get_trace(*args, **kwargs)
+            observed = {
+                name: (site["fn"], site["value"], _scale(site))
+                for name, site in trace.items()
+                if site["type"] == "sample" and site["is_observed"]
+            }
+            mutable = {n: site["value"] for n, site in trace.items() if site["type"] == "mutable"}
+            return observed, mutable
+
+        observed, mutable = propagate(observe, self.estimator, noise_key, values)
+        total = -divergence
+        for i, (fn, value, scale) in enumerate(observed.values()):
+            key = jax.random.fold_in(last_key, i)
+            total = total + scale * jnp.sum(self._expected(fn, value, key))
+        mutable = jax.tree.map(_mean, mutable, is_leaf=is_uncertain)
+        return {"loss": -total, "mutable_state": mutable or None}
+
+    def _expected(self, fn: Any, value: Any, key: Array) -> Array:
+        """Return the expected log density of observed values under an uncertain distribution."""
+        leaves, structure = jax.tree.flatten(fn, is_leaf=is_uncertain)
+        value = _mean(value)
+        if not any(map(is_uncertain, leaves)):
+            return jnp.asarray(fn.log_prob(value))
+        at_mean: Any = jax.tree.unflatten(structure, [_mean(x) for x in leaves])
+        if isinstance(at_mean, dist.Unit):
+            return jnp.asarray(at_mean.log_prob(value))  # a factor is what it adds
+        if self.estimator == "moments":
+            spread = [x.variance if is_uncertain(x) else x for x in leaves]
+            centre = normal_parameters(at_mean)
+            variance = normal_parameters(jax.tree.unflatten(structure, spread))
+            # Only the location may vary: then the leaf that it was built from is the one that does.
+            if centre is not None and variance is not None and _is_location(leaves, at_mean):
+                (loc, scale), (variance, _) = centre, variance
+                at_centre = jnp.asarray(dist.Normal(loc, scale).log_prob(value))
+                return at_centre - 0.5 * variance / scale**2
+        last = Context(self.estimator, key)
+        drawn = [last.draw(x) for x in leaves]
+        return jnp.asarray(jax.tree.unflatten(structure, drawn).log_prob(value))
+
+
+class _hide_data(Messenger):
+    """Take the observed sites out of the log density."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["is_observed"]:
+            msg["fn"] = msg["fn"].mask(mask=False)
+
+
+def _without_data(model: Callable) -> Callable:
+    def program(*args: Any, **kwargs: Any) -> Any:
+        with _hide_data():
+            return model(*args, **kwargs)
+
+    return program
+
+
+def _normal_priors(
+    model: Callable, params: Any, latents: Mapping[str, Any], args: tuple, kwargs: Any
+) -> list[str]:
+    """Return the sites whose posterior and prior are independent normals."""
+    handlers = numpyro.handlers
+    seeded = handlers.seed(model, jax.random.key(0))
+    values = {name: site["value"] for name, site in latents.items()}
+    trace = handlers.trace(handlers.substitute(seeded, data={**params, **values})).get_trace(
+        *args, **kwargs
+    )
+    return [
+        name
+        for name, site in latents.items()
+        if name in trace
+        and normal_parameters(site["fn"]) is not None
+        and normal_parameters(trace[name]["fn"]) is not None
+    ]
+
+
+def _moments(fn: Any) -> Uncertain:
+    shape = fn.batch_shape + fn.event_shape
+    mean, variance = (jnp.broadcast_to(x, shape) for x in (fn.mean, fn.variance))
+    return Uncertain(mean, variance, distinct=True)
+
+
+def _scale(site: Mapping[str, Any]) -> Array:
+    return jnp.asarray(1.0 if site["scale"] is None else site["scale"])
+
+
+def _mean(value: Any) -> Any:
+    return value.mean if is_uncertain(value) else value
+
+
+def _is_location(leaves: list[Any], at_mean: Any) -> bool:
+    """Say whether the only uncertain leaf is the location of a normal."""
+    base = at_mean
+    while not isinstance(base, dist.Normal):
+        base = base.base_dist
+    uncertain = [_mean(x) for x in leaves if is_uncertain(x)]
+    return len(uncertain) == 1 and base.loc is uncertain[0]

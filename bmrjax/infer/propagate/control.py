@@ -1,0 +1,114 @@
+"""Operations that hold functions: calls, loops over a sequence, and branches."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bmrjax.infer.propagate.interpreter import Context, interpret, rule
+from bmrjax.infer.propagate.linear import parts
+from bmrjax.infer.propagate.uncertain import Uncertain
+
+
+def _closed(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+
+
+@rule(
+    "pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
+    "custom_vjp_call", "custom_vjp_call_jaxpr",
+)  # fmt: skip
+def _call(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    jaxpr, consts = _closed(next(eqn.params[name] for name in names if name in eqn.params))
+    return interpret(ctx, jaxpr, consts, inputs)
+
+
+def _flat(values: Sequence[Any]) -> tuple[list[bool], list[Any]]:
+    """Return which values are uncertain, and each as an array or a pair of them."""
+    flags = [isinstance(value, Uncertain) for value in values]
+    return flags, [parts(v) if flag else v for v, flag in zip(values, flags, strict=True)]
+
+
+def _whole(flags: Sequence[bool], values: Sequence[Any]) -> list[Any]:
+    """Undo `_flat`."""
+    return [Uncertain(*v) if flag else v for v, flag in zip(values, flags, strict=True)]
+
+
+def _as(flags: Sequence[bool], values: Sequence[Any]) -> list[Any]:
+    """Return each value as an array, or as a pair where the flag is set."""
+    return [parts(v) if flag else v for v, flag in zip(values, flags, strict=True)]
+
+
+@rule("scan")
+def _scan(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    params = eqn.params
+    jaxpr, closed = _closed(params["jaxpr"])
+    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+    consts, carry, xs = inputs[:first], inputs[first:last], inputs[last:]
+    const_flags, flat_consts = _flat(consts)
+    x_flags, flat_xs = _flat(xs)
+    # Weights stay independent of each other; a step draws noise of its own.
+    distinct = [isinstance(c, Uncertain) and c.distinct for c in consts]
+    keys = jax.random.split(ctx.next_key(), params["length"])
+    y_flags: list[bool] = []
+
+    def body(flags: list[bool], state: list[Any], step: Any) -> tuple[list[Any], list[Any]]:
+        key, x = step
+        inside = replace(ctx, key=key, _count=0)
+        whole = _whole(const_flags, flat_consts)
+        for value, independent in zip(whole, distinct, strict=True):
+            if isinstance(value, Uncertain):
+                value.distinct = independent
+        args = [*whole, *_whole(flags, state), *_whole(x_flags, x)]
+        found = interpret(inside, jaxpr, closed, args)
+        out, ys = found[: len(flags)], found[len(flags) :]
+        grown.append([flag or isinstance(v, Uncertain) for flag, v in zip(flags, out, strict=True)])
+        y_flags[:] = [isinstance(y, Uncertain) for y in ys]
+        return _as(grown[-1], out), _flat(ys)[1]
+
+    flags = [isinstance(c, Uncertain) for c in carry]
+    grown: list[list[bool]] = []
+    while True:
+        # What a step makes uncertain is uncertain when the next one begins.
+        start = _as(flags, carry)
+        one = (keys[0], jax.tree.map(lambda x: x[0], flat_xs))
+        jax.eval_shape(lambda s, x, flags=flags: body(flags, s, x), start, one)
+        if grown[-1] == flags:
+            break
+        flags = grown[-1]
+    state, ys = lax.scan(
+        lambda s, x: body(flags, s, x),
+        _as(flags, carry),
+        (keys, flat_xs),
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    return [*_whole(flags, state), *_whole(y_flags, ys)]
+
+
+@rule("cond")
+def _cond(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    which, *operands = inputs
+    if isinstance(which, Uncertain):
+        return NotImplemented
+    flags, flat = _flat(operands)
+    key = ctx.next_key()
+    branches = [_closed(branch) for branch in eqn.params["branches"]]
+    varies = [False] * len(eqn.outvars)
+
+    def run(branch: Any, values: list[Any]) -> list[Any]:
+        jaxpr, consts = branch
+        found = interpret(replace(ctx, key=key, _count=0), jaxpr, consts, _whole(flags, values))
+        for i, value in enumerate(found):
+            varies[i] = varies[i] or isinstance(value, Uncertain)
+        return found
+
+    for branch in branches:  # what one branch makes uncertain, all give as a pair
+        jax.eval_shape(lambda v, branch=branch: _flat(run(branch, v))[1], flat)
+    chosen = [lambda v, branch=branch: _as(varies, run(branch, v)) for branch in branches]
+    return _whole(varies, lax.switch(jnp.asarray(which), chosen, flat))

@@ -1,0 +1,188 @@
+"""Run a function with uncertain arrays in place of numbers, by its jaxpr and a rule a primitive."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.extend.core as jec
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bmrjax.infer.propagate.uncertain import Uncertain, root_of
+from bmrjax.noise import normal
+
+Mode = Literal["local", "moments"]
+Rule = Callable[["Context", Any, list[Any]], Any]
+
+# Primitive name to a rule for when at least one argument is uncertain. A rule returns one value, or a
+# list where the primitive has several results, or `NotImplemented`.
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for primitives."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+class NoRuleError(NotImplementedError):
+    """The network uses an operation that moments cannot be carried through."""
+
+    def __init__(self, primitive: str):
+        super().__init__(
+            f"estimator='moments' has no rule for the operation '{primitive}' on these uncertain arrays. "
+            "Use estimator='local', which samples there, or estimator='global'."
+        )
+
+
+@dataclass
+class Context:
+    """What the rules of one run share.
+
+    Attributes:
+        mode: ``"moments"`` carries means and variances to the end; ``"local"`` samples them where an
+            operation is not linear.
+        key: PRNG key of the samples.
+    """
+
+    mode: Mode
+    key: Array
+    _count: int = field(default=0)
+
+    def next_key(self) -> Array:
+        """Return a key that was not used before."""
+        self._count += 1
+        return jax.random.fold_in(self.key, self._count)
+
+    def draw(self, value: Any) -> Any:
+        """Return a sample of an uncertain array; the same one however often it is asked for."""
+        if not isinstance(value, Uncertain):
+            return value
+        if value.drawn is None:
+            for source in value.sources:
+                if source.drawn is None:
+                    noise = normal(self.next_key(), source.shape, source.dtype)
+                    source.drawn = source.mean + root_of(source.variance) * noise
+            value.drawn = value.at({id(s): s.drawn for s in value.sources})
+        return value.drawn
+
+
+def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Run a jaxpr.
+
+    Args:
+        ctx: The context.
+        jaxpr: A `jax.extend.core.Jaxpr`.
+        consts: Values of its constants.
+        args: Arrays, or `Uncertain` ones.
+
+    Returns:
+        Its results: arrays, or `Uncertain` ones.
+    """
+    values: dict[Any, Any] = {}
+    equations, uses = _live(jaxpr)
+
+    def read(var: Any) -> Any:
+        if isinstance(var, jec.Literal):
+            return var.val
+        value = values[var]
+        if not isinstance(value, Uncertain) or uses[var] == 1:
+            return value
+        # What two operations share is one variable: independent samples would lose that, and so
+        # would functions of more sources than can be carried.
+        if ctx.mode == "local":
+            return ctx.draw(value)
+        return value if len(value.sources) == 1 else value.as_source
+
+    def write(var: Any, value: Any) -> None:
+        values[var] = value
+
+    for var, value in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
+        write(var, value)
+    for eqn in equations:
+        found = _apply(ctx, eqn, [read(var) for var in eqn.invars])
+        for var, value in zip(eqn.outvars, found, strict=True):
+            write(var, value)
+    return [read(var) for var in jaxpr.outvars]
+
+
+def _live(jaxpr: Any) -> tuple[list[Any], Counter]:
+    """Return the equations that the results need, and how often each variable is read by them."""
+    equations: list[Any] = []
+    uses = Counter(v for v in jaxpr.outvars if not isinstance(v, jec.Literal))
+    for eqn in reversed(jaxpr.eqns):
+        if any(uses[v] for v in eqn.outvars) or eqn.effects:
+            equations.append(eqn)
+            uses.update(v for v in eqn.invars if not isinstance(v, jec.Literal))
+    return equations[::-1], uses
+
+
+def _apply(ctx: Context, eqn: Any, inputs: list[Any]) -> list[Any]:
+    if any(isinstance(value, Uncertain) for value in inputs):
+        function = RULES.get(eqn.primitive.name)
+        found = NotImplemented if function is None else function(ctx, eqn, inputs)
+        if found is not NotImplemented:
+            return found if isinstance(found, list) else [found]
+        if ctx.mode == "moments":
+            raise NoRuleError(eqn.primitive.name)
+        inputs = [ctx.draw(value) for value in inputs]
+    return bind(eqn, inputs)
+
+
+def bind(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Run an operation on plain arrays."""
+    # Older versions of JAX hand the functions that an operation holds out apart from its parameters.
+    params = eqn.primitive.get_bind_params(eqn.params)
+    functions, params = params if isinstance(params, tuple) else ((), params)
+    found = eqn.primitive.bind(*functions, *inputs, **params)
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
+def bind_one(eqn: Any, inputs: Sequence[Any]) -> Array:
+    """Run an operation with one result on plain arrays."""
+    return bind(eqn, inputs)[0]
+
+
+def propagate(function: Callable[..., Any], mode: Mode, key: Array, *args: Any) -> Any:
+    """Run a function of pytrees whose leaves are arrays or `Uncertain` ones.
+
+    Args:
+        function: A pure, traceable function.
+        mode: See `Context`.
+        key: PRNG key.
+        *args: Its arguments.
+
+    Returns:
+        The function's result, with arrays or `Uncertain` ones as leaves.
+
+    Raises:
+        NoRuleError: In mode ``"moments"``, for an operation without a rule.
+    """
+    leaves, structure = jax.tree.flatten(args, is_leaf=is_uncertain)
+    # New ones, since a run writes its samples into them.
+    leaves = [
+        Uncertain(x.mean, x.variance, distinct=x.distinct) if is_uncertain(x) else jnp.asarray(x)
+        for x in leaves
+    ]
+    plain = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+    shape: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        found, result = jax.tree.flatten(function(*jax.tree.unflatten(structure, values)))
+        shape.append(result)
+        return found
+
+    closed = jax.make_jaxpr(flat)(*plain)
+    found = interpret(Context(mode, key), closed.jaxpr, closed.consts, leaves)
+    return jax.tree.unflatten(shape[-1], found)
+
+
+def is_uncertain(value: Any) -> bool:
+    """Say whether a leaf is an `Uncertain` array."""
+    return isinstance(value, Uncertain)

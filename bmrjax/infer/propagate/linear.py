@@ -1,0 +1,241 @@
+"""Linear operations: exact, where the elements of an array are independent."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bmrjax.infer.propagate.interpreter import Context, bind, bind_one, rule
+from bmrjax.infer.propagate.uncertain import MAX_SOURCES, FunctionOf, Moments, Uncertain
+
+
+def parts(value: Any) -> tuple[Any, Any]:
+    """Return mean and variance; a plain array varies by nothing."""
+    if isinstance(value, Uncertain):
+        return value.mean, value.variance
+    return value, jnp.zeros_like(value)
+
+
+def _disjoint(a: Uncertain, b: Uncertain) -> bool:
+    return not {id(s) for s in a.sources} & {id(s) for s in b.sources}
+
+
+def elementwise(
+    ctx: Context,
+    eqn: Any,
+    inputs: list[Any],
+    moments: Moments | None = None,
+    *,
+    affine: bool = False,
+) -> Any:
+    """Apply an operation to elementwise functions of a few sources.
+
+    Args:
+        ctx: The context.
+        eqn: The operation.
+        inputs: Its arguments.
+        moments: Mean and variance of the result, where they are known.
+        affine: Whether normal arguments give a normal result.
+
+    Returns:
+        A function of the sources; `NotImplemented` in mode ``"local"``, and for an argument that is
+        stretched to the result.
+    """
+    shape = eqn.outvars[0].aval.shape
+    uncertain = [i for i, v in enumerate(inputs) if isinstance(v, Uncertain)]
+    if ctx.mode == "local" or any(inputs[i].shape != shape for i in uncertain):
+        return NotImplemented
+    inputs = list(inputs)
+    if len(uncertain) == 1 and not affine:
+        value = inputs[uncertain[0]]
+        if value.is_normal and len(value.sources) > 1:
+            # A function of a sum of normals is one of one normal.
+            inputs[uncertain[0]] = value.as_source
+    sources = _union(inputs)
+    while len(sources) > MAX_SOURCES:
+        widest = max(uncertain, key=lambda i: len(inputs[i].sources))
+        if inputs[widest].as_source is inputs[widest]:
+            return NotImplemented
+        inputs[widest] = inputs[widest].as_source
+        sources = _union(inputs)
+
+    def function(*values: Any) -> Any:
+        known = {id(s): v for s, v in zip(sources, values, strict=True)}
+        return bind_one(eqn, [v.at(known) if isinstance(v, Uncertain) else v for v in inputs])
+
+    is_normal = affine and all(inputs[i].is_normal for i in uncertain)
+    return FunctionOf(sources, function, moments, is_normal=is_normal)
+
+
+def _union(values: list[Any]) -> list[Uncertain]:
+    found = {id(s): s for v in values if isinstance(v, Uncertain) for s in v.sources}
+    return list(found.values())
+
+
+@rule("add", "add_any", "sub")
+def _add(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    a, b = inputs
+    (mean_a, variance_a), (mean_b, variance_b) = parts(a), parts(b)
+    known = None
+    both = isinstance(a, Uncertain) and isinstance(b, Uncertain)
+    if not both or _disjoint(a, b):
+        mean, variance = bind_one(eqn, [mean_a, mean_b]), variance_a + variance_b
+        known = mean, jnp.broadcast_to(variance, mean.shape)
+    found = elementwise(ctx, eqn, inputs, known, affine=True)
+    if found is not NotImplemented or known is None:
+        return found
+    # Operands that are stretched to the result are copied variables.
+    distinct = all(v.distinct for v in inputs if isinstance(v, Uncertain))
+    return Uncertain(*known, distinct=distinct and variance.shape == mean.shape)
+
+
+@rule("mul")
+def _mul(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    a, b = inputs
+    if not (isinstance(a, Uncertain) and isinstance(b, Uncertain)):
+        value, factor = (a, b) if isinstance(a, Uncertain) else (b, a)
+        return _scaled(ctx, eqn, inputs, value, jnp.square(factor))
+    if ctx.mode == "local":
+        return NotImplemented
+    if not _disjoint(a, b):
+        return elementwise(ctx, eqn, inputs)
+    (mean_a, variance_a), (mean_b, variance_b) = parts(a), parts(b)
+    variance = variance_a * jnp.square(mean_b) + (jnp.square(mean_a) + variance_a) * variance_b
+    mean = bind_one(eqn, [mean_a, mean_b])
+    known = mean, jnp.broadcast_to(variance, mean.shape)
+    found = elementwise(ctx, eqn, inputs, known)
+    return Uncertain(*known) if found is NotImplemented else found
+
+
+@rule("div")
+def _div(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    a, b = inputs
+    if isinstance(b, Uncertain):
+        return elementwise(ctx, eqn, inputs)
+    return _scaled(ctx, eqn, inputs, a, 1 / jnp.square(b))
+
+
+def _scaled(ctx: Context, eqn: Any, inputs: list[Any], value: Uncertain, square: Array) -> Any:
+    mean = bind_one(eqn, [v.mean if isinstance(v, Uncertain) else v for v in inputs])
+    variance = value.variance * square
+    known = mean, jnp.broadcast_to(variance, mean.shape)
+    found = elementwise(ctx, eqn, inputs, known, affine=True)
+    if found is not NotImplemented:
+        return found
+    return Uncertain(*known, distinct=value.distinct and variance.shape == mean.shape)
+
+
+@rule("neg")
+def _neg(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    return _scaled(ctx, eqn, inputs, inputs[0], jnp.ones((), inputs[0].mean.dtype))
+
+
+def _moved(eqn: Any, inputs: list[Any]) -> list[Any]:
+    """Run an operation that only moves elements about, on means and on variances."""
+    means, variances = zip(*(parts(v) for v in inputs), strict=True)
+    distinct = all(v.distinct for v in inputs if isinstance(v, Uncertain))
+    results = zip(bind(eqn, means), bind(eqn, variances), strict=True)
+    return [Uncertain(mean, variance, distinct=distinct) for mean, variance in results]
+
+
+@rule(
+    "reshape", "transpose", "squeeze", "expand_dims", "concatenate", "slice", "rev", "split", "copy",
+    "copy_p", "convert_element_type", "reduce_precision", "stop_gradient",
+)  # fmt: skip
+def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    del ctx
+    return _moved(eqn, inputs)
+
+
+@rule("broadcast_in_dim")
+def _broadcast(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    del ctx
+    (found,) = _moved(eqn, inputs)
+    found.distinct = inputs[0].distinct and found.mean.size == inputs[0].mean.size
+    return found
+
+
+@rule("pad")
+def _pad(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    value, padding = inputs
+    if isinstance(padding, Uncertain):
+        return NotImplemented
+    del ctx
+    mean = bind_one(eqn, [value.mean, padding])
+    variance = bind_one(eqn, [value.variance, jnp.zeros_like(padding)])
+    return Uncertain(mean, variance, distinct=value.distinct)
+
+
+def _picked(eqn: Any, inputs: list[Any], *, distinct: bool) -> Any:
+    value, *where = inputs
+    if any(isinstance(index, Uncertain) for index in where):
+        return NotImplemented
+    mean, variance = (bind_one(eqn, [part, *where]) for part in parts(value))
+    return Uncertain(mean, variance, distinct=distinct and value.distinct)
+
+
+@rule("dynamic_slice")
+def _dynamic_slice(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    del ctx
+    return _picked(eqn, inputs, distinct=True)
+
+
+@rule("gather")
+def _gather(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    # An index may occur twice.
+    del ctx
+    return _picked(eqn, inputs, distinct=False)
+
+
+@rule("select_n")
+def _select(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    which, *cases = inputs
+    if isinstance(which, Uncertain):
+        return elementwise(ctx, eqn, inputs)
+    found = elementwise(ctx, eqn, inputs)
+    if found is not NotImplemented:
+        return found
+    means, variances = zip(*(parts(case) for case in cases), strict=True)
+    distinct = all(case.distinct for case in cases if isinstance(case, Uncertain))
+    return Uncertain(
+        bind_one(eqn, [which, *means]), bind_one(eqn, [which, *variances]), distinct=distinct
+    )
+
+
+def _sums(ctx: Context, value: Any) -> bool:
+    """Say whether the variances of an array's elements may be added up."""
+    # Moments are carried as if elements were independent; a sample need not be.
+    return ctx.mode == "moments" or not isinstance(value, Uncertain) or value.distinct
+
+
+@rule("reduce_sum", "reduce_window_sum", "cumsum")
+def _sum(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    (value,) = inputs
+    if not _sums(ctx, value):
+        return NotImplemented
+    distinct = value.distinct and eqn.primitive.name == "reduce_sum"
+    return Uncertain(
+        bind_one(eqn, [value.mean]), bind_one(eqn, [value.variance]), distinct=distinct
+    )
+
+
+@rule("dot_general", "conv_general_dilated")
+def _product(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    a, b = inputs
+    if not (_sums(ctx, a) and _sums(ctx, b)):
+        return NotImplemented
+    (mean_a, variance_a), (mean_b, variance_b) = parts(a), parts(b)
+
+    def times(x: Any, y: Any) -> Array:
+        return bind_one(eqn, [x, y])
+
+    mean = times(mean_a, mean_b)
+    if isinstance(a, Uncertain) and isinstance(b, Uncertain):
+        if ctx.mode == "local":
+            return NotImplemented
+        # E[(ab)²] - E[ab]², the two independent.
+        variance = times(variance_a, jnp.square(mean_b) + variance_b)
+        return Uncertain(mean, variance + times(jnp.square(mean_a), variance_b))
+    if isinstance(a, Uncertain):
+        return Uncertain(mean, times(variance_a, jnp.square(mean_b)))
+    return Uncertain(mean, times(jnp.square(mean_a), variance_b))

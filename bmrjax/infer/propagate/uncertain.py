@@ -1,0 +1,127 @@
+"""An array that is uncertain: what the interpreter carries where a program has numbers."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# How many sources a value may be a function of, and Gauss-Hermite nodes a source for each number.
+_NODES = {1: 32, 2: 12, 3: 8}
+MAX_SOURCES = max(_NODES)
+
+Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
+
+
+class Uncertain:
+    """An array of elements with a mean and a variance each.
+
+    Either a *source*, which counts as independent normals, or an elementwise function of up to three sources:
+    ``x * sigmoid(x)`` is one function of x, never a product of two variables, and a gate
+    ``n + z * (h - n)`` is one function of z, h and n.
+
+    Args:
+        mean: Mean an element.
+        variance: Variance an element.
+        distinct: Whether no two elements are the same variable, so that a sum over them may add their
+            variances. So are weights; a bias that was copied for every datum is not.
+    """
+
+    sources: "tuple[Uncertain, ...]"
+    function: Callable[..., Any] | None = None
+    is_normal: bool = True
+    drawn: Any = None
+
+    def __init__(self, mean: Any, variance: Any, *, distinct: bool = False):
+        self.mean, self.variance = mean, variance
+        self.distinct = distinct
+        self.sources = (self,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self.sources[0].mean.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype."""
+        return self.sources[0].mean.dtype
+
+    def at(self, values: dict[int, Any]) -> Any:
+        """Return this array where the sources have `values`, by identity."""
+        if self.function is None:
+            return values[id(self)]
+        return self.function(*(values[id(s)] for s in self.sources))
+
+    @cached_property
+    def as_source(self) -> "Uncertain":
+        """A source with the moments of this array, which forgets what it is a function of."""
+        return self if self.function is None else Uncertain(self.mean, self.variance)
+
+
+class FunctionOf(Uncertain):
+    """An elementwise function of sources.
+
+    Args:
+        sources: The sources, all of one shape.
+        function: From their values to values of the same shape.
+        moments: Mean and variance where they are known; else by quadrature, when asked for.
+        is_normal: Whether the values are normal, as those of an affine function are.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Uncertain],
+        function: Callable[..., Any],
+        moments: Moments | None = None,
+        *,
+        is_normal: bool = False,
+    ):
+        self.sources, self.function = tuple(sources), function
+        self.is_normal, self.distinct = is_normal, False
+        if moments is not None:
+            self.__dict__["_moments"] = moments
+
+    @cached_property
+    def _moments(self) -> Moments:
+        assert self.function is not None
+        return quadrature(self.sources, self.function)
+
+    @property
+    def mean(self) -> Float[Array, "..."]:  # type: ignore[override]
+        """Mean an element."""
+        return self._moments[0]
+
+    @property
+    def variance(self) -> Float[Array, "..."]:  # type: ignore[override]
+        """Variance an element."""
+        return self._moments[1]
+
+
+def quadrature(sources: Sequence[Uncertain], function: Callable[..., Any]) -> Moments:
+    """Return mean and variance of a function of independent normal sources, an element at a time."""
+    dtype = sources[0].dtype
+    count = _NODES[len(sources)]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
+    grid = np.array(list(itertools.product(nodes, repeat=len(sources))))
+    mass = np.array(list(itertools.product(weights / weights.sum(), repeat=len(sources)))).prod(1)
+    means, scales = [s.mean for s in sources], [root_of(s.variance) for s in sources]
+
+    def value(point: Array) -> Array:
+        values = [m + s * point[i] for i, (m, s) in enumerate(zip(means, scales, strict=True))]
+        return function(*values).astype(dtype)
+
+    found = jax.vmap(value)(jnp.asarray(grid, dtype))
+    mass = jnp.asarray(mass, dtype)
+    mean = jnp.tensordot(mass, found, 1)
+    return mean, jnp.tensordot(mass, jnp.square(found - mean), 1)
+
+
+def root_of(variance: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return the square root, with a gradient of zero at zero."""
+    positive = variance > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)

@@ -44,7 +44,7 @@ class PropagatedELBO(ELBO):
       tokens get samples of their own, which changes nothing in any one of them, and something in how they
       go together. The gradient varies less than that of one sample of the weights.
     - ``"moments"``: nothing is sampled on the way. Exact for linear maps of independent elements, and for the
-      rectifier of a normal; elementwise functions by Gauss-Hermite quadrature, products of two
+      rectifier of a normal; elementwise functions by quadrature, products of two
       uncertain arrays and gates as if the two were independent. A normal likelihood is then taken in closed
       form; the parameters of any other are sampled once a datum, at the last layer.
 

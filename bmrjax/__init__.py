@@ -8,6 +8,7 @@ from bmrjax import metrics as metrics
 from bmrjax import nn as nn
 from bmrjax import plot as plot
 from bmrjax import priors as priors
+from bmrjax import programs as programs
 from bmrjax import reduction as reduction
 from bmrjax import schedules as schedules
 from bmrjax.batches import Batches as Batches

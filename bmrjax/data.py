@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Shaped
 
+from bmrjax.series import SIGNALS, periodic
+
 Task = Literal["classification", "regression"]
 Split = tuple[np.ndarray, np.ndarray]
 
@@ -62,7 +64,9 @@ def load(
 
     Args:
         name: ``"digits"`` or ``"diabetes"`` (bundled with scikit-learn); ``"mnist"``,
-            ``"fashion_mnist"`` or ``"cifar10"``; or the path of an ``.npz`` or ``.csv`` file.
+            ``"fashion_mnist"`` or ``"cifar10"``; ``"sine"``, ``"sawtooth"`` or ``"square"``, windows of a
+            noisy signal of that shape, the last fifth of them held out; or the path of an
+            ``.npz`` or ``.csv`` file.
         data_root: Folder with a folder a data set, in the layout of the Hugging Face hub. By
             default the environment variable ``BMRJAX_DATA``; without either, the hub itself.
         task: For files: ``"classification"`` or ``"regression"``; by default told from the targets
@@ -82,12 +86,16 @@ def load(
         return _bundled(name, seed)
     if name in HUB:
         return _images(name, data_root)
+    if name in SIGNALS:
+        x, y = periodic(name, seed=seed)
+        end = len(x) * 4 // 5
+        return from_arrays(x[:end], y[:end], x[end:], y[end:], task="regression", name=name)
     suffix = Path(name).suffix.lower()
     if suffix == ".npz":
         return _npz(Path(name), task, seed)
     if suffix in (".csv", ".txt", ".tsv"):
         return from_csv(name, num_targets=num_targets, task=task or "regression", seed=seed)
-    known = ", ".join([*BUNDLED, *HUB])
+    known = ", ".join([*BUNDLED, *HUB, *SIGNALS])
     raise ValueError(
         f"Unknown data set '{name}'. Known names: {known}; or give the path of a .npz or .csv file."
     )

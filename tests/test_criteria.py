@@ -214,6 +214,22 @@ def test_spike_and_slab_counts_what_was_removed_as_excluded(x64):
     np.testing.assert_allclose((state.alpha["w"], state.beta["w"]), (alpha, beta), rtol=1e-10)
 
 
+def test_spike_and_slab_may_count_what_was_removed_as_at_its_prior(x64):
+    """As if nothing had been removed, and the removed had the posterior of the prior."""
+    q, p = make(3, jnp.float64)
+    q, p = {"w": q["a.weight"]}, {"w": p["a.weight"]}
+    keep = jnp.arange(30).reshape(6, 5) % 3 != 0
+    drifted = jax.tree.map(lambda x, y: jnp.where(keep, x, y), q, p)
+    counted, fresh = criteria.SpikeAndSlab(removed="at prior"), criteria.SpikeAndSlab()
+    found = counted(q, p, counted.with_keep(counted.init(q), {"w": keep})).state
+    expected = fresh(drifted, p, fresh.init(q)).state
+    np.testing.assert_allclose(found.alpha["w"], expected.alpha["w"], rtol=1e-10)
+    np.testing.assert_allclose(found.beta["w"], expected.beta["w"], rtol=1e-10)
+    np.testing.assert_allclose(
+        found.inclusion_prob["w"], jnp.where(keep, expected.inclusion_prob["w"], 0.0), rtol=1e-10
+    )
+
+
 def test_spike_and_slab_fixed_point_is_stationary(x64):
     """The gradient of the free energy of equation 9 vanishes at the fixed point."""
     from jax.scipy.special import gammaln
@@ -294,7 +310,11 @@ def test_spike_and_slab_regrows_only_if_asked():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"alpha": 0.0}, "alpha must be positive"), ({"num_steps": 0}, "num_steps must be at least")],
+    [
+        ({"alpha": 0.0}, "alpha must be positive"),
+        ({"num_steps": 0}, "num_steps must be at least"),
+        ({"removed": "gone"}, "'excluded' or 'at prior', got 'gone'"),
+    ],
 )
 def test_spike_and_slab_refuses_bad_numbers(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -23,6 +23,13 @@ def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int)
         return nn.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
     if options.net in BLOCK_NETS:
         return _block_network(options, input_shape, outputs, dropout, key)
+    if options.net == "gru":
+        if len(input_shape) != 2:
+            raise ValueError(
+                f"gru takes sequences, (length, features) a datum; '{options.data}' has inputs of "
+                f"{input_shape}."
+            )
+        return nn.GRU(input_shape[1], options.hidden[0], outputs, key=key)
     in_size = math.prod(input_shape)
     if options.net == "mlp-nnx":
         from flax import nnx

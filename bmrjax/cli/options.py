@@ -27,17 +27,19 @@ class Sparsify:
     """
 
     data: str
-    """digits, diabetes, mnist, fashion_mnist, cifar10, or the path of a .npz or .csv file."""
+    """digits, diabetes, mnist, fashion_mnist, cifar10; sine, sawtooth, square; or the path of a .npz or .csv
+    file."""
     out: Path
     """Folder for results.json, the model, checkpoints and plots."""
     task: Literal["classification", "regression"] | None = None
     """For files: by default told from the targets of a .npz; a .csv is a regression."""
     num_targets: int = 1
     """For a .csv: how many of the last columns are targets."""
-    net: Literal["mlp", "lenet5", "vit", "mixer", "mlp-nnx", "vit-nnx"] = "mlp"
-    """Network: an Equinox module, or with -nnx a Flax NNX module. All but the mlps take images."""
+    net: Literal["mlp", "lenet5", "vit", "mixer", "gru", "mlp-nnx", "vit-nnx"] = "mlp"
+    """Network: an Equinox module, or with -nnx a Flax NNX module. The mlps take anything, a gru takes
+    sequences, the others images."""
     hidden: tuple[int, ...] = (400, 400, 400, 400, 400)
-    """Widths of the hidden layers of an mlp."""
+    """Widths of the hidden layers of an mlp; of a gru the first one counts."""
     depth: int | None = None
     """Blocks of a vit or mixer; 6 by default."""
     width: int | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -48,16 +49,21 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
     and keep the elements with q(λ_i = 1) ≥ ½. There is no threshold to choose. ΔF is exact
     for a normal posterior and any normal prior; the fixed point is the mean-field optimum.
 
-    What a round removes stays removed: it counts as excluded in α and β, and keeps
-    q(λ_i = 1) = 0. With `regrow`, every element is judged anew; note that the posterior of a
-    removed element receives no force from the data, so it returns by the accident of its
-    last posterior unless it is re-fitted.
+    What a round removes stays removed, with q(λ_i = 1) = 0. In α and β it counts as `removed` says:
+    ``"excluded"``, so that the sparser a layer gets, the more evidence what is left must show; or
+    ``"at prior"``, a variable with ΔF = 0, which is where the posterior of a removed one drifts in
+    the published code, and which leaves the bar near ΔF = 0.
+
+    With `regrow`, every element is judged anew; note that the posterior of a removed element
+    receives no force from the data, so it returns by the accident of its last posterior unless it
+    is re-fitted.
 
     Args:
         alpha: Prior count of included elements, α_0 > 0; a scalar, or an array to `vmap` over.
         beta: Prior count of excluded elements, β_0 > 0.
         num_steps: Fixed-point iterations.
         regrow: Whether removed elements may return.
+        removed: How removed elements count in the fixed point: ``"excluded"`` or ``"at prior"``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -76,6 +82,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
     beta: float | Float[Array, ""] = 1.0
     num_steps: int = field(default=4, metadata={"static": True})
     regrow: bool = field(default=False, metadata={"static": True})
+    removed: Literal["excluded", "at prior"] = field(default="excluded", metadata={"static": True})
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -84,6 +91,10 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
                 raise ValueError(f"SpikeAndSlab: {name} must be positive, got {value}.")
         if self.num_steps < 1:
             raise ValueError(f"SpikeAndSlab: num_steps must be at least 1, got {self.num_steps}.")
+        if self.removed not in ("excluded", "at prior"):
+            raise ValueError(
+                f"SpikeAndSlab: removed must be 'excluded' or 'at prior', got {self.removed!r}."
+            )
 
     def init(self, posterior: Sites) -> SpikeAndSlabState:
         """Return the state in which everything is included."""
@@ -154,8 +165,13 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
                 for df, e in zip(delta_f, eligible, strict=True)
             ]
 
+        gone = sum((jnp.sum(~e) for e in eligible), jnp.zeros((), jnp.int32)).astype(dtype)
+
         def update(_: Array, counts: tuple[Array, Array]) -> tuple[Array, Array]:
             included = sum((jnp.sum(q) for q in include(*counts)), jnp.zeros((), dtype))
+            if self.removed == "at prior":
+                zeta = digamma(counts[0]) - digamma(counts[1])
+                included = included + gone * jax.nn.sigmoid(zeta)
             return alpha_0 + included, beta_0 + (total - included)
 
         # The probabilities of the last iteration come from the counts before it, as in the

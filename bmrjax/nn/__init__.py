@@ -1,5 +1,6 @@
 """Networks inside NumPyro programs: lifting, and a small zoo."""
 
+from bmrjax.nn.gru import GRU as GRU
 from bmrjax.nn.lenet import LeNet5 as LeNet5
 from bmrjax.nn.lift import Lifted as Lifted
 from bmrjax.nn.lift import lift as lift

@@ -28,11 +28,19 @@ PAPER = {
     ("cifar10", "mixer"): ("0.565", "–", "–"),
 }
 FIGURES = {"fashion_mnist": "read off figs. 1, 2", "cifar10": "read off figs. 2, 5"}
-ORDER = ("Flat-MAP", "Flat-FF", "Tiered-FF", REDUCED, "BMR-S&S, verified", "S&S direct")
 # Colours that readers with any colour vision tell apart (Okabe and Ito, 2008).
-COLOURS = dict(
-    zip(ORDER, ("#777777", "#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7"), strict=True)
-)
+COLOURS = {
+    "Flat-MAP": "#777777",
+    "Flat-FF": "#E69F00",
+    "Tiered-FF": "#009E73",
+    REDUCED: "#0072B2",
+    "BMR-S&S, removed excluded": "#56B4E9",
+    "BMR-S&S, verified": "#D55E00",
+    "BMR-S&S at prior, verified": "#F0E442",
+    "BMR-shrinkage, verified": "#CC79A7",
+    "S&S direct": "#000000",
+}
+ORDER = tuple(COLOURS)
 METRICS = {"accuracy": "Accuracy", "ece": "ECE", "nll": "NLL, nats a datum"}
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 NETS = {"lenet5": "LeNet-5", "mlp": "MLP 5×400", "vit": "ViT", "mixer": "MLP-Mixer"}

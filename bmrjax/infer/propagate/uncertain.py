@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 # How many sources a value may be a function of; nodes a source, and the last one's distance.
-_NODES = {1: (25, 5.5), 2: (13, 5.0), 3: (7, 3.6)}
+_NODES = {1: (25, 5.5), 2: (9, 4.4), 3: (5, 2.9)}
 MAX_SOURCES = max(_NODES)
 
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]

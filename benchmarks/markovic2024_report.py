@@ -181,7 +181,8 @@ def pruned(rows: Sequence[Row]) -> "Figure":
     """Plot the pruned fraction over the epochs: a panel a data set, a line a network and method."""
     rows = [row for row in rows if row["sparsity"]]
     sets = records.group(list(rows), lambda r: r["data"])
-    styles = dict(zip(ORDER[3:], ("-", "--", ":"), strict=True))
+    dashes = ("-", (0, (1, 1)), "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+    styles = dict(zip(ORDER[3:], dashes, strict=True))
     colours = dict(zip(NETS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))
     figure, axes = panels(1, len(sets), "Pruned fraction of the weights")
     for ax, (data, of_data) in zip(axes[0], sets.items(), strict=True):

@@ -72,7 +72,10 @@ class Ranking(Criterion[MaskState]):
             return Decision(keep, delta_f, MaskState(keep))
         names = list(scores)
         size = sum(scores[name].size for name in names)
-        gone = sum((jnp.sum(~state.keep[name]) for name in names), jnp.zeros((), jnp.int32))
+        gone = sum(
+            (jnp.sum(~state.keep[name], dtype=jnp.int32) for name in names),
+            jnp.zeros((), jnp.int32),
+        )
         count = jnp.maximum(round(self.fraction * size) - gone, 0)
         going = smallest([scores[n] for n in names], [state.keep[n] for n in names], count)
         keep = {n: state.keep[n] & ~g for n, g in zip(names, going, strict=True)}

@@ -165,7 +165,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
                 for df, e in zip(delta_f, eligible, strict=True)
             ]
 
-        gone = sum((jnp.sum(~e) for e in eligible), jnp.zeros((), jnp.int32)).astype(dtype)
+        gone = sum((jnp.sum(~e, dtype=dtype) for e in eligible), jnp.zeros((), dtype))
 
         def update(_: Array, counts: tuple[Array, Array]) -> tuple[Array, Array]:
             included = sum((jnp.sum(q) for q in include(*counts)), jnp.zeros((), dtype))

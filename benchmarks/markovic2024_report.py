@@ -296,8 +296,11 @@ def by_epoch(rows: Sequence[Row], name: str) -> np.ndarray:
 
 
 def focus(ax: "Axes", rows: Sequence[Row], name: str) -> None:
-    """Set the limits of y to what the curves do after the first tenth of the epochs."""
-    values = [by_epoch([row], name)[0] for row in rows]
+    """Set the limits of y to what the curves do after the first tenth of the epochs.
+
+    A run that removed everything predicts a constant, and would leave the others no room.
+    """
+    values = [by_epoch([row], name)[0] for row in rows if row["sparsity"] < 1] or [np.zeros(0)]
     late = np.concatenate([v[len(v) // 10 + (len(v) > 4) :] for v in values])
     late = late[np.isfinite(late)]
     if late.size:
@@ -334,7 +337,7 @@ def legend(figure: "Figure", axes: np.ndarray) -> None:
     for ax in axes.flat:
         handles, labels = ax.get_legend_handles_labels()
         found |= {label: handle for handle, label in zip(handles, labels, strict=True)}
-    columns = max(1, min(len(found), int(figure.get_figwidth() / 1.9)))
+    columns = max(1, min(len(found), int(figure.get_figwidth() / 2.8)))
     figure.legend(
         list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False
     )

@@ -67,7 +67,7 @@ def write_table(rows: records.Rows) -> None:
     steps = speed.steps_of(records.Rows(timed)) if timed.is_dir() else {}
     for found in records.group(sorted(rows.rows, key=place), setting).values():
         row, good = found[0], [r for r in found if "failed" not in r]
-        ours = row["method"] == REDUCED
+        ours = row["method"].startswith("BMR")
         case = row["data"], row["network"]
         accuracy, nll, sparsity = PAPER.get(case, ("–",) * 3) if ours else ("–",) * 3
         failed = len(found) - len(good)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpyro.infer.autoguide import AutoGuide
 from tqdm.auto import tqdm
 
 from bmrjax.assembly import Assembly, Settings
@@ -73,6 +76,13 @@ def ensemble(
     """
     if isinstance(data, Batches):
         raise TypeError("ensemble: the members share arrays; Batches are for single runs.")
+    if isinstance(guide, AutoGuide):
+        raise TypeError(
+            f"ensemble: guide makes each member's guide; give {type(guide).__name__} itself, or "
+            "a function, not one that is made."
+        )
+    if not isinstance(keys, Sequence) and jnp.ndim(keys) == 0:
+        raise ValueError("ensemble: give several keys, such as jax.random.split(key, 5).")
     keys = list(keys)
     models = list(model) if isinstance(model, Sequence) else [model] * len(keys)
     if not keys or len(models) != len(keys):
@@ -92,6 +102,7 @@ def ensemble(
             )
             for i, key in enumerate(keys)
         ]
+        _check_alike(runners)
         _run(assembly, runners, failures, progress=progress)
     results = [
         failures[i].result if i in failures else assembly.result(runner)
@@ -104,6 +115,17 @@ def ensemble(
 
 def _member(directory: str | Path | None, i: int) -> Path | None:
     return None if directory is None else Path(directory) / f"member-{i}"
+
+
+def _check_alike(runners: list[Runner]) -> None:
+    shapes = [jax.tree.map(jnp.shape, runner.now.state.params) for runner in runners]
+    for i, found in enumerate(shapes):
+        if found != shapes[0]:
+            differing = sorted({*found.items()} ^ {*shapes[0].items()})[0][0]
+            raise ValueError(
+                f"ensemble: programs 0 and {i} differ in the parameter '{differing}'. Members may start from "
+                "different networks of one shape; run others apart."
+            )
 
 
 def _run(

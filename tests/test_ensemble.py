@@ -139,6 +139,14 @@ def test_what_cannot_be_run_is_refused():
         bmr.ensemble(networks(), data, keys=KEYS[:2], **OPTIONS)
     with pytest.raises(ValueError, match="0 keys"):
         bmr.ensemble(networks()[0], data, keys=[], **OPTIONS)
+    with pytest.raises(ValueError, match="several keys"):
+        bmr.ensemble(networks()[0], data, keys=KEYS[0], **OPTIONS)
+    guide = bmr.infer.AutoMeanField(networks()[0])
+    with pytest.raises(TypeError, match="give AutoMeanField itself"):
+        bmr.ensemble(networks()[0], data, keys=KEYS, guide=guide, **OPTIONS)
+    wide = programs.classifier(bmr.nn.MLP(4, (9,), 2, key=KEYS[0]), bmr.priors.Flat())
+    with pytest.raises(ValueError, match="programs 0 and 1 differ in the parameter 'net.layers.0"):
+        bmr.ensemble([networks()[0], wide], data, keys=KEYS[:2], **OPTIONS)
     with pytest.raises(TypeError, match="num_epoch"):
         bmr.ensemble(networks()[0], data, keys=KEYS, num_epoch=3)
     batches = bmr.Batches(lambda epoch: iter([data]), num_data=256)

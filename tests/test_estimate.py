@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from flax import nnx
+from numpyro.infer.autoguide import AutoDelta
 
 import bmrjax as bmr
 from bmrjax import infer, programs
@@ -197,6 +198,18 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="part of the loss"):
         bmr.sparsify(
             regression, (X, TARGET), key=jax.random.key(0), loss=elbo("local"), estimator="local"
+        )
+
+    with pytest.raises(ValueError, match="prior and posterior are independent normals"):
+        bmr.sparsify(
+            regression,
+            (X, TARGET),
+            key=jax.random.key(0),
+            guide=AutoDelta(regression),
+            criterion=None,
+            num_epochs=1,
+            progress=False,
+            estimator="local",
         )
 
     def sorted_weights(x, y=None):

@@ -53,6 +53,9 @@ class PropagatedELBO(ELBO):
     Args:
         estimator: ``"local"`` or ``"moments"``.
 
+    Raises:
+        ValueError: On use, without a site whose prior and posterior are independent normals.
+
     References:
         Kingma, Salimans and Welling (2015), for the local reparameterisation; Haussmann, Hamprecht and
         Kandemir (2019), Wu et al. (2019), for moments; Beckers et al. (2024), section 3.
@@ -86,6 +89,12 @@ class PropagatedELBO(ELBO):
         guide_trace = handlers.trace(fitted).get_trace(*args, **kwargs)
         latents = {name: site for name, site in guide_trace.items() if site["type"] == "sample"}
         normals = _normal_priors(model, params, latents, args, kwargs)
+        if not normals:
+            raise ValueError(
+                f"estimator={self.estimator!r} carries sites whose prior and posterior are independent "
+                "normals, and this program with this guide has none. Use estimator='global', or "
+                "infer.AutoMeanField as the guide."
+            )
         values = {name: site["value"] for name, site in latents.items()}
         values |= {name: _moments(latents[name]["fn"]) for name in normals}
 

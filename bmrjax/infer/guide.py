@@ -78,7 +78,9 @@ class AutoMeanField(AutoNormal):
 
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""
-        return self.with_spike(name, fn) if name in self.spike_and_slab_sites() else fn
+        trace: Any = self.prototype_trace
+        spiked = spike_and_slab_parameters(trace[name]["fn"]) is not None
+        return self.with_spike(name, fn) if spiked else fn
 
     def spike_and_slab_sites(self) -> set[str]:
         """Return the names of the spike-and-slab sites, once the guide has met its model."""

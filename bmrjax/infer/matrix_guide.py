@@ -71,19 +71,21 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
 
     def matrix_sites(self) -> list[str]:
         """Return the names of the sites with a matrix posterior, once the guide has met its model."""
+        return [name for name in self._init_locs if self._is_matrix(name)]
+
+    def _is_matrix(self, name: str) -> bool:
         trace: Any = self.prototype_trace
-        return [
-            name
-            for name, init in self._init_locs.items()
-            if jnp.ndim(init) >= 2
+        init, site = self._init_locs[name], trace[name]
+        return (
+            jnp.ndim(init) >= 2
             and min(_sides(init).values()) > 1
-            and not trace[name]["cond_indep_stack"]
-            and normal_parameters(trace[name]["fn"]) is not None
-        ]
+            and not site["cond_indep_stack"]
+            and normal_parameters(site["fn"]) is not None
+        )
 
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """See `AutoMeanField.site_posterior`."""
-        if name not in self.matrix_sites():
+        if not self._is_matrix(name):
             return super().site_posterior(name, fn)
         base = fn.base_dist if fn.event_dim else fn
         factors = [self._factor(name, side, size) for side, size in _sides(base.loc).items()]

@@ -109,6 +109,7 @@ class Assembly:
         self.evaluator = Evaluator(model, self.guide, loop=settings.loop)
         self._evaluation = self._make_evaluation(size)
         self._reducer: Reducer | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def _make_evaluation(self, size: int) -> Evaluation | None:
         if self._held_out is None:
@@ -163,6 +164,14 @@ class Assembly:
         started = time.perf_counter()
         state = engine.init(init_key, self._example, model=model, guide=guide)
         init_seconds = time.perf_counter() - started
+        shapes = jax.tree.map(jnp.shape, state.params)
+        self._shapes = self._shapes or shapes
+        if shapes != self._shapes:
+            differing = sorted({*shapes.items()} ^ {*self._shapes.items()})[0][0]
+            raise ValueError(
+                f"ensemble: the programs differ in the parameter '{differing}'. Members may start from "
+                "different networks of one shape; run others apart."
+            )
         keep, criterion_state = {}, None
         if settings.criterion is not None or settings.sites is not None:
             found = engine.site_posteriors(state, self._example)

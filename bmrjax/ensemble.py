@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -102,7 +101,6 @@ def ensemble(
             )
             for i, key in enumerate(keys)
         ]
-        _check_alike(runners)
         _run(assembly, runners, failures, progress=progress)
     results = [
         failures[i].result if i in failures else assembly.result(runner)
@@ -115,17 +113,6 @@ def ensemble(
 
 def _member(directory: str | Path | None, i: int) -> Path | None:
     return None if directory is None else Path(directory) / f"member-{i}"
-
-
-def _check_alike(runners: list[Runner]) -> None:
-    shapes = [jax.tree.map(jnp.shape, runner.now.state.params) for runner in runners]
-    for i, found in enumerate(shapes):
-        if found != shapes[0]:
-            differing = sorted({*found.items()} ^ {*shapes[0].items()})[0][0]
-            raise ValueError(
-                f"ensemble: programs 0 and {i} differ in the parameter '{differing}'. Members may start from "
-                "different networks of one shape; run others apart."
-            )
 
 
 def _run(

@@ -17,6 +17,9 @@ from bmrjax.errors import EnsembleError as EnsembleError
 from bmrjax.errors import NonFiniteError as NonFiniteError
 from bmrjax.infer import init_to_network as init_to_network
 from bmrjax.nn import lift as lift
+from bmrjax.report import FreeEnergyCurve as FreeEnergyCurve
+from bmrjax.report import FreeEnergyReport as FreeEnergyReport
+from bmrjax.report import free_energy_report as free_energy_report
 from bmrjax.result import Point as Point
 from bmrjax.result import Result as Result
 from bmrjax.sparsify import sparsify as sparsify

@@ -105,6 +105,7 @@ class Assembly:
             kl_weight=settings.kl_weight,
             kl_warmup=settings.kl_warmup,
             loop=settings.loop,
+            until=None if settings.criterion is None else self.schedule.until,
         )
         self.evaluator = Evaluator(model, self.guide, loop=settings.loop)
         self._evaluation = self._make_evaluation(size)
@@ -232,8 +233,8 @@ class Assembly:
             runner.add_point(runner.measure())
         result = runner.make_result(runner)
         if result.path:
-            verified = runner.reducer is not None and self.schedule.verifies
-            result = result.at(best(result.path) if verified else -1)
+            measured = self.schedule.verifies or self.schedule.measures
+            result = result.at(best(result.path) if runner.reducer and measured else -1)
         if self._held_out is not None:
             samples = self.settings.final_samples
             result.metrics = self.evaluator.metrics(
@@ -245,7 +246,8 @@ class Assembly:
 def _check_schedule(
     schedule: Schedule, criterion: Criterion | None, source: Data | Batches
 ) -> None:
-    if isinstance(source, Batches) and schedule.verifies and criterion is not None:
+    measures = schedule.verifies or schedule.measures
+    if isinstance(source, Batches) and measures and criterion is not None:
         raise ValueError(
             "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
             "schedules.Every(...) or schedules.WhenConverged(...)."

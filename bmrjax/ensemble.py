@@ -160,7 +160,7 @@ def _train(assembly: Assembly, runners: list[Runner], plans: dict[int, Plan]) ->
         num_steps=assembly.steps,
         rates=[plans[i].rate if i in plans else 0.0 for i in range(len(runners))],
     )
-    losses = np.asarray([info.losses for _, info in ended])
+    losses = [np.asarray(info.losses)[: int(info.num_steps)] for _, info in ended]
     compiled = engine.compile_seconds - compiled
     # An epoch's time is that of all members, divided among those that took it.
     seconds = (time.perf_counter() - begin - compiled) / len(plans)

@@ -135,6 +135,15 @@ class inference(Messenger):
             msg["kwargs"]["inference"] = True
 
 
+class hide_data(Messenger):
+    """Take the observed sites out of the log density; what is left of an ELBO is its divergence."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Mask an observed site."""
+        if msg["type"] == "sample" and msg["is_observed"]:
+            msg["fn"] = msg["fn"].mask(mask=False)
+
+
 class fast_noise(Messenger):
     """Draw normal latent sites by `bmrjax.noise`, which is faster than JAX's generator on CPU."""
 

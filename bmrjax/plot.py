@@ -8,6 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from bmrjax.report import FreeEnergyReport
 from bmrjax.result import Result
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 # Colours that readers with any colour vision tell apart (Okabe and Ito, 2008).
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+_PURPLE = "#CC79A7"
 _TITLES = {"accuracy": "Accuracy", "rmse": "RMSE", "nll": "NLL, nats a datum", "ece": "ECE"}
 
 
@@ -138,6 +142,52 @@ def path(result: Result) -> "Figure":
             ax.set_xscale("symlog", linthresh=1)
     if now:
         axes[0].legend(frameon=False)
+    return figure
+
+
+def free_energy(report: FreeEnergyReport, *, unit: float = 1.0) -> "Figure":
+    """Plot predicted against actual VFE over the pruning rate, and the orders against each other.
+
+    Args:
+        report: From `bmrjax.free_energy_report`, with the order ``"bmr"``.
+        unit: Nats that make one on the axes.
+
+    Returns:
+        A figure with two panels: along the largest ΔF, what was predicted and what was measured, with
+        a dashed line where the criterion stops; and the VFE (solid) with its part from the data
+        (dashed) by each order. Where curves shoot up, as the last elements go, the axes cut them off.
+
+    Raises:
+        ValueError: If the report has no curve for ``"bmr"``.
+
+    References:
+        Beckers et al. (2024), figures 2 and 3.
+    """
+    if "bmr" not in report.curves:
+        raise ValueError("plot.free_energy: the report has no curve 'bmr'; leave it in `orders`.")
+    figure, (left, right) = _panels(2)
+    colours = dict(zip(report.curves, (_BLUE, _ORANGE, _GREEN, _PURPLE), strict=False))
+    main, rates = report.curves["bmr"], {}
+    for name, curve in report.curves.items():
+        rates[name] = curve.removed / max(report.num_kept, 1)
+    left.plot(rates["bmr"], main.predicted / unit, "--", color=_GREY, label="predicted by ΔF")
+    left.plot(rates["bmr"], main.actual / unit, color=_BLUE, label="measured")
+    left.axvline(report.rate, color="black", linestyle=":", linewidth=1, label="criterion stops")
+    left.set_title("Largest ΔF first")
+    for name, curve in report.curves.items():
+        label = {"bmr": "ΔF", "snr": "SNR", "spr": "SPR"}.get(name, name)
+        right.plot(rates[name], curve.actual / unit, color=colours[name], label=label)
+        right.plot(rates[name], curve.expected_nll / unit, "--", color=colours[name], linewidth=1)
+    right.set_title("VFE (solid), its part from the data (dashed)")
+    values = np.concatenate([c.actual for c in report.curves.values()])
+    inner = np.concatenate([c.expected_nll for c in report.curves.values()])
+    low, start = min(np.nanmin(values), np.nanmin(inner), np.min(main.predicted)), report.start
+    margin = 0.5 * max(start - low, 1e-6)
+    for ax in (left, right):
+        ax.set_ylim((low - 0.1 * margin) / unit, (start + margin) / unit)
+        ax.set_xlabel("Fraction removed, of what was kept")
+        ax.set_ylabel("nats" if unit == 1 else f"{unit:g} nats")
+        ax.legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -129,7 +129,7 @@ class Runner:
             while (plan := self.plan()) is not None:
                 begin, compiled = time.perf_counter(), self.engine.compile_seconds
                 state, info = self._epoch(plan)
-                losses = np.asarray(info.losses)
+                losses = np.asarray(info.losses)[: int(info.num_steps)]
                 compiled = self.engine.compile_seconds - compiled
                 seconds = time.perf_counter() - begin - compiled
                 self.record(plan, state, losses, seconds=seconds, compile_seconds=compiled)
@@ -183,28 +183,70 @@ class Runner:
             self._restore()
         measured = time.perf_counter() - begin
         begin = time.perf_counter()
+        if action.regrow:
+            self._take_snapshot()
+            self._regrow(self.reducer)
         if action.reduce:
-            self._remove(self.reducer, action.fraction)
+            self._reduce_by(self.reducer, action)
         return action, {
             "measure_seconds": measured,
             "reduce_seconds": time.perf_counter() - begin,
         }
 
-    def _remove(self, reducer: Reducer, fraction: float) -> None:
+    def _reduce_by(self, reducer: Reducer, action: Action) -> None:
+        # What came back is a part of the round that may be taken back.
+        if reducer.schedule.verifies and not reducer.schedule.measures:
+            self._take_snapshot()
+        if action.search:
+            assert action.vfe is not None
+            self._search(reducer, action.vfe)
+        else:
+            self.now, self.removed = self._reduced(reducer, action.fraction)
+        if reducer.schedule.measures and self.removed:
+            self.add_point(self.measure())
+
+    def _take_snapshot(self) -> None:
+        # The engine consumes the state it is given, so what may be needed again is copied.
         now = self.now
-        if reducer.schedule.verifies:
-            # The engine consumes the state it is given, so what may be needed again is copied.
-            self.snapshot = Moment(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
-            self.snapshot_row = len(self.history)
+        self.snapshot = Moment(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
+        self.snapshot_row = len(self.history)
+
+    def _reduced(self, reducer: Reducer, fraction: float) -> tuple[Moment, int]:
+        """Return where a reduction leads to, and how many elements it removes."""
+        now = self.now
         found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
         found = only(found, reducer.sites)
         round_ = reducer.run(
             found.posterior, found.prior, now.criterion_state, now.keep, jnp.float32(fraction)
         )
-        self.removed = int(round_.removed)
         criterion_state = reducer.criterion.with_keep(round_.decision.state, round_.keep)
         state = self.engine.condition(now.state, now.keep, round_.keep)
-        self.now = Moment(state, round_.keep, criterion_state)
+        return Moment(state, round_.keep, criterion_state), int(round_.removed)
+
+    def _search(self, reducer: Reducer, vfe: float) -> None:
+        """Reduce as far as it lowers the VFE that the state has now."""
+        start, kept = self.now, kept_counts(self.now.keep)[0]
+        best, best_removed, best_vfe = start, 0, vfe
+        fraction = 1.0
+        while True:
+            self.now = start
+            trial, removed = self._reduced(reducer, fraction)
+            if not removed:
+                break
+            self.now = trial
+            measured = self.measure()
+            if measured < best_vfe:
+                best, best_removed, best_vfe = trial, removed, measured
+            elif best_removed or removed == 1:
+                break  # past the lowest, or nothing smaller to try
+            fraction = 0.5 * removed / kept
+        self.now, self.removed = best, best_removed
+
+    def _regrow(self, reducer: Reducer) -> None:
+        now = self.now
+        keep = {name: jnp.ones_like(mask) for name, mask in now.keep.items()}
+        state = reducer.criterion.with_keep(now.criterion_state, keep)
+        self.now = Moment(now.state, keep, state)
 
     def _restore(self) -> None:
         assert self.snapshot is not None

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
@@ -11,6 +12,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import promote_shapes
+from scipy.special import gammaincinv
 
 
 class LogGamma(dist.Distribution):
@@ -55,6 +57,18 @@ class LogGamma(dist.Distribution):
         """Log density on the real line."""
         scaled = jnp.asarray(value) + jnp.log(self.rate)
         return self.concentration * scaled - jnp.exp(scaled) - gammaln(self.concentration)
+
+    def icdf(self, q: ArrayLike) -> Array:
+        """Quantiles, by SciPy on the host."""
+        shape = jax.lax.broadcast_shapes(jnp.shape(q), self.batch_shape)
+        like = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+
+        def host(concentration: Any, level: Any) -> Any:
+            concentration, level = np.asarray(concentration, float), np.asarray(level, float)
+            return np.log(gammaincinv(concentration, level)).astype(like.dtype)
+
+        args = (jnp.broadcast_to(self.concentration, shape), jnp.broadcast_to(q, shape))
+        return jax.pure_callback(host, like, *args) - jnp.log(self.rate)
 
     @property
     def mean(self) -> Array:

@@ -14,3 +14,4 @@ from bmrjax.infer.joint_guide import AutoMultivariate as AutoMultivariate
 from bmrjax.infer.joint_guide import JointGuide as JointGuide
 from bmrjax.infer.matrix_guide import AutoMatrixNormal as AutoMatrixNormal
 from bmrjax.infer.posterior import SitePosteriors as SitePosteriors
+from bmrjax.infer.settled import Settled as Settled

@@ -1,8 +1,8 @@
 """The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+from bmrjax.infer.settled import Settled
 
 # A measured VFE averages over at least so many posterior samples: on small data, one pass has so
 # few that their noise, not the reduction, would decide which rounds are taken back.
@@ -55,10 +56,12 @@ class EpochInfo(NamedTuple):
 
     Attributes:
         losses: The negative ELBO of each step in nats for the whole data set; NaN where the
-            step was skipped.
+            step was skipped, and after the last one.
+        num_steps: How many steps were taken: fewer than asked for where the fit had settled.
     """
 
     losses: Float[Array, " steps"]
+    num_steps: Int[Array, ""]
 
 
 class Engine:
@@ -76,6 +79,7 @@ class Engine:
         kl_weight: Factor on the KL term.
         kl_warmup: Number of steps over which that factor grows linearly from zero.
         loop: See `bmrjax.infer.loop.Loop`.
+        until: Ends an epoch early, once the fit has converged; asked inside the compiled program.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Engine:
         kl_weight: float = 1.0,
         kl_warmup: int = 0,
         loop: LoopMode = "auto",
+        until: Settled | None = None,
     ):
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(
@@ -102,8 +107,12 @@ class Engine:
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
         self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
-        self._epoch = Loop(self._step_in_epoch, loop)
-        self._epoch_of_many = Loop(self._step_of_many, loop)
+        self.until = until
+        ends: dict[str, Any] = {"patience": 1 if until is None else until.window}
+        self._epoch = Loop(self._step_in_epoch, loop, until=until and self._has_settled, **ends)
+        self._epoch_of_many = Loop(
+            self._step_of_many, loop, until=until and self._have_settled, **ends
+        )
         self._single = Loop(self._step_on_batch, "dispatch")
         self._free_energy = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, loop=loop)
         self._order = jax.jit(self._make_order, static_argnums=(1,))
@@ -238,10 +247,7 @@ class Engine:
             return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
 
         def accept_good(*args: Any) -> Any:
-            def choose(new: Array, old: Array) -> Array:
-                return jnp.where(good.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-            return jax.tree.map(choose, accept(*args), args[:3])
+            return _chosen(good, args[:3], accept(*args))
 
         # One conditional for all of them: a conditional under `vmap` would be a select.
         before = states.params, states.opt_state, states.mutable
@@ -272,21 +278,39 @@ class Engine:
 
     def _step_of_many(
         self,
-        carry: tuple[State, Array],
+        carry: tuple[State, Array, Array],
         i: Array,
         data: Data,
         orders: Array,
         keeps: Keep,
         keys: Array,
         rates: Array,
-    ) -> tuple[State, Array]:
-        states, losses = carry
+    ) -> tuple[State, Array, Array]:
+        states, losses, runs = carry
         states = replace(states, worst_in_row=jnp.where(i == 0, 0, states.worst_in_row))
         rows = jax.lax.dynamic_slice_in_dim(orders, i * self.batch_size, self.batch_size, axis=1)
         batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
         keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
-        states, loss = self._update_of_many(states, batches, keeps, keys, rates)
-        return states, losses.at[:, i].set(loss.astype(losses.dtype))
+        after, loss = self._update_of_many(states, batches, keeps, keys, rates)
+        if self.until is not None:
+            # A fit that has settled stays where it is, while the others go on.
+            runs = runs & ~jax.vmap(self._settled, (0, None))(losses, i)
+            loss = jnp.where(runs, loss, jnp.nan)
+            after = jax.lax.cond(
+                jnp.all(runs), lambda _, new: new, functools.partial(_chosen, runs), states, after
+            )
+        return after, losses.at[:, i].set(loss.astype(losses.dtype)), runs
+
+    def _settled(self, losses: Array, i: Array) -> Array:
+        assert self.until is not None
+        return self.until(losses / self.num_data, i)
+
+    def _has_settled(self, carry: tuple[State, Array], i: Array) -> Array:
+        return self._settled(carry[1], i)
+
+    def _have_settled(self, carry: tuple[State, Array, Array], i: Array) -> Array:
+        _, losses, runs = carry
+        return jnp.all(~runs | jax.vmap(self._settled, (0, None))(losses, i))
 
     def _make_order(self, key: Array, length: int) -> Int[Array, " length"]:
         passes = -(-length // self.num_data)
@@ -317,10 +341,11 @@ class Engine:
         """
         shuffle, noise = jax.random.split(key)
         order = self._order(shuffle, num_steps * self.batch_size)
-        carry = (state, jnp.zeros(num_steps))
+        before = state.num_steps + 0  # the state's own is consumed
+        carry = (state, jnp.full(num_steps, jnp.nan, float))
         args = (data, order, dict(keep), noise, jnp.asarray(rate, float))
         state, losses = self._epoch(carry, num_steps, *args)
-        return state, EpochInfo(losses)
+        return state, EpochInfo(losses, state.num_steps - before)
 
     def epoch_of_many(
         self,
@@ -345,11 +370,14 @@ class Engine:
         pairs = jnp.stack([jax.random.split(key) for key in keys])
         orders = self._orders(pairs[:, 0], num_steps * self.batch_size)
         state, keep = _stacked([(s, dict(k)) for s, k in zip(states, keeps, strict=True)])
-        carry = (state, jnp.zeros((len(states), num_steps)))
+        before = state.num_steps + 0
+        runs = jnp.ones(len(states), bool)
+        carry = (state, jnp.full((len(states), num_steps), jnp.nan, float), runs)
         args = (data, orders, keep, pairs[:, 1], jnp.asarray(rates, float))
-        state, losses = self._epoch_of_many(carry, num_steps, *args)
-        parts = _unstacked((state, losses), len(states))
-        return [(s, EpochInfo(found)) for s, found in parts]
+        state, losses, _ = self._epoch_of_many(carry, num_steps, *args)
+        taken = state.num_steps - before
+        parts = _unstacked((state, losses, taken), len(states))
+        return [(s, EpochInfo(found, steps)) for s, found, steps in parts]
 
     def epoch_from(
         self,
@@ -367,7 +395,7 @@ class Engine:
             ValueError: If the iterator ends early.
         """
         _, noise = jax.random.split(key)
-        carry = (state, jnp.zeros(num_steps))
+        carry = (state, jnp.full(num_steps, jnp.nan, float))
         factor = jnp.asarray(rate, float)
         iterator = iter(batches)
         for i in range(num_steps):
@@ -379,7 +407,7 @@ class Engine:
                 )
             args = (jax.tree.map(jnp.asarray, batch), dict(keep), noise, factor)
             carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
-        return carry[0], EpochInfo(carry[1])
+        return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
 
     def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:
         """Measure the variational free energy, nats for all data; see `FreeEnergy`.
@@ -439,7 +467,16 @@ def _stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-@partial(jax.jit, static_argnums=1)
+def _chosen(which: Array, old: Any, new: Any) -> Any:
+    """Return, of two trees of stacked arrays, the new members where `which` is set."""
+
+    def choose(old: Array, new: Array) -> Array:
+        return jnp.where(which.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(choose, old, new)
+
+
+@functools.partial(jax.jit, static_argnums=1)
 def _unstacked(tree: Any, count: int) -> list[Any]:
     return [jax.tree.map(lambda x, i=i: x[i], tree) for i in range(count)]
 

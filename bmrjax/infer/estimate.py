@@ -10,10 +10,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 from numpyro.infer.elbo import ELBO
-from numpyro.primitives import Messenger
 
-from bmrjax.distributions import normal_parameters
-from bmrjax.infer.propagate import Context, Uncertain, is_uncertain, propagate
+from bmrjax.distributions import PrecisionNormal, expected_log_prob, normal_parameters
+from bmrjax.handlers import hide_data
+from bmrjax.infer.propagate import Context, GammaVariable, Uncertain, is_uncertain, propagate
 
 Estimator = Literal["global", "local", "moments"]
 
@@ -48,7 +48,9 @@ class PropagatedELBO(ELBO):
       uncertain arrays and gates as if the two were independent. A normal likelihood is then taken in closed
       form; the parameters of any other are sampled once a datum, at the last layer.
 
-    All other latent sites (scales, say) are sampled, one sample a step.
+    A gamma posterior (`AutoMeanField` has one for a site that asks) that is the precision of a
+    `distributions.PrecisionNormal` is taken in closed form in both. All other latent sites (scales,
+    say) are sampled, one sample a step.
 
     Args:
         estimator: ``"local"`` or ``"moments"``.
@@ -82,7 +84,7 @@ class PropagatedELBO(ELBO):
         kl_key, guide_key, model_key, noise_key, last_key = jax.random.split(rng_key, 5)
         params = dict(param_map)
         divergence: Any = TraceMeanField_ELBO().loss(
-            kl_key, params, _without_data(model), guide, *args, **kwargs
+            kl_key, params, hide_data(model), guide, *args, **kwargs
         )
         handlers = numpyro.handlers
         fitted = handlers.substitute(handlers.seed(guide, guide_key), data=params)
@@ -97,6 +99,8 @@ class PropagatedELBO(ELBO):
             )
         values = {name: site["value"] for name, site in latents.items()}
         values |= {name: _moments(latents[name]["fn"]) for name in normals}
+        gammas = {name: _gamma(site["fn"]) for name, site in latents.items()}
+        values |= {name: value for name, value in gammas.items() if value is not None}
 
         def observe(values: dict[str, Array]) -> tuple[Any, Any]:
             seeded = handlers.seed(model, model_key)
@@ -127,6 +131,11 @@ class PropagatedELBO(ELBO):
         at_mean: Any = jax.tree.unflatten(structure, [_mean(x) for x in leaves])
         if isinstance(at_mean, dist.Unit):
             return jnp.asarray(at_mean.log_prob(value))  # a factor is what it adds
+        last = Context(self.estimator, key)
+        closed = self._under_gamma(fn, value, last)
+        if closed is not None:
+            return closed
+        leaves = [last.draw(x) if isinstance(x, GammaVariable) else x for x in leaves]
         if self.estimator == "moments":
             spread = [x.variance if is_uncertain(x) else x for x in leaves]
             centre = normal_parameters(at_mean)
@@ -136,25 +145,27 @@ class PropagatedELBO(ELBO):
                 (loc, scale), (variance, _) = centre, variance
                 at_centre = jnp.asarray(dist.Normal(loc, scale).log_prob(value))
                 return at_centre - 0.5 * variance / scale**2
-        last = Context(self.estimator, key)
         drawn = [last.draw(x) for x in leaves]
         return jnp.asarray(jax.tree.unflatten(structure, drawn).log_prob(value))
 
-
-class _hide_data(Messenger):
-    """Take the observed sites out of the log density."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["is_observed"]:
-            msg["fn"] = msg["fn"].mask(mask=False)
-
-
-def _without_data(model: Callable) -> Callable:
-    def program(*args: Any, **kwargs: Any) -> Any:
-        with _hide_data():
-            return model(*args, **kwargs)
-
-    return program
+    def _under_gamma(self, fn: Any, value: Any, last: Context) -> Array | None:
+        """Return the expected log density of a normal whose precision has a gamma posterior."""
+        likelihood = _base(fn)
+        if not isinstance(likelihood, PrecisionNormal):
+            return None
+        loc, precision = likelihood.loc, likelihood.precision
+        if not isinstance(precision, GammaVariable):
+            return None
+        spread: Any = 0.0
+        if isinstance(loc, Uncertain):
+            if self.estimator == "moments":
+                spread = loc.variance
+            else:
+                loc = last.draw(loc)
+        square = jnp.square(value - _mean(loc)) + spread
+        found = expected_log_prob(square, precision.concentration, precision.rate)
+        rank = fn.event_dim
+        return jnp.sum(found, range(found.ndim - rank, found.ndim))
 
 
 def _normal_priors(
@@ -180,6 +191,21 @@ def _moments(fn: Any) -> Uncertain:
     shape = fn.batch_shape + fn.event_shape
     mean, variance = (jnp.broadcast_to(x, shape) for x in (fn.mean, fn.variance))
     return Uncertain(mean, variance, distinct=True)
+
+
+def _gamma(fn: Any) -> GammaVariable | None:
+    shape = fn.batch_shape + fn.event_shape
+    base = _base(fn)
+    if not isinstance(base, dist.Gamma):
+        return None
+    return GammaVariable(*(jnp.broadcast_to(x, shape) for x in (base.concentration, base.rate)))
+
+
+def _base(fn: Any) -> Any:
+    """Return the distribution inside `Independent` and expanded forms."""
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+        fn = fn.base_dist
+    return fn
 
 
 def _scale(site: Mapping[str, Any]) -> Array:

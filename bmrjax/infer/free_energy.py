@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+from numpyro.infer import TraceMeanField_ELBO
 
-from bmrjax.handlers import fast_noise, inference, prune, temper
+from bmrjax.handlers import fast_noise, hide_data, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
 
@@ -34,6 +35,7 @@ class FreeEnergy:
     ):
         self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
         self._loop = Loop(self._step, loop)
+        self._divergence = jax.jit(self._divergence_on)
 
     def _step(
         self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array
@@ -71,3 +73,21 @@ class FreeEnergy:
         batches = num_passes * max(length(data) // self.batch_size, 1)
         args = (dict(params), dict(keep), data, key)
         return float(self._loop(jnp.zeros(()), batches, *args)) / batches
+
+    def divergence(self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array) -> float:
+        """Return the divergence of the posterior from the prior, the complexity, in nats.
+
+        Args:
+            params: Constrained parameters and mutable sites.
+            keep: Masks a site.
+            data: The data, of which only the shape counts, unless a prior looks at them.
+            key: PRNG key, for sites whose divergence has no closed form.
+        """
+        return float(self._divergence(dict(params), dict(keep), data, key))
+
+    def _divergence_on(self, params: Any, keep: Keep, data: Data, key: Array) -> Array:
+        batch = jax.tree.map(lambda a: a[: self.batch_size], data)
+        args, kwargs = arguments(batch)
+        model = hide_data(inference(prune(self.model, keep)))
+        guide = inference(prune(fast_noise(self.guide), keep))
+        return jnp.asarray(TraceMeanField_ELBO().loss(key, params, model, guide, *args, **kwargs))

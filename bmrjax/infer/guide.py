@@ -9,10 +9,17 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 from jaxtyping import Array, Float
+from numpyro.distributions import constraints
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.primitives import Messenger
 
-from bmrjax.distributions import RelaxedSpikeAndSlab, SpikeAndSlab, spike_and_slab_parameters
+from bmrjax.distributions import (
+    LogGamma,
+    RelaxedSpikeAndSlab,
+    SpikeAndSlab,
+    elementwise,
+    spike_and_slab_parameters,
+)
 from bmrjax.handlers import training_step
 from bmrjax.infer.init import init_to_network
 from bmrjax.infer.log_scale import log_scale
@@ -28,6 +35,11 @@ class AutoMeanField(AutoNormal):
     site of `bmrjax.distributions.SpikeAndSlab` gets a spike-and-slab posterior with log odds of its
     own for every element; its indicators are relaxed while training, and exact everywhere else, so
     that predictions and the measured VFE are those of the discrete model.
+
+    A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
+    program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
+    "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the "
+    "standard deviation over the mean.
 
     Args:
         model: NumPyro program.
@@ -79,8 +91,28 @@ class AutoMeanField(AutoNormal):
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""
         trace: Any = self.prototype_trace
+        if name in self.gamma_sites():
+            event_dim = fn.event_dim
+            normal: Any = elementwise(fn.base_dist)
+            return dist.Gamma(*_gamma_parameters(normal.loc, normal.scale)).to_event(event_dim)
         spiked = spike_and_slab_parameters(trace[name]["fn"]) is not None
         return self.with_spike(name, fn) if spiked else fn
+
+    def gamma_sites(self) -> set[str]:
+        """Return the names of the sites that ask for a gamma posterior, once the guide has met its model."""
+        trace: Any = self.prototype_trace
+        found = {
+            name
+            for name, site in trace.items()
+            if site.get("infer", {}).get("posterior") == "gamma"
+        }
+        for name in found:
+            if elementwise(trace[name]["fn"]).support is not constraints.positive:
+                raise ValueError(
+                    f"AutoMeanField: site '{name}' asks for a gamma posterior, and its prior is not on the "
+                    "positive numbers. Give it a Gamma prior, or take infer={'posterior': 'gamma'} away."
+                )
+        return found
 
     def spike_and_slab_sites(self) -> set[str]:
         """Return the names of the spike-and-slab sites, once the guide has met its model."""
@@ -113,11 +145,13 @@ class AutoMeanField(AutoNormal):
         return fn.to_event(event_dim)
 
     def _of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
-        spiked = self.spike_and_slab_sites()
+        spiked, gammas = self.spike_and_slab_sites(), self.gamma_sites()
         found: dict[str, dist.Distribution] = {}
         for name in self._init_locs:
             loc, scale = (params[f"{name}_{self.prefix}_{part}"] for part in ("loc", "scale"))
-            if name in spiked:
+            if name in gammas:  # on the real line, as the others
+                found[name] = LogGamma(*_gamma_parameters(loc, scale))
+            elif name in spiked:
                 found[name] = SpikeAndSlab(loc, scale, params[f"{name}_{self.prefix}_logits"])
             else:
                 found[name] = dist.Normal(loc, scale)
@@ -163,6 +197,12 @@ class AutoMeanField(AutoNormal):
     def _constrained(self, latent: dict[str, Any]) -> dict[str, Array]:
         values: Any = self._constrain(latent)
         return values
+
+
+def _gamma_parameters(loc: Array, scale: Array) -> tuple[Array, Array]:
+    """Return concentration and rate of a gamma distribution with mean exp(loc)."""
+    concentration = 1 / jnp.square(scale)
+    return concentration, concentration * jnp.exp(-loc)
 
 
 class _InPlace(Messenger):

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array
 
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
@@ -33,12 +34,15 @@ def _has_convolution(jaxpr: Any) -> bool:
 
 
 class Loop:
-    """Run ``carry = step(carry, i, *args)`` for i = 0 … n-1, compiled once.
+    """Run ``carry = step(carry, i, *args)`` for i = 0 … n-1, or until it is enough, compiled once.
 
     Args:
         step: A pure function; `i` is a traced int32. The carry is donated.
         mode: ``"fused"`` for one XLA program, ``"dispatch"`` for asynchronous calls of a compiled
             step, ``"auto"`` for dispatch on CPU when the step has convolutions, else fused.
+        until: Stops before step i where ``until(carry, i)`` is true; asked on the device. Where steps
+            are dispatched, it is asked every `patience` steps.
+        patience: Steps between two questions.
 
     Attributes:
         mode: The mode in use, once the first call has settled it.
@@ -46,13 +50,22 @@ class Loop:
         num_compilations: How many programs were compiled: one, unless shapes change.
     """
 
-    def __init__(self, step: Step, mode: LoopMode = "auto"):
+    def __init__(
+        self,
+        step: Step,
+        mode: LoopMode = "auto",
+        *,
+        until: Callable[[Any, Array], Array] | None = None,
+        patience: int = 1,
+    ):
         if mode not in ("auto", "fused", "dispatch"):
             raise ValueError(f"loop must be 'auto', 'fused' or 'dispatch', got {mode!r}.")
         self.mode: LoopMode = mode
         self.compile_seconds = 0.0
         self.num_compilations = 0
         self._step = step
+        self._until, self._patience = until, patience
+        self._asked = None if until is None else jax.jit(until)
         self._compiled: dict[Any, Any] = {}
 
     def __call__(self, carry: Any, n: int, *args: Any) -> Any:
@@ -61,6 +74,8 @@ class Loop:
         if self.mode == "fused":
             return program(carry, np.int32(n), *args)
         for i in range(n):
+            if self._asked is not None and i % self._patience == 0 and self._asked(carry, i):
+                break
             carry = program(carry, np.int32(i), *args)
         return carry
 
@@ -87,7 +102,17 @@ class Loop:
         if self.mode == "fused":
 
             def run(carry: Any, n: Any, *args: Any) -> Any:
-                return lax.fori_loop(0, n, lambda i, c: self._step(c, i, *args), carry)
+                if self._until is None:
+                    return lax.fori_loop(0, n, lambda i, c: self._step(c, i, *args), carry)
+                until = self._until
+
+                def goes_on(at: Any) -> Array:
+                    return (at[0] < n) & ~until(at[1], at[0])
+
+                def step(at: Any) -> Any:
+                    return at[0] + 1, self._step(at[1], at[0], *args)
+
+                return lax.while_loop(goes_on, step, (jnp.zeros_like(n), carry))[1]
 
             traced = jax.jit(run, donate_argnums=0).trace(carry, np.int32(1), *args)
         assert traced is not None

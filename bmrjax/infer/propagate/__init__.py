@@ -7,4 +7,5 @@ from bmrjax.infer.propagate.interpreter import Context as Context
 from bmrjax.infer.propagate.interpreter import NoRuleError as NoRuleError
 from bmrjax.infer.propagate.interpreter import is_uncertain as is_uncertain
 from bmrjax.infer.propagate.interpreter import propagate as propagate
+from bmrjax.infer.propagate.uncertain import GammaVariable as GammaVariable
 from bmrjax.infer.propagate.uncertain import Uncertain as Uncertain

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bmrjax.infer.propagate.interpreter import Context, interpret, rule
+from bmrjax.infer.propagate.interpreter import CALLS, Context, interpret, rule
 from bmrjax.infer.propagate.linear import parts
 from bmrjax.infer.propagate.uncertain import Uncertain
 
@@ -17,10 +17,7 @@ def _closed(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
 
-@rule(
-    "pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
-    "custom_vjp_call", "custom_vjp_call_jaxpr",
-)  # fmt: skip
+@rule(*CALLS)
 def _call(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
     jaxpr, consts = _closed(next(eqn.params[name] for name in names if name in eqn.params))

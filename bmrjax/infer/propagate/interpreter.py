@@ -10,7 +10,7 @@ import jax.extend.core as jec
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.infer.propagate.uncertain import Uncertain, root_of
+from bmrjax.infer.propagate.uncertain import GammaVariable, Uncertain, root_of
 from bmrjax.noise import normal
 
 Mode = Literal["local", "moments"]
@@ -19,6 +19,16 @@ Rule = Callable[["Context", Any, list[Any]], Any]
 # Primitive name to a rule for when at least one argument is uncertain. A rule returns one value, or a
 # list where the primitive has several results, or `NotImplemented`.
 RULES: dict[str, Rule] = {}
+
+# What a gamma variable passes through as it is, and functions that pass it on.
+_MOVES = {
+    "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "copy", "copy_p",
+    "broadcast_in_dim", "convert_element_type", "stop_gradient",
+}  # fmt: skip
+CALLS = (
+    "pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
+    "custom_vjp_call", "custom_vjp_call_jaxpr",
+)  # fmt: skip
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -62,6 +72,11 @@ class Context:
 
     def draw(self, value: Any) -> Any:
         """Return a sample of an uncertain array; the same one however often it is asked for."""
+        if isinstance(value, GammaVariable):
+            if value.drawn is None:
+                drawn = jax.random.gamma(self.next_key(), value.concentration, dtype=value.dtype)
+                value.drawn = drawn / value.rate
+            return value.drawn
         if not isinstance(value, Uncertain):
             return value
         if value.drawn is None:
@@ -124,13 +139,22 @@ def _live(jaxpr: Any) -> tuple[list[Any], Counter]:
 
 
 def _apply(ctx: Context, eqn: Any, inputs: list[Any]) -> list[Any]:
+    name = eqn.primitive.name
+    if any(isinstance(value, GammaVariable) for value in inputs):
+        if name in CALLS:
+            return RULES[name](ctx, eqn, inputs)
+        if name in _MOVES:
+            (value,) = inputs
+            parts = (bind_one(eqn, [part]) for part in (value.concentration, value.rate))
+            return [GammaVariable(*parts)]
+        inputs = [ctx.draw(v) if isinstance(v, GammaVariable) else v for v in inputs]
     if any(isinstance(value, Uncertain) for value in inputs):
-        function = RULES.get(eqn.primitive.name)
+        function = RULES.get(name)
         found = NotImplemented if function is None else function(ctx, eqn, inputs)
         if found is not NotImplemented:
             return found if isinstance(found, list) else [found]
         if ctx.mode == "moments":
-            raise NoRuleError(eqn.primitive.name)
+            raise NoRuleError(name)
         inputs = [ctx.draw(value) for value in inputs]
     return bind(eqn, inputs)
 
@@ -166,10 +190,7 @@ def propagate(function: Callable[..., Any], mode: Mode, key: Array, *args: Any) 
     """
     leaves, structure = jax.tree.flatten(args, is_leaf=is_uncertain)
     # New ones, since a run writes its samples into them.
-    leaves = [
-        Uncertain(x.mean, x.variance, distinct=x.distinct) if is_uncertain(x) else jnp.asarray(x)
-        for x in leaves
-    ]
+    leaves = [_anew(x) for x in leaves]
     plain = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
     shape: list[Any] = []
 
@@ -183,6 +204,14 @@ def propagate(function: Callable[..., Any], mode: Mode, key: Array, *args: Any) 
     return jax.tree.unflatten(shape[-1], found)
 
 
+def _anew(leaf: Any) -> Any:
+    if isinstance(leaf, GammaVariable):
+        return GammaVariable(leaf.concentration, leaf.rate)
+    if isinstance(leaf, Uncertain):
+        return Uncertain(leaf.mean, leaf.variance, distinct=leaf.distinct)
+    return jnp.asarray(leaf)
+
+
 def is_uncertain(value: Any) -> bool:
-    """Say whether a leaf is an `Uncertain` array."""
-    return isinstance(value, Uncertain)
+    """Say whether a leaf is an `Uncertain` array, or a `GammaVariable`."""
+    return isinstance(value, Uncertain | GammaVariable)

@@ -27,6 +27,7 @@ def elementwise(
     moments: Moments | None = None,
     *,
     affine: bool = False,
+    bilinear: bool = False,
 ) -> Any:
     """Apply an operation to elementwise functions of a few sources.
 
@@ -36,6 +37,7 @@ def elementwise(
         inputs: Its arguments.
         moments: Mean and variance of the result, where they are known.
         affine: Whether normal arguments give a normal result.
+        bilinear: Whether the result is affine in each of two arguments.
 
     Returns:
         A function of the sources; `NotImplemented` in mode ``"local"``, and for an argument that is
@@ -48,8 +50,9 @@ def elementwise(
     inputs = list(inputs)
     if len(uncertain) == 1 and not affine:
         value = inputs[uncertain[0]]
-        if value.is_normal and len(value.sources) > 1:
-            # A function of a sum of normals is one of one normal.
+        if len(value.sources) > (1 if value.is_normal else 2):
+            # A function of a sum of normals is one of one normal; so, nearly, is one of a sum of
+            # many products. On a grid, three sources would cost a hundred evaluations.
             inputs[uncertain[0]] = value.as_source
     sources = _union(inputs)
     while len(sources) > MAX_SOURCES:
@@ -64,7 +67,29 @@ def elementwise(
         return bind_one(eqn, [v.at(known) if isinstance(v, Uncertain) else v for v in inputs])
 
     is_normal = affine and all(inputs[i].is_normal for i in uncertain)
-    return FunctionOf(sources, function, moments, is_normal=is_normal)
+    carried = [inputs[i] for i in uncertain]
+    linear_in: frozenset[int] = frozenset()
+    if affine:
+        linear_in = _affine_in_all(carried)
+    elif bilinear:
+        linear_in = _affine_in_one(carried)
+    return FunctionOf(sources, function, moments, is_normal=is_normal, linear_in=linear_in)
+
+
+def _affine_in_all(values: list[Uncertain]) -> frozenset[int]:
+    """Return the sources in which a sum of these is affine."""
+    sources = {id(s) for v in values for s in v.sources}
+    bent = {id(s) for v in values for s in v.sources if id(s) not in v.linear_in}
+    return frozenset(sources - bent)
+
+
+def _affine_in_one(values: list[Uncertain]) -> frozenset[int]:
+    """Return sources in which a product of these is affine: those of the factor with most of them."""
+    found = []
+    for value in values:
+        others = {id(s) for other in values if other is not value for s in other.sources}
+        found.append(frozenset(value.linear_in - others))
+    return max(found, key=len)
 
 
 def _union(values: list[Any]) -> list[Uncertain]:
@@ -98,12 +123,12 @@ def _mul(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     if ctx.mode == "local":
         return NotImplemented
     if not _disjoint(a, b):
-        return elementwise(ctx, eqn, inputs)
+        return elementwise(ctx, eqn, inputs, bilinear=True)
     (mean_a, variance_a), (mean_b, variance_b) = parts(a), parts(b)
     variance = variance_a * jnp.square(mean_b) + (jnp.square(mean_a) + variance_a) * variance_b
     mean = bind_one(eqn, [mean_a, mean_b])
     known = mean, jnp.broadcast_to(variance, mean.shape)
-    found = elementwise(ctx, eqn, inputs, known)
+    found = elementwise(ctx, eqn, inputs, known, bilinear=True)
     return Uncertain(*known) if found is NotImplemented else found
 
 

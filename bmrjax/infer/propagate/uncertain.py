@@ -35,11 +35,13 @@ class Uncertain:
     function: Callable[..., Any] | None = None
     is_normal: bool = True
     drawn: Any = None
+    linear_in: frozenset[int]
 
     def __init__(self, mean: Any, variance: Any, *, distinct: bool = False):
         self.mean, self.variance = mean, variance
         self.distinct = distinct
         self.sources = (self,)
+        self.linear_in = frozenset([id(self)])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,6 +73,7 @@ class FunctionOf(Uncertain):
         function: From their values to values of the same shape.
         moments: Mean and variance where they are known; else by quadrature, when asked for.
         is_normal: Whether the values are normal, as those of an affine function are.
+        linear_in: Sources (by identity) in which the function is jointly affine, whatever the others are.
     """
 
     def __init__(
@@ -80,8 +83,10 @@ class FunctionOf(Uncertain):
         moments: Moments | None = None,
         *,
         is_normal: bool = False,
+        linear_in: frozenset[int] = frozenset(),
     ):
         self.sources, self.function = tuple(sources), function
+        self.linear_in = linear_in
         self.is_normal, self.distinct = is_normal, False
         if moments is not None:
             self.__dict__["_moments"] = moments
@@ -89,7 +94,7 @@ class FunctionOf(Uncertain):
     @cached_property
     def _moments(self) -> Moments:
         assert self.function is not None
-        return quadrature(self.sources, self.function)
+        return quadrature(self.sources, self.function, self.linear_in)
 
     @property
     def mean(self) -> Float[Array, "..."]:  # type: ignore[override]
@@ -102,26 +107,83 @@ class FunctionOf(Uncertain):
         return self._moments[1]
 
 
-def quadrature(sources: Sequence[Uncertain], function: Callable[..., Any]) -> Moments:
+class GammaVariable:
+    """An array of independent gamma variables: the precision of a likelihood.
+
+    It may be moved and stretched; anything else samples it.
+
+    Args:
+        concentration: Shape of the gamma distribution an element.
+        rate: Its rate.
+    """
+
+    drawn: Any = None
+
+    def __init__(self, concentration: Float[Array, "..."], rate: Float[Array, "..."]):
+        self.concentration, self.rate = concentration, rate
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self.concentration.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype."""
+        return self.concentration.dtype
+
+    @property
+    def mean(self) -> Float[Array, "..."]:
+        """Mean an element."""
+        return self.concentration / self.rate
+
+
+def quadrature(
+    sources: Sequence[Uncertain],
+    function: Callable[..., Any],
+    linear_in: frozenset[int] = frozenset(),
+) -> Moments:
     """Return mean and variance of a function of independent normal sources, an element at a time.
 
     By the trapezoidal rule, which on a normal density converges as fast as Gauss-Hermite's for
-    polynomials, and much faster for functions that saturate.
+    polynomials, and much faster for functions that saturate. What the function is affine in needs no
+    nodes: given the other sources, its mean is the function of the means, and its variance the sum
+        over squared slopes.
+
+    Args:
+        sources: The sources.
+        function: Of their values.
+        linear_in: Sources (by identity) in which the function is jointly affine.
     """
     dtype = sources[0].dtype
-    nodes, weights = _rule(*_NODES[len(sources)])
-    grid = np.array(list(itertools.product(nodes, repeat=len(sources))))
-    mass = np.array(list(itertools.product(weights, repeat=len(sources)))).prod(1)
     means, scales = [s.mean for s in sources], [root_of(s.variance) for s in sources]
+    straight = [i for i, s in enumerate(sources) if id(s) in linear_in]
+    curved = [i for i in range(len(sources)) if i not in straight]
 
-    def value(point: Array) -> Array:
-        values = [m + s * point[i] for i, (m, s) in enumerate(zip(means, scales, strict=True))]
-        return function(*values).astype(dtype)
+    def given(values: list[Array]) -> Moments:
+        centre = function(*values).astype(dtype)
+        spread = jnp.zeros_like(centre)
+        for i in straight:
+            moved = [v + scales[i] if i == j else v for j, v in enumerate(values)]
+            spread = spread + jnp.square(function(*moved).astype(dtype) - centre)
+        return centre, spread
 
-    found = jax.vmap(value)(jnp.asarray(grid, dtype))
+    if not curved:
+        return given(means)
+    nodes, weights = _rule(*_NODES[len(curved)])
+    grid = np.array(list(itertools.product(nodes, repeat=len(curved))))
+    mass = np.array(list(itertools.product(weights, repeat=len(curved)))).prod(1)
+
+    def value(point: Array) -> Moments:
+        values = list(means)
+        for k, i in enumerate(curved):
+            values[i] = means[i] + scales[i] * point[k]
+        return given(values)
+
+    found, spread = jax.vmap(value)(jnp.asarray(grid, dtype))
     mass = jnp.asarray(mass, dtype)
     mean = jnp.tensordot(mass, found, 1)
-    return mean, jnp.tensordot(mass, jnp.square(found - mean), 1)
+    return mean, jnp.tensordot(mass, jnp.square(found - mean) + spread, 1)
 
 
 def _rule(count: int, last: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,230 @@
+"""Iterative Gaussian BMR (Beckers et al. 2024): data x estimator, before, after one reduction, in the end.
+
+    python benchmarks/beckers2024.py --data-root DIR
+
+Each run fits all seeds of one data set and one estimator side by side in one program, and is a row a seed of
+results.json at once; a stopped command goes on with what is missing. ``--quick`` goes through the smallest
+in minutes and proves nothing; ``--report`` writes the table and the figures of the rows there are.
+"""
+
+import argparse
+import gc
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import beckers2024_report as report
+import jax
+import numpy as np
+import optax
+import records
+
+import bmrjax as bmr
+from bmrjax import criteria, nn, priors, programs, schedules
+from bmrjax.data import Dataset
+from bmrjax.infer import Settled
+
+ESTIMATORS = ("moments", "global", "local")
+SIGNALS = {
+    "sine": lambda t: np.sin(t),
+    "sawtooth": lambda t: np.sin(t) - np.sin(2 * t) / 2 + np.sin(3 * t) / 3 - np.sin(4 * t) / 4,
+    "square": lambda t: np.sin(t) + np.sin(3 * t) / 3 + np.sin(5 * t) / 5 + np.sin(7 * t) / 7,
+}
+# Batch size and default number of seeds; sizes as in the paper's code.
+DATA = {
+    "boston": (16, 10),
+    "concrete": (32, 10),
+    "energy": (16, 10),
+    "kin8nm": (64, 3),
+    "naval": (64, 3),
+    "powerplant": (64, 3),
+    "wine": (32, 10),
+    "yacht": (16, 10),
+    **dict.fromkeys(SIGNALS, (16, 3)),
+}
+WINDOW = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all runs of a command share.
+
+    Attributes:
+        steps: Steps of an epoch at most; it ends when the VFE has settled.
+        until: When it has.
+        epochs: Epochs at most, two a training.
+        regrowths: See `schedules.Iterative`.
+        rows: Training data at most.
+        seeds: How many; None for as many as the data set has by default.
+        points: Points of the curves.
+    """
+
+    steps: int = 30_000
+    until: Settled = Settled()
+    epochs: int = 60
+    regrowths: int = 1
+    rows: int | None = None
+    seeds: int | None = None
+    points: int = 101
+
+
+def load(name: str, data_root: str | None) -> Dataset:
+    """Return a data set; a signal as windows, and the sample after each, the last fifth held out."""
+    if name not in SIGNALS:
+        targets = 2 if name in ("energy", "naval") else 1
+        path = Path(data_root or ".") / "uci" / f"{name}.csv"
+        return bmr.data.load(str(path), num_targets=targets)
+    signal = SIGNALS[name](np.arange(0, 8, 0.01) * np.pi)
+    windows = np.lib.stride_tricks.sliding_window_view(signal[:-1], WINDOW)[..., None]
+    following, end = signal[WINDOW:], len(windows) * 4 // 5
+    arrays = windows[:end], following[:end], windows[end:], following[end:]
+    return bmr.data.from_arrays(*arrays, task="regression", name=name)
+
+
+def build(found: Dataset, name: str, seed: int) -> Any:
+    """Return the program of the paper: 50 rectified units or a GRU of 16, N(0, 1) weights, Gamma(1, 1)."""
+    key, targets = jax.random.key(seed), 1 if found.train[1].ndim == 1 else found.train[1].shape[1]
+    if name in SIGNALS:
+        network: Any = nn.GRU(1, 16, targets, key=key)
+    else:
+        network = nn.MLP(found.input_shape[0], (50,), targets, key=key)
+    return programs.regression(network, priors.Normal(1.0), precision=(1.0, 1.0))
+
+
+def run(
+    name: str, estimator: Any, data_root: str | None, settings: Settings
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Fit all seeds; return a row each, and the curves of the first one's start."""
+    found = load(name, data_root)
+    batch, seeds = DATA[name]
+    seeds = seeds if settings.seeds is None else settings.seeds
+    train = tuple(part[: settings.rows] for part in found.train)
+    models = [build(found, name, seed) for seed in range(seeds)]
+    begin = time.perf_counter()
+    options: dict[str, Any] = {
+        "num_epochs": settings.epochs,
+        "criterion": criteria.Shrinkage(),
+        "schedule": schedules.Iterative(until=settings.until, regrowths=settings.regrowths),
+        "optimizer": optax.adabelief(1e-2),
+        "estimator": estimator,
+        "batch_size": batch,
+        "steps_per_epoch": settings.steps,
+        "held_out": found.test,
+        "eval_samples": 100,
+        "eval_every": settings.epochs,
+        "progress": False,
+    }
+    keys = [jax.random.key(seed) for seed in range(seeds)]
+    try:
+        results = bmr.ensemble(models, train, keys=keys, **options)
+    except bmr.EnsembleError as error:
+        results = error.results
+    seconds = time.perf_counter() - begin
+    # The VFE of the targets in their own unit: their density is that of the standardised ones over the unit.
+    assert found.target_scale is not None
+    unit = len(train[0]) * float(np.sum(np.log(found.target_scale)))
+    scale = float(np.sqrt(np.mean(np.square(found.target_scale))))
+    rows = [
+        {
+            "data": name,
+            "estimator": estimator,
+            "seed": seed,
+            "num_data": len(train[0]),
+            "log_unit": unit,
+            "target_scale": scale,
+            "log_unit_a_datum": unit / len(train[0]),
+            "batch": batch,
+            "vmapped": seeds,
+            "seconds": seconds,
+            "compile_seconds": result.timing["compile_seconds"],
+            **stages(result),
+        }
+        for seed, result in enumerate(results)
+    ]
+    start = results[0].at(0)
+    assert start.model is not None
+    assert start.guide is not None
+    told = bmr.free_energy_report(
+        start.model,
+        start.guide,
+        start.params,
+        train,
+        key=jax.random.key(0),
+        points=settings.points,
+        estimator=estimator,
+    )
+    curves = {
+        order: {
+            k: getattr(curve, k).tolist()
+            for k in ("removed", "predicted", "actual", "expected_nll")
+        }
+        for order, curve in told.curves.items()
+    }
+    return rows, {"curves": curves, "kept": told.num_kept, "proposed": told.proposed}
+
+
+def stages(result: bmr.Result) -> dict[str, Any]:
+    """Return the figures before the first reduction, after it, in the end, and after regrowth."""
+    path = result.path
+    # Where the number of elements grows, all had come back.
+    back = next((i for i in range(1, len(path)) if path[i].kept > path[i - 1].kept), len(path))
+    first = path[:back]
+    ends = {
+        "start": path[0],
+        "once": path[1] if len(path) > 1 else path[0],
+        "iterative": min(first, key=lambda point: point.vfe),
+        "regrown": min(path, key=lambda point: point.vfe),
+    }
+    told: dict[str, Any] = {
+        stage: {"vfe": point.vfe, "sparsity": 1 - point.kept / point.total, **point.metrics}
+        for stage, point in ends.items()
+    }
+    steps = [row for row in result.history if not row["taken_back"]]
+    told["path"] = [
+        {"epoch": p.epoch, "vfe": p.vfe, "kept": p.kept, **p.metrics} for p in result.path
+    ]
+    return {**told, "epochs": len(steps), "total": path[0].total}
+
+
+def main() -> None:
+    """Run what is missing, and write the table and the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/beckers2024"))
+    parser.add_argument("--data-root", default=None)
+    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--estimators", nargs="+", choices=ESTIMATORS, default=list(ESTIMATORS))
+    parser.add_argument("--seeds", type=int, default=None)
+    parser.add_argument("--quick", action="store_true", help="two small data sets, short runs")
+    parser.add_argument("--report", action="store_true", help="only write the table and figures")
+    args = parser.parse_args()
+    settings = Settings(seeds=args.seeds)
+    if args.quick:
+        args.data, args.out = ["boston", "sine"], Path("runs/beckers2024_quick")
+        settings = Settings(
+            steps=1000, until=Settled(window=125), epochs=8, rows=200, seeds=2, points=11
+        )
+    rows = records.Rows(args.out)
+    stored = args.out / "curves.json"
+    curves = json.loads(stored.read_text()) if stored.exists() else {}
+    waiting = [(name, estimator) for name in args.data for estimator in args.estimators]
+    for name, estimator in [] if args.report else waiting:
+        if rows.has(data=name, estimator=estimator):
+            continue
+        found, curve = run(name, estimator, args.data_root, settings)
+        curves[f"{name} {estimator}"] = curve
+        stored.write_text(json.dumps(curves))
+        for row in found:
+            rows.add({**row, **records.environment()})
+        last = found[0]
+        told = {k: (round(last[k]["vfe"], 1), round(last[k]["sparsity"], 3)) for k in report.STAGES}
+        print(name, estimator, told, f"{last['seconds']:.0f} s", flush=True)
+        report.write(args.out, rows.rows, curves)
+        jax.clear_caches()
+        gc.collect()
+    report.write(args.out, rows.rows, curves)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Where a reduction in one go would lead: its predicted free energy against the actual one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bmrjax import reduction
+from bmrjax.criteria import Criterion, Shrinkage
+from bmrjax.infer.arguments import Keep, arguments
+from bmrjax.infer.correlated import CorrelatedGuide
+from bmrjax.infer.estimate import Estimator, elbo
+from bmrjax.infer.free_energy import FreeEnergy
+from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+from bmrjax.infer.prepare import prepare_guide
+from bmrjax.reduction import Normal
+
+# Who goes first: the lowest score.
+ORDERS: dict[str, Callable[[Normal, Normal], Array]] = {
+    "bmr": lambda q, p: -reduction.delta_f_each(q, p),
+    "snr": lambda q, p: jnp.abs(q.loc) / q.scale,
+    "spr": lambda q, p: jnp.abs(q.loc) + q.scale,
+    "magnitude": lambda q, p: jnp.abs(q.loc),
+}
+
+
+@dataclass(frozen=True)
+class FreeEnergyCurve:
+    """The free energy as elements go one after another, by one order, without re-fitting.
+
+    Attributes:
+        removed: How many elements are gone at each point, those gone before not counted.
+        predicted: VFE by Bayesian model reduction: the first one less the sum of ΔF; nats for all data.
+        actual: VFE measured on the data; nats.
+        expected_nll: Its part that is minus the expected log likelihood, the negative accuracy; nats. The
+            rest is the divergence from the prior, the complexity.
+    """
+
+    removed: Int[np.ndarray, " points"]
+    predicted: Float[np.ndarray, " points"]
+    actual: Float[np.ndarray, " points"]
+    expected_nll: Float[np.ndarray, " points"]
+
+
+@dataclass(frozen=True)
+class FreeEnergyReport:
+    """Predicted and actual free energy over the pruning rate; see `free_energy_report`.
+
+    Attributes:
+        curves: One an order: ``"bmr"`` (largest ΔF first), ``"snr"``, ``"spr"`` and ``"magnitude"``,
+            as asked for.
+        num_kept: Elements that the program keeps before the reduction.
+        proposed: How many of them the criterion would remove.
+        proposed_vfe: The VFE measured once they are gone; nats.
+        num_data: Data that the VFE is of.
+    """
+
+    curves: dict[str, FreeEnergyCurve]
+    num_kept: int
+    proposed: int
+    proposed_vfe: float
+    num_data: int
+
+    @property
+    def rate(self) -> float:
+        """Fraction of what is kept that the criterion would remove."""
+        return self.proposed / max(self.num_kept, 1)
+
+    @property
+    def start(self) -> float:
+        """The VFE before the reduction, nats."""
+        return float(next(iter(self.curves.values())).actual[0])
+
+    def best(self, order: str = "bmr") -> tuple[float, float]:
+        """Return the pruning rate with the lowest actual VFE, and that VFE in nats."""
+        curve = self.curves[order]
+        lowest = int(np.nanargmin(curve.actual))
+        return float(curve.removed[lowest] / max(self.num_kept, 1)), float(curve.actual[lowest])
+
+    @property
+    def overshoot(self) -> float:
+        """How far the proposed reduction ends above the lowest VFE on the way to it, nats; at least 0."""
+        return max(self.proposed_vfe - self._on_the_way()[2], 0.0)
+
+    def _on_the_way(self) -> tuple[str, float, float]:
+        """Return order, rate and VFE of the lowest point that removes no more than is proposed."""
+        found = []
+        for order, curve in self.curves.items():
+            passed = curve.removed <= self.proposed
+            i = int(np.nanargmin(np.where(passed, curve.actual, np.nan)))
+            found.append((order, curve.removed[i] / max(self.num_kept, 1), float(curve.actual[i])))
+        return min(found, key=lambda point: point[2])
+
+    def overshoots(self, tolerance: float = 0.01) -> bool:
+        """Say whether reducing in one go would go too far.
+
+        Args:
+            tolerance: Least `overshoot` that counts, nats a datum.
+        """
+        return self.overshoot > tolerance * self.num_data
+
+    def summary(self) -> str:
+        """Return in words what a reduction in one go would do, and what to do instead."""
+        change = self.proposed_vfe - self.start
+        told = (
+            f"A reduction in one go removes {self.proposed:,} of {self.num_kept:,} elements "
+            f"({self.rate:.1%}) and "
+            f"takes the VFE from {self.start:,.1f} to {self.proposed_vfe:,.1f} nats "
+            f"({change:+,.1f}), before anything "
+            "is fitted again."
+        )
+        if not self.overshoots():
+            return f"{told} It does not overshoot."
+        order, rate, lowest = self._on_the_way()
+        return (
+            f"{told} It overshoots by {self.overshoot:,.1f} nats: by the order '{order}', the VFE "
+            f"is lowest at "
+            f"{rate:.1%} ({lowest:,.1f} nats). Reduce in rounds instead, with schedules.Verified() or "
+            "schedules.Iterative()."
+        )
+
+
+def free_energy_report(
+    model: Callable,
+    guide: Callable,
+    params: Mapping[str, Any],
+    data: Any,
+    *,
+    key: Array,
+    keep: Keep | None = None,
+    criterion: Criterion | None = None,
+    orders: Sequence[str] = ("bmr", "snr", "spr", "magnitude"),
+    points: int = 101,
+    estimator: Estimator = "global",
+    batch_size: int = 128,
+    num_samples: int = 100,
+) -> FreeEnergyReport:
+    """Compare what a reduction predicts with what it does, at every pruning rate.
+
+    Elements go one after another, without re-fitting, and the VFE is measured on the data at evenly
+    spaced rates: by default in steps of 1 %. Bayesian model reduction takes each removal as
+    independent of the others, which a mean-field posterior cannot judge, so the two part ways; where
+    the actual VFE turns up before the criterion stops, reducing in one go would overshoot.
+
+    Args:
+        model: NumPyro program, as for `sparsify`.
+        guide: Its guide, with independent normals for what may go: one that `sparsify` fitted, or that
+            `numpyro.infer.SVI` did.
+        params: The fitted (constrained) parameters.
+        data: What it was fitted on: a tuple or dict of arrays with a common leading axis.
+        key: PRNG key; all points see the same noise.
+        keep: Masks a site; what is gone stays so.
+        criterion: Whose proposal is looked at; `criteria.Shrinkage` by default.
+        orders: Which curves; see `FreeEnergyReport`.
+        points: Points of a curve, from nothing removed to everything.
+        estimator: Of the expected log likelihood; see `infer.PropagatedELBO`.
+        batch_size: Data at a time.
+        num_samples: Posterior samples at least that a measured VFE averages over.
+
+    Returns:
+        The curves, the criterion's stop, and a `summary`; `plot.free_energy` draws it.
+
+    Raises:
+        ValueError: For an unknown order, or a program without independent normal sites.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> data = (x, 2.0 * x[:, 0])
+        >>> fit = bmr.sparsify(
+        ...     program, data, key=jax.random.key(1), num_epochs=10, batch_size=None,
+        ...     steps_per_epoch=100, criterion=None, progress=False,
+        ... )
+        >>> report = bmr.free_energy_report(
+        ...     program, fit.guide, fit.params, data, key=jax.random.key(2), orders=["bmr"]
+        ... )
+        >>> report.proposed, report.overshoots()
+        (2, False)
+
+    References:
+        Beckers et al. (2024), figures 2 and 3.
+    """
+    unknown = sorted(set(orders) - set(ORDERS))
+    if unknown or not orders:
+        raise ValueError(
+            f"free_energy_report: unknown orders {unknown}; give some of {', '.join(ORDERS)}."
+        )
+    if points < 2:
+        raise ValueError(f"free_energy_report: points must be at least 2, got {points}.")
+    data = jax.tree.map(jnp.asarray, data)
+    rows = jax.tree.leaves(data)[0].shape[0]
+    batch = jax.tree.map(lambda a: a[:batch_size], data)
+    prepare_guide(model, guide, params, batch)
+    found = _normal_sites(model, guide, params, batch, keep)
+    names = list(found.posterior)
+    shapes = {name: q.loc.shape for name, q in found.posterior.items()}
+    before = {name: jnp.ones(shapes[name], bool) for name in names} | dict(keep or {})
+    measure = _Measure(model, guide, params, data, key, estimator, batch_size, num_samples)
+
+    was = np.concatenate([np.asarray(before[name]).ravel() for name in names])
+    kept = int(was.sum())
+    delta_f = _flat({n: reduction.delta_f_each(found.posterior[n], found.prior[n]) for n in names})
+    counts = np.unique(np.round(np.linspace(0, kept, points)).astype(int))
+    start = measure(before)
+    curves = {}
+    for order in orders:
+        score = _flat({n: ORDERS[order](found.posterior[n], found.prior[n]) for n in names})
+        # What is gone already comes last, and is never reached.
+        sequence = np.argsort(np.where(was, score, np.inf), kind="stable")
+        gains = np.concatenate([[0.0], np.cumsum(delta_f[sequence][:kept])])
+        actual, nll = np.empty(len(counts)), np.empty(len(counts))
+        for i, count in enumerate(counts):
+            now = was.copy()
+            now[sequence[:count]] = False
+            actual[i], nll[i] = (
+                start if count == 0 else measure(_split(now, shapes) | _rest(before, names))
+            )
+        curves[order] = FreeEnergyCurve(counts, start[0] - gains[counts], actual, nll)
+    criterion = Shrinkage() if criterion is None else criterion
+    state = criterion.with_keep(criterion.init(found.posterior), {n: before[n] for n in names})
+    decided = criterion(found.posterior, found.prior, state, layers=found.layers).keep
+    stays = {name: before[name] & decided[name] for name in names}
+    proposed = kept - sum(int(mask.sum()) for mask in stays.values())
+    vfe = measure(before | stays)[0]
+    return FreeEnergyReport(curves, kept, proposed, vfe, rows)
+
+
+class _Measure:
+    """Measure the VFE under masks, and its part that comes from the data."""
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        params: Mapping[str, Any],
+        data: Any,
+        key: Array,
+        estimator: Estimator,
+        batch_size: int,
+        num_samples: int,
+    ):
+        rows = jax.tree.leaves(data)[0].shape[0]
+        self._vfe = FreeEnergy(model, guide, loss=elbo(estimator), batch_size=batch_size)
+        self._params, self._data, self._key = dict(params), data, key
+        self._passes = -(-num_samples // max(rows // batch_size, 1))
+
+    def __call__(self, keep: Keep) -> tuple[float, float]:
+        args = (self._params, keep, self._data, self._key)
+        vfe = self._vfe(*args, num_passes=self._passes)
+        return vfe, vfe - self._vfe.divergence(*args)
+
+
+def _normal_sites(
+    model: Callable, guide: Callable, params: Mapping[str, Any], batch: Any, keep: Keep | None
+) -> SitePosteriors:
+    args, kwargs = arguments(batch)
+    found = site_posteriors(model, guide, params, args, kwargs, keep)
+    names = [name for name, q in found.posterior.items() if isinstance(q, Normal)]
+    if not names or isinstance(guide, CorrelatedGuide):
+        raise ValueError(
+            "free_energy_report: it adds up ΔF over elements, which needs latent sites whose "
+            "prior and posterior "
+            "are independent normals. Use infer.AutoMeanField or AutoNormal as the guide."
+        )
+    return SitePosteriors(*({name: values[name] for name in names} for values in found))
+
+
+def _flat(values: Mapping[str, Array]) -> np.ndarray:
+    return np.concatenate([np.asarray(value, np.float64).ravel() for value in values.values()])
+
+
+def _split(flat: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    found, begin = {}, 0
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        found[name] = jnp.asarray(flat[begin : begin + size].reshape(shape))
+        begin += size
+    return found
+
+
+def _rest(keep: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
+    return {name: mask for name, mask in keep.items() if name not in names}

@@ -1,0 +1,154 @@
+"""What a schedule sees, what it answers, and who goes first where a round is capped."""
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bmrjax.criteria import Decision
+from bmrjax.criteria.base import Sites
+from bmrjax.infer.settled import Settled
+
+Memory = dict[str, Any]
+
+
+class Order(Protocol):
+    """Which of the elements that a criterion would remove go first when a round is capped."""
+
+    def __call__(self, posterior: Sites, decision: Decision) -> Mapping[str, Array]:
+        """Return a non-negative score an element, a site; the smallest go first."""
+        ...
+
+
+def smallest_snr_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
+    """Score by the signal-to-noise ratio ``|loc| / scale`` of the posterior."""
+    del decision
+    return {name: jnp.abs(q.loc) / q.scale for name, q in posterior.items()}
+
+
+def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
+    """Score by ``|loc|`` in units of the site: what a removal moves in the function.
+
+    Under `priors.Flat` the site holds the standardised weight, so layers compare.
+    """
+    del decision
+    return {name: jnp.abs(q.loc) for name, q in posterior.items()}
+
+
+def largest_delta_f_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
+    """Score by the evidence that a removal is predicted to gain.
+
+    This takes precisely known small weights first, which act together; the other orders end
+    sparser.
+    """
+    del posterior
+    return {name: jnp.exp(-jnp.maximum(df, -80.0) / 16.0) for name, df in decision.delta_f.items()}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a schedule sees before an epoch.
+
+    Attributes:
+        epoch: Epochs done so far, those that were taken back included.
+        num_epochs: Epochs of the whole run.
+        losses: Mean VFE of each epoch so far, in nats (epochs taken back are not in it).
+        removed: How many elements the last reduction removed; None before the first.
+        measure: Measures the VFE of the current state on the training data, in nats.
+        mask_cost: Minus the log prior probability of the current masks, in nats; zero unless the
+            schedule's `mask_prior` is set.
+    """
+
+    epoch: int
+    num_epochs: int
+    losses: list[float]
+    removed: int | None
+    measure: Callable[[], float]
+    mask_cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Action:
+    """What to do before the next epoch.
+
+    Attributes:
+        restore: Go back to the state before the last reduction, or regrowth.
+        reduce: Reduce, after restoring.
+        search: Reduce only as far as it lowers the measured VFE, which `vfe` says.
+        regrow: Let everything come back that was removed.
+        fraction: Remove at most this fraction of what is kept; 1 is no cap.
+        rate: Factor on the learning rate of the next epoch.
+        stop: End the run here.
+        vfe: The VFE of the current state, where it was measured.
+    """
+
+    restore: bool = False
+    reduce: bool = False
+    search: bool = False
+    regrow: bool = False
+    fraction: float = 1.0
+    rate: float = 1.0
+    stop: bool = False
+    vfe: float | None = None
+
+
+class Schedule(abc.ABC):
+    """Decide before each epoch whether to reduce.
+
+    Attributes:
+        order: Which candidates go first when a round is capped.
+        verifies: Whether rounds can be taken back, so that the loop keeps a state to return to.
+        measures: Whether the VFE is measured, so that the result is the best point; so it is where
+            rounds can be taken back.
+        until: Ends an epoch early, once the fit has converged; None runs all its steps.
+        mask_prior: Whether what the masks themselves cost under the criterion's prior is counted.
+    """
+
+    order: Order = staticmethod(smallest_snr_first)
+    verifies: bool = False
+    measures: bool = False
+    until: Settled | None = None
+    mask_prior: bool = False
+
+    def init(self) -> Memory:
+        """Return the memory before the first epoch."""
+        return {}
+
+    @abc.abstractmethod
+    def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
+        """Decide.
+
+        Args:
+            report: How the fit went.
+            memory: From `init` or from the last call; JSON values only.
+
+        Returns:
+            The action and the next memory.
+        """
+
+
+def linear_decay(report: Report, cooldown: int) -> float:
+    """Return 1 until the last `cooldown` epochs, then fall linearly towards zero."""
+    left = report.num_epochs - report.epoch
+    return 1.0 if left > cooldown else left / (cooldown + 1)
+
+
+def check_at_least(schedule: Schedule, **at_least: int) -> None:
+    """Raise an error that names the first setting that is too small."""
+    for name, least in at_least.items():
+        if getattr(schedule, name) < least:
+            raise ValueError(
+                f"{type(schedule).__name__}: {name} must be at least {least}, "
+                f"got {getattr(schedule, name)}."
+            )
+
+
+def check_fraction(schedule: Schedule, name: str) -> None:
+    """Raise an error unless a setting is in (0, 1]."""
+    if not 0 < getattr(schedule, name) <= 1:
+        raise ValueError(
+            f"{type(schedule).__name__}: {name} must be in (0, 1], got {getattr(schedule, name)}."
+        )

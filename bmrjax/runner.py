@@ -284,6 +284,7 @@ class Runner:
             ),
             "rate": plan.rate,
             "taken_back": False,
+            "steps": int(losses.size),
             "skipped_steps": int(losses.size - good.size),
             "seconds": seconds,
             "compile_seconds": compile_seconds,

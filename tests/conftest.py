@@ -1,13 +1,15 @@
 """What every test file shares."""
 
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import jax
 import pytest
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 # The same examples on every run, and no deadline: the first example compiles.
 hypothesis.settings.register_profile("bmrjax", derandomize=True, deadline=None, max_examples=50)
@@ -31,23 +33,22 @@ def x64() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep compiled programs on disk, for files that repeat one run many times."""
-    folder = tmp_path_factory.mktemp("compiled")
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled programs on disk for the whole run: many tests compile the same ones.
+
+    Each worker of xdist has a folder of its own, because JAX writes entries in place; processes that a
+    test starts share it. It is gone when the run ends.
+    """
+    folder = tempfile.mkdtemp(prefix="bmrjax-compiled-")
+    config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
     settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.2,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
-    old = {name: getattr(jax.config, name) for name in settings}
     for name, value in settings.items():
         jax.config.update(name, value)
-    reset_cache()
-    yield folder
-    for name, value in old.items():
-        jax.config.update(name, value)
-    reset_cache()
+        os.environ[name.upper()] = str(value)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ import bmrjax as bmr
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.runner import Runner
 
-pytestmark = pytest.mark.usefixtures("compile_cache")
 SIZE = 12
 # A prior so much for excluding that some rounds remove too much, and are taken back.
 CRITERION = bmr.criteria.SpikeAndSlab(beta=1e6)
@@ -61,7 +60,7 @@ def run(directory=None, *, model=program, **options):
 
 
 @pytest.fixture(scope="module")
-def reference(compile_cache):
+def reference():
     return run()
 
 
@@ -146,11 +145,11 @@ def test_interrupted_in_a_pending_round_and_again_after_a_rejected_one(
     assert_same(run(tmp_path, resume=True), reference)
 
 
-def test_a_process_killed_at_any_moment_ends_the_same(reference, compile_cache, tmp_path):
+def test_a_process_killed_at_any_moment_ends_the_same(reference, tmp_path):
     rng = np.random.default_rng(0)
     command = [sys.executable, __file__, str(tmp_path)]
     env = {**os.environ, "JAX_PLATFORMS": jax.default_backend()}
-    env |= {"JAX_COMPILATION_CACHE_DIR": str(compile_cache)}
+    env |= {"JAX_COMPILATION_CACHE_DIR": str()}
     for checkpoints in (2, 9):  # once early, once late, at no particular moment of an epoch
         process = subprocess.Popen(command, env=env)
         deadline = time.monotonic() + 120
@@ -250,7 +249,7 @@ def larger(x, y=None):
 
 
 @pytest.fixture(scope="module")
-def short(compile_cache, tmp_path_factory):
+def short(tmp_path_factory):
     directory = tmp_path_factory.mktemp("short")
     run(directory, num_epochs=3)
     return directory

@@ -163,6 +163,10 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "digits", "--epochs", "0"], "--epochs must be at least 1"),
         (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),
         (["--data", "digits", "--schedule", "converged", "--wait", "3"], "takes no --wait"),
+        (
+            ["--data", "digits", "--schedule", "iterative", "--fraction", "0.5"],
+            "takes no --fraction",
+        ),
         (["--data", "digits", "--schedule", "every", "--mask-prior"], "--schedule verified"),
         (["--data", "digits", "--validation", "1.5"], "--validation must be between 0 and 1"),
         (["--data", "digits", "--validation", "1e-9"], "keeps 0 of 1438 rows out"),

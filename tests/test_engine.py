@@ -22,7 +22,6 @@ from bmrjax.handlers import prune
 from bmrjax.infer.engine import Engine, check_local_latents
 from bmrjax.infer.free_energy import FreeEnergy
 
-pytestmark = pytest.mark.usefixtures("compile_cache")
 ROWS, SIZE = 32, 3
 NOISE = 0.5
 

@@ -11,6 +11,7 @@ from bmrjax.criteria import Decision
 from bmrjax.reduction import Normal
 from bmrjax.schedules import (
     Every,
+    Iterative,
     Report,
     Verified,
     WhenConverged,
@@ -206,6 +207,37 @@ def test_lengths_follow_the_run():
     assert Verified(wait=0, refit=7, cooldown=0).lengths(10) == (0, 7, 0)
 
 
+# --- Iterative ----------------------------------------------------------------------------
+
+
+def test_each_training_has_an_epoch_a_rate_and_ends_in_a_reduction():
+    bench = Bench(Iterative(rates=(1.0, 0.1)), 20, vfes=[9.0, 7.0, 6.0], removals=[5, 2, 0])
+    bench.vfes = iter([9.0, 7.0, 6.0, 5.5])
+    bench.run()
+    assert [action.rate for action in bench.actions] == [1.0, 0.1] * 4 + [1.0]
+    assert bench.epochs("reduce") == bench.epochs("search") == [2, 4, 6]
+    assert bench.epochs("stop") == [8]
+    assert [action.vfe for action in bench.actions if action.vfe] == [9.0, 7.0, 6.0, 5.5]
+
+
+@pytest.mark.parametrize(("again", "taken_back"), [(5.0, False), (7.0, True), (math.nan, True)])
+def test_what_grew_back_stays_if_the_vfe_fell(again, taken_back):
+    schedule = Iterative(rates=(1.0,), regrowths=1)
+    bench = Bench(
+        schedule, 20, vfes=[9.0, 6.0, 6.0, again, *[4.0] * 20], removals=[5, 0, 3, *[1] * 20]
+    ).run()
+    names = [
+        "".join(n[0] for n in ("reduce", "stop") if getattr(a, n))
+        + "g" * a.regrow
+        + "b" * a.restore
+        for a in bench
+    ]
+    # Trained, reduced, nothing more to reduce, all back, reduced again.
+    assert names[:5] == ["", "r", "r", "g", "r"]
+    assert names[5] == ("sb" if taken_back else "r")
+    assert not taken_back or len(names) == 6
+
+
 # --- settings and orders ------------------------------------------------------------------
 
 WRONG = [
@@ -217,6 +249,8 @@ WRONG = [
     (WhenConverged, {"fraction": 1.5}, r"fraction must be in \(0, 1\]"),
     (Verified, {"refit": 0}, "Verified: refit must be at least 1"),
     (Verified, {"wait": -1}, "wait must be at least 0"),
+    (Iterative, {"rates": ()}, "Iterative: rates must be positive"),
+    (Iterative, {"regrowths": -1}, "Iterative: regrowths must be at least 0"),
     (Verified, {"min_fraction": 0.0}, r"min_fraction must be in \(0, 1\]"),
 ]
 

@@ -19,7 +19,6 @@ from numpyro.infer.autoguide import (
 import bmrjax as bmr
 from bmrjax.criteria import Criterion, Decision, SpikeAndSlabState
 
-pytestmark = pytest.mark.usefixtures("compile_cache")
 SIZE, ROWS = 6, 48
 WEIGHTS = jnp.array([1.5, -2.0, 0.0, 0.0, 0.0, 0.0])
 
@@ -52,7 +51,7 @@ def numbers(result):
 
 
 @pytest.fixture(scope="module")
-def result(compile_cache):
+def result():
     return run(held_out=make_data(1), eval_every=2, final_samples=20)
 
 

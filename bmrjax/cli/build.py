@@ -80,9 +80,14 @@ def build_schedule(options: Sparsify) -> Any:
         if "refit" in given:
             given["every"] = given.pop("refit")
         return schedules.Every(**given)
-    unknown = sorted(set(given) & {"wait", "refit"})
+    iterative = options.schedule == "iterative"
+    unknown = sorted(set(given) - (set() if iterative else {"cooldown", "fraction"}))
     if unknown:
-        raise ValueError(f"--schedule converged takes no --{unknown[0]}: it watches the VFE.")
+        raise ValueError(
+            f"--schedule {options.schedule} takes no --{unknown[0]}: it watches the VFE."
+        )
+    if iterative:
+        return schedules.Iterative()
     return schedules.WhenConverged(**given)
 
 

@@ -66,8 +66,10 @@ class Sparsify:
     estimator: Literal["global", "local", "moments"] = "global"
     """Of the expected log likelihood: one sample of the weights a step, a sample of the pre-activations
     a datum, or means and variances without sampling."""
-    schedule: Literal["verified", "every", "converged"] = "verified"
-    """When to reduce: verified takes rounds back that raise the VFE; every is the published one."""
+    schedule: Literal["verified", "every", "converged", "iterative"] = "verified"
+    """When to reduce: verified takes rounds back that raise the VFE; every is the published one; converged
+    waits until epochs no longer lower the VFE; iterative ends an epoch there, --steps-per-epoch at most, and
+    reduces as far as the measured VFE falls."""
     wait: int | None = None
     """Epochs before the first reduction."""
     refit: int | None = None

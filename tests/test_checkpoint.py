@@ -149,7 +149,6 @@ def test_a_process_killed_at_any_moment_ends_the_same(reference, tmp_path):
     rng = np.random.default_rng(0)
     command = [sys.executable, __file__, str(tmp_path)]
     env = {**os.environ, "JAX_PLATFORMS": jax.default_backend()}
-    env |= {"JAX_COMPILATION_CACHE_DIR": str()}
     for checkpoints in (2, 9):  # once early, once late, at no particular moment of an epoch
         process = subprocess.Popen(command, env=env)
         deadline = time.monotonic() + 120

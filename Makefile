@@ -21,7 +21,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=900 --override-ini addopts= notebooks
+	$(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --override-ini addopts= notebooks
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -21,10 +21,10 @@ from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.loop import LoopMode
-from bmrjax.infer.posterior import SitePosteriors
+from bmrjax.infer.posterior import SitePosteriors, only
 from bmrjax.reduction import SpikeAndSlab as SpikeAndSlabPosterior
 from bmrjax.result import Result, best
-from bmrjax.runner import Evaluation, Reducer, Runner, only
+from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
 
 

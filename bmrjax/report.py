@@ -15,12 +15,12 @@ from bmrjax.infer.arguments import Keep, arguments
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+from bmrjax.infer.posterior import SitePosteriors, only, site_posteriors
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.reduction import Normal
 
 # Who goes first: the lowest score.
-ORDERS: dict[str, Callable[[Normal, Normal], Array]] = {
+ORDERS: dict[str, Callable[[Any, Any], Array]] = {
     "bmr": lambda q, p: -reduction.delta_f_each(q, p),
     "snr": lambda q, p: jnp.abs(q.loc) / q.scale,
     "spr": lambda q, p: jnp.abs(q.loc) + q.scale,
@@ -270,7 +270,7 @@ def _normal_sites(
             "prior and posterior "
             "are independent normals. Use infer.AutoMeanField or AutoNormal as the guide."
         )
-    return SitePosteriors(*({name: values[name] for name in names} for values in found))
+    return only(found, names)
 
 
 def _flat(values: Mapping[str, Array]) -> np.ndarray:

@@ -17,7 +17,7 @@ from bmrjax.criteria import Criterion
 from bmrjax.errors import NonFiniteError
 from bmrjax.infer.engine import Data, Engine, EpochInfo, State
 from bmrjax.infer.evaluate import Evaluator
-from bmrjax.infer.posterior import SitePosteriors
+from bmrjax.infer.posterior import only
 from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
 from bmrjax.schedules import Action, Report, Schedule
@@ -416,10 +416,3 @@ class Runner:
         self.path = [
             self.checkpointer.load_point(i, p, like) for i, p in enumerate(document["path"])
         ]
-
-
-def only(found: SitePosteriors, sites: list[str]) -> SitePosteriors:
-    """Return the posteriors of `sites`."""
-    return SitePosteriors(
-        *({name: values[name] for name in sites} for values in found)  # type: ignore[misc]
-    )

@@ -1,7 +1,7 @@
 """Three estimators of the expected log likelihood, as NumPyro ELBOs."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -195,9 +195,10 @@ def _moments(fn: Any) -> Uncertain:
 
 def _gamma(fn: Any) -> GammaVariable | None:
     shape = fn.batch_shape + fn.event_shape
-    base = _base(fn)
+    base: Any = _base(fn)
     if not isinstance(base, dist.Gamma):
         return None
+    base = cast(Any, base)
     return GammaVariable(*(jnp.broadcast_to(x, shape) for x in (base.concentration, base.rate)))
 
 

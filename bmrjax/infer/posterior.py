@@ -28,6 +28,13 @@ class SitePosteriors(NamedTuple):
     layers: dict[str, str]
 
 
+def only(found: SitePosteriors, sites: list[str]) -> SitePosteriors:
+    """Return the posteriors of `sites`."""
+    return SitePosteriors(
+        *({name: values[name] for name in sites} for values in found)  # type: ignore[misc]
+    )
+
+
 def site_posteriors(
     model: Callable,
     guide: Callable,

@@ -38,16 +38,21 @@ def reduce_once(
     state: Any,
     keep: Mapping[str, Bool[Array, "..."]],
     fraction: Float[Array, ""],
+    beyond: Bool[Array, ""] | bool = False,  # noqa: FBT001, FBT002 - traced
 ) -> Round:
     """Ask `criterion`, and remove at most `fraction` of what is kept, by `order`.
 
-    Pure and jittable in everything but the criterion, the order and the layers.
+    Pure and jittable in everything but the criterion, the order and the layers. With `beyond`, what
+    the criterion would keep may go too, if the fraction asks for it.
     """
     decision = criterion(posterior, prior, state, layers=layers)
     names = list(posterior)
-    candidates = [keep[name] & ~decision.keep[name] for name in names]
+    proposals = [keep[name] & ~decision.keep[name] for name in names]
+    candidates = [
+        going | (keep[name] & beyond) for name, going in zip(names, proposals, strict=True)
+    ]
     kept = sum((jnp.sum(keep[name]) for name in names), jnp.zeros((), jnp.int32))
-    proposed = sum((jnp.sum(c) for c in candidates), jnp.zeros((), jnp.int32))
+    proposed = sum((jnp.sum(c) for c in proposals), jnp.zeros((), jnp.int32))
     count = jnp.where(
         fraction >= 1.0, kept, jnp.ceil(fraction * kept.astype(jnp.float32)).astype(jnp.int32)
     )
@@ -65,7 +70,16 @@ def reduce_once(
 def jit_reduce(criterion: Criterion, order: Order, layers: Mapping[str, str]) -> Any:
     """Return `reduce_once` compiled for a criterion, an order and a layer map."""
 
-    def run(posterior: Sites, prior: Sites, state: Any, keep: Any, fraction: Array) -> Round:
-        return reduce_once(criterion, order, posterior, prior, layers, state, keep, fraction)
+    def run(
+        posterior: Sites,
+        prior: Sites,
+        state: Any,
+        keep: Any,
+        fraction: Array,
+        beyond: bool = False,  # noqa: FBT001, FBT002 - traced
+    ) -> Round:
+        return reduce_once(
+            criterion, order, posterior, prior, layers, state, keep, fraction, beyond
+        )
 
     return jax.jit(run)

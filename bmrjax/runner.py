@@ -21,6 +21,7 @@ from bmrjax.infer.posterior import only
 from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
 from bmrjax.schedules import Action, Report, Schedule
+from bmrjax.search import lowest
 
 _PLAIN = (
     "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "stopped",
@@ -211,36 +212,42 @@ class Runner:
         self.snapshot = Moment(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
         self.snapshot_row = len(self.history)
 
-    def _reduced(self, reducer: Reducer, fraction: float) -> tuple[Moment, int]:
+    def _reduced(
+        self, reducer: Reducer, fraction: float, *, beyond: bool = False
+    ) -> tuple[Moment, int]:
         """Return where a reduction leads to, and how many elements it removes."""
         now = self.now
         found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
         found = only(found, reducer.sites)
         round_ = reducer.run(
-            found.posterior, found.prior, now.criterion_state, now.keep, jnp.float32(fraction)
+            found.posterior,
+            found.prior,
+            now.criterion_state,
+            now.keep,
+            jnp.float32(fraction),
+            beyond,
         )
         criterion_state = reducer.criterion.with_keep(round_.decision.state, round_.keep)
         state = self.engine.condition(now.state, now.keep, round_.keep)
         return Moment(state, round_.keep, criterion_state), int(round_.removed)
 
     def _search(self, reducer: Reducer, vfe: float) -> None:
-        """Reduce as far as it lowers the VFE that the state has now."""
+        """Remove as many elements as measures lowest, if that is below the VFE as it is."""
         start, kept = self.now, kept_counts(self.now.keep)[0]
-        best, best_removed, best_vfe = start, 0, vfe
-        fraction = 1.0
-        while True:
-            self.now = start
-            trial, removed = self._reduced(reducer, fraction)
-            if not removed:
-                break
-            self.now = trial
-            measured = self.measure()
-            if measured < best_vfe:
-                best, best_removed, best_vfe = trial, removed, measured
-            elif best_removed or removed == 1:
-                break  # past the lowest, or nothing smaller to try
-            fraction = 0.5 * removed / kept
-        self.now, self.removed = best, best_removed
+        _, proposed = self._reduced(reducer, 1.0)
+        found: dict[int, tuple[Moment, float]] = {0: (start, vfe)}
+
+        def measured(count: int) -> float:
+            if count not in found:
+                # Half an element less, since the number is rounded up.
+                trial, _ = self._reduced(reducer, (count - 0.5) / kept, beyond=True)
+                self.now = trial
+                found[count] = trial, self.measure()
+                self.now = start
+            return found[count][1]
+
+        best = lowest(measured, proposed, kept)
+        self.now, self.removed = found[best][0], best
 
     def _regrow(self, reducer: Reducer) -> None:
         now = self.now

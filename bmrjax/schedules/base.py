@@ -77,7 +77,8 @@ class Action:
     Attributes:
         restore: Go back to the state before the last reduction, or regrowth.
         reduce: Reduce, after restoring.
-        search: Reduce only as far as it lowers the measured VFE, which `vfe` says.
+        search: Reduce as far as it lowers the measured VFE, which is `vfe` now, whatever the criterion
+            proposes.
         regrow: Let everything come back that was removed.
         fraction: Remove at most this fraction of what is kept; 1 is no cap.
         rate: Factor on the learning rate of the next epoch.

@@ -26,12 +26,12 @@ class Iterative(Schedule):
     Args:
         until: When an epoch has converged.
         rates: Factors on the learning rate, one an epoch of a training.
-        search: Whether a reduction goes only as far as it lowers the measured VFE: all that the
-            criterion proposes, or a half, a quarter, ... of it by `order`, whichever measures lowest;
-            nothing if none is lower. Without, all goes, as published.
+        search: Whether the measured VFE says how far a reduction goes: the criterion says where to
+            begin, and by `order` less or more goes, down to the lowest VFE that is met; nothing if
+            none is lower. Without, what the criterion proposes goes, as published.
         regrowths: How often at most, once nothing more is removed, all that is gone comes back, is
             trained and reduced again. What then has the higher VFE is taken back, and the run ends.
-        order: Who goes first where not all go.
+        order: Who goes first.
 
     References:
         Beckers et al. (2024), Algorithm 1, without the search; section 7 for regrowth.

@@ -1,5 +1,6 @@
 """How many elements to remove: a search along an order, by a measured value."""
 
+import math
 from collections.abc import Callable
 
 # What is left shrinks by this factor from one trial to the next.
@@ -9,21 +10,21 @@ _SHRINK = 0.75
 def lowest(value: Callable[[int], float], proposed: int, kept: int) -> int:
     """Return how many of `kept` elements to remove so that `value` is low.
 
-    It starts at what is proposed. If that is lower than removing nothing, ever more goes while the
-    value falls; if not, ever less until it does. The two counts beside the best are then bisected, a
-    few times.
+    Of a proposal, all goes, or a half, a quarter, ... where that is lower. Where nothing is proposed,
+    one element goes, and then ever more while the value falls. The counts beside the best are then
+    bisected, a few times.
 
     Args:
         value: Of a count; not a number counts as high. ``value(0)`` is where things are.
-        proposed: Where to start; where nothing is proposed, one element.
+        proposed: The most that goes, unless it is 0.
         kept: The most that can go.
 
     Returns:
         The count with the lowest value that was met, 0 if none is below ``value(0)``.
 
     Example:
-        >>> lowest(lambda count: (count - 70) ** 2, proposed=50, kept=100)
-        70
+        >>> lowest(lambda count: (count - 37) ** 2, proposed=50, kept=100)
+        37
     """
     values = {0: value(0)}
 
@@ -32,22 +33,22 @@ def lowest(value: Callable[[int], float], proposed: int, kept: int) -> int:
             values[count] = value(count)
         return values[count] < min(v for c, v in values.items() if c != count)
 
-    count = max(proposed, 1)
-    if falls(count):
-        while count < kept:
-            count = kept - min(int(_SHRINK * (kept - count)), kept - count - 1)
-            if not falls(count):
-                break
+    if proposed:
+        count = proposed
+        while not falls(count) and count > 1:
+            count //= 2
     else:
-        while count > 1 and not falls(count := count // 2):
-            pass
+        count = 1
+        while falls(count) and count < kept:
+            count = kept - min(int(_SHRINK * (kept - count)), kept - count - 1)
     for _ in range(4):
-        best = min(values, key=lambda c: values[c] if values[c] == values[c] else float("inf"))
-        if best == 0:
-            break
+        best = _lowest_of(values)
         tried = sorted(values)
         at = tried.index(best)
-        beside = [tried[i] for i in (at - 1, at + 1) if 0 <= i < len(tried)]
-        for other in beside:
+        for other in tried[max(at - 1, 0) : at + 2] if best else ():
             falls((best + other) // 2)
-    return min(values, key=lambda c: values[c] if values[c] == values[c] else float("inf"))
+    return _lowest_of(values)
+
+
+def _lowest_of(values: dict[int, float]) -> int:
+    return min(values, key=lambda c: values[c] if not math.isnan(values[c]) else math.inf)

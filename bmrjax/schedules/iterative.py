@@ -26,9 +26,9 @@ class Iterative(Schedule):
     Args:
         until: When an epoch has converged.
         rates: Factors on the learning rate, one an epoch of a training.
-        search: Whether the measured VFE says how far a reduction goes: the criterion says where to
-            begin, and by `order` less or more goes, down to the lowest VFE that is met; nothing if
-            none is lower. Without, what the criterion proposes goes, as published.
+        search: Whether the measured VFE says how far a reduction goes: all that the criterion
+            proposes, or the part of it, by `order`, with the lowest VFE; and once it proposes nothing,
+            more while that still lowers the VFE. Without, what the criterion proposes goes, as published.
         regrowths: How often at most, once nothing more is removed, all that is gone comes back, is
             trained and reduced again. What then has the higher VFE is taken back, and the run ends.
         order: Who goes first.

@@ -195,8 +195,7 @@ class Runner:
         }
 
     def _reduce_by(self, reducer: Reducer, action: Action) -> None:
-        # What came back is a part of the round that may be taken back.
-        if reducer.schedule.verifies and not reducer.schedule.measures:
+        if reducer.schedule.verifies:
             self._take_snapshot()
         if action.search:
             assert action.vfe is not None
@@ -235,19 +234,17 @@ class Runner:
         """Remove as many elements as measures lowest, if that is below the VFE as it is."""
         start, kept = self.now, kept_counts(self.now.keep)[0]
         _, proposed = self._reduced(reducer, 1.0)
-        found: dict[int, tuple[Moment, float]] = {0: (start, vfe)}
+        found: dict[int, tuple[Moment, int, float]] = {0: (start, 0, vfe)}
 
         def measured(count: int) -> float:
             if count not in found:
                 # Half an element less, since the number is rounded up.
-                trial, _ = self._reduced(reducer, (count - 0.5) / kept, beyond=True)
-                self.now = trial
-                found[count] = trial, self.measure()
+                self.now, removed = self._reduced(reducer, (count - 0.5) / kept, beyond=True)
+                found[count] = self.now, removed, self.measure()
                 self.now = start
-            return found[count][1]
+            return found[count][2]
 
-        best = lowest(measured, proposed, kept)
-        self.now, self.removed = found[best][0], best
+        self.now, self.removed, _ = found[lowest(measured, proposed, kept)]
 
     def _regrow(self, reducer: Reducer) -> None:
         now = self.now
@@ -387,6 +384,7 @@ class Runner:
             "steps_per_epoch": self.steps,
             "criterion": None if reducer is None else type(reducer.criterion).__name__,
             "schedule": None if reducer is None else type(reducer.schedule).__name__,
+            "estimator": getattr(self.engine.loss, "estimator", "global"),
             "key (after the first split)": np.asarray(key).tolist(),
         }
 

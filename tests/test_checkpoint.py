@@ -262,6 +262,7 @@ OTHERS = {
     "batch": ({"batch_size": 8}, "had batch_size 16, this one has 8"),
     "steps": ({"steps_per_epoch": 11}, "had steps_per_epoch 10, this one has 11"),
     "schedule": ({"schedule": bmr.schedules.Every()}, "had schedule Verified, this one has Every"),
+    "estimator": ({"estimator": "local"}, "had estimator global, this one has local"),
     "criterion": ({"criterion": None}, "had criterion SpikeAndSlab, this one has None"),
 }
 

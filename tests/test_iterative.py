@@ -141,7 +141,7 @@ def test_a_search_goes_only_as_far_as_the_free_energy_falls(monkeypatch):
 class Script(bmr.schedules.Schedule):
     """Reduce, let everything come back, and take that back."""
 
-    measures = verifies = True
+    measures = True
 
     def init(self):
         return {"at": 0}

@@ -78,6 +78,20 @@ def test_a_round_removes_at_most_its_fraction(compiled, fraction, removed, expec
     assert lists(done.decision.keep) == ALL
 
 
+def test_beyond_the_proposal_goes_only_what_is_asked_for():
+    criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
+    reduce_ = jit_reduce(criterion, order, LAYERS)
+    args = (Q, P, criterion.init(Q), everything())
+    total = sum(mask.size for mask in everything().values())
+    for count in (1, 2, total):
+        done = reduce_(*args, jnp.float32((count - 0.5) / total), True)  # noqa: FBT003 - traced
+        assert done.removed == count
+        assert done.proposed == 4
+    # In the order of the scores, whatever the criterion would keep.
+    one = reduce_(*args, jnp.float32(0.5 / total), True)  # noqa: FBT003
+    assert lists(one.keep) == ONE
+
+
 def test_only_what_is_kept_is_removed_again():
     criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
     keep = {name: jnp.array(mask) for name, mask in TWO.items()}

@@ -101,7 +101,8 @@ class Schedule(abc.ABC):
 
     Attributes:
         order: Which candidates go first when a round is capped.
-        verifies: Whether rounds can be taken back, so that the loop keeps a state to return to.
+        verifies: Whether reductions can be taken back, so that the loop keeps a state to return to;
+            before a regrowth it always does.
         measures: Whether the VFE is measured, so that the result is the best point; so it is where
             rounds can be taken back.
         until: Ends an epoch early, once the fit has converged; None runs all its steps.

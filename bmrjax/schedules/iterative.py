@@ -51,11 +51,6 @@ class Iterative(Schedule):
                 f"Iterative: rates must be positive factors on the learning rate, got {self.rates}."
             )
 
-    @property
-    def verifies(self) -> bool:  # type: ignore[override]
-        """Whether rounds can be taken back."""
-        return self.regrowths > 0
-
     def init(self) -> Memory:
         """See `Schedule`."""
         return {"trained": 0, "regrowths": 0, "before": None, "regrown": False}

@@ -10,7 +10,7 @@ from bmrjax.schedules.base import (
     Report,
     Schedule,
     check_at_least,
-    largest_delta_f_first,
+    smallest_snr_first,
 )
 
 
@@ -41,7 +41,7 @@ class Iterative(Schedule):
     rates: tuple[float, ...] = (1.0, 0.1)
     search: bool = True
     regrowths: int = 0
-    order: Order = largest_delta_f_first
+    order: Order = smallest_snr_first
     measures = True
 
     def __post_init__(self) -> None:

@@ -90,7 +90,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         parts = records.group(groups[data, estimator], lambda row: row["rows"])
         paper = PAPER[data][estimator]
         told, tested = parts.get("all", []), parts.get("train", [])
-        cells = ["–"] * 8
+        cells = ["–"] * 7
         if told:
             digits = 1 if abs(paper[0]) < 10_000 else 0
             vfe = {s: [row[s]["vfe"] for row in told] for s in STAGES}
@@ -105,7 +105,6 @@ def _table(rows: list[dict[str, Any]]) -> str:
                 f"{records.mean_and_error(drop, digits)} ({paper[0] - paper[2]})",
                 f"{np.mean(pruned['once']):.1f} ({paper[3]})",
                 f"{records.mean_and_error(pruned['iterative'], 1)} ({paper[4]})",
-                str(sum(_falls(row) for row in told)) + f" of {len(told)}",
             ]
         metrics = [
             " → ".join(
@@ -120,21 +119,17 @@ def _table(rows: list[dict[str, Any]]) -> str:
     header = [
         "data", "estimator", "VFE: start (paper)", "1 iteration", "iterative", "with regrowth",
         "drop (paper)", "pruned %, 1 iteration (paper)", "pruned %, iterative (paper)",
-        "falls at every stage", "test RMSE", "test NLL",
+        "test RMSE", "test NLL",
     ]  # fmt: skip
     note = (
         "\nVFE in nats for all rows; targets in their own unit, N(0, 1) weights, Gamma(1, 1) "
-        "precision, all as in the paper, which has one seed a figure. Test RMSE and NLL (start → "
+        "precision, all as in the paper, which has one seed a figure. A reduction goes as far as the "
+        "measured VFE falls (the paper's goes all the way), and the iteration ends at its best point, so "
+        "VFE never rises from stage to stage. Test RMSE and NLL (start → "
         "iterative) are of runs of their own, on a random nine tenths of the rows, of a signal on "
         "the first four fifths.\n"
     )
     return records.table(header, lines) + note
-
-
-def _falls(row: dict[str, Any]) -> bool:
-    """Say whether no stage of a run has a higher VFE than the one before."""
-    vfe = [row[stage]["vfe"] for stage in STAGES]
-    return all(after <= before for before, after in zip(vfe, vfe[1:], strict=False))
 
 
 def _report(found: dict[str, Any]) -> bmr.FreeEnergyReport:

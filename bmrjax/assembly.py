@@ -79,13 +79,16 @@ class Assembly:
         if self._held_out is not None:
             self._held_out = check_data(self._held_out, "held_out")
             _check_alike(self._held_out, self._example)
+        self.schedule = Verified() if settings.schedule is None else settings.schedule
+        until = None if settings.criterion is None else self.schedule.until
         steps = settings.steps_per_epoch
-        self.steps = max(self.num_data // size, 1) if steps is None else steps
+        if steps is None:
+            steps = max(self.num_data // size, 1, 0 if until is None else 20 * until.window)
+        self.steps = steps
         for name, value in (("num_epochs", settings.num_epochs), ("steps_per_epoch", self.steps)):
             if value < 1:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
-        self.schedule = Verified() if settings.schedule is None else settings.schedule
-        _check_schedule(self.schedule, settings.criterion, self.source)
+        _check_schedule(self.schedule, settings.criterion, self.source, self.steps)
         if size < self.num_data:
             check_local_latents(model, self._example, jax.random.key(0))
         self.guide = AutoMeanField(model) if guide is None else guide
@@ -105,7 +108,7 @@ class Assembly:
             kl_weight=settings.kl_weight,
             kl_warmup=settings.kl_warmup,
             loop=settings.loop,
-            until=None if settings.criterion is None else self.schedule.until,
+            until=until,
         )
         self.evaluator = Evaluator(model, self.guide, loop=settings.loop)
         self._evaluation = self._make_evaluation(size)
@@ -244,15 +247,25 @@ class Assembly:
 
 
 def _check_schedule(
-    schedule: Schedule, criterion: Criterion | None, source: Data | Batches
+    schedule: Schedule, criterion: Criterion | None, source: Data | Batches, steps: int
 ) -> None:
+    if criterion is None:
+        return
+    until = schedule.until
+    if until is not None and steps < 2 * until.window:
+        raise ValueError(
+            f"sparsify: {type(schedule).__name__} ends an epoch when the VFE has settled, which it asks "
+            f"after {2 * until.window} steps at the earliest (two windows of {until.window}), and an epoch "
+            f"has {steps}. Give steps_per_epoch={20 * until.window}, say, or "
+            "until=infer.Settled(window=...) with a shorter window."
+        )
     measures = schedule.verifies or schedule.measures
-    if isinstance(source, Batches) and measures and criterion is not None:
+    if isinstance(source, Batches) and (measures or until is not None):
         raise ValueError(
             "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
             "schedules.Every(...) or schedules.WhenConverged(...)."
         )
-    without = criterion is not None and type(criterion).mask_log_prob is Criterion.mask_log_prob
+    without = type(criterion).mask_log_prob is Criterion.mask_log_prob
     if schedule.mask_prior and without:
         raise ValueError(
             f"sparsify: mask_prior needs a criterion with a prior over masks, and "

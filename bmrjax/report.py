@@ -1,5 +1,6 @@
 """Where a reduction in one go would lead: its predicted free energy against the actual one."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,8 @@ class FreeEnergyReport:
     @property
     def overshoot(self) -> float:
         """How far the proposed reduction ends above the lowest VFE on the way to it, nats; at least 0."""
-        return max(self.proposed_vfe - self._on_the_way()[2], 0.0)
+        above = self.proposed_vfe - self._on_the_way()[2]
+        return above if math.isnan(above) else max(above, 0.0)
 
     def _on_the_way(self) -> tuple[str, float, float]:
         """Return order, rate and VFE of the lowest point that removes no more than is proposed."""
@@ -101,7 +103,7 @@ class FreeEnergyReport:
         Args:
             tolerance: Least `overshoot` that counts, nats a datum.
         """
-        return self.overshoot > tolerance * self.num_data
+        return not self.overshoot <= tolerance * self.num_data
 
     def summary(self) -> str:
         """Return in words what a reduction in one go would do, and what to do instead."""
@@ -210,11 +212,17 @@ def free_energy_report(
     delta_f = _flat({n: reduction.delta_f_each(found.posterior[n], found.prior[n]) for n in names})
     counts = np.unique(np.round(np.linspace(0, kept, points)).astype(int))
     start = measure(before)
+    if not math.isfinite(start[0]):
+        raise ValueError(
+            "free_energy_report: the VFE of this program with these parameters is not finite, so "
+            "there is nothing "
+            "to compare with. Look at the parameters, and at the data, for values that are not finite."
+        )
     curves = {}
     for order in orders:
         score = _flat({n: ORDERS[order](found.posterior[n], found.prior[n]) for n in names})
         # What is gone already comes last, and is never reached.
-        sequence = np.argsort(np.where(was, score, np.inf), kind="stable")
+        sequence = np.lexsort((score, ~was))
         gains = np.concatenate([[0.0], np.cumsum(delta_f[sequence][:kept])])
         actual, nll = np.empty(len(counts)), np.empty(len(counts))
         for i, count in enumerate(counts):
@@ -250,12 +258,13 @@ class _Measure:
         rows = jax.tree.leaves(data)[0].shape[0]
         self._vfe = FreeEnergy(model, guide, loss=elbo(estimator), batch_size=batch_size)
         self._params, self._data, self._key = dict(params), data, key
+        self._samples = num_samples
         self._passes = -(-num_samples // max(rows // batch_size, 1))
 
     def __call__(self, keep: Keep) -> tuple[float, float]:
         args = (self._params, keep, self._data, self._key)
         vfe = self._vfe(*args, num_passes=self._passes)
-        return vfe, vfe - self._vfe.divergence(*args)
+        return vfe, vfe - self._vfe.divergence(*args, num_samples=self._samples)
 
 
 def _normal_sites(

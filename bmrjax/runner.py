@@ -234,17 +234,21 @@ class Runner:
         """Remove as many elements as measures lowest, if that is below the VFE as it is."""
         start, kept = self.now, kept_counts(self.now.keep)[0]
         _, proposed = self._reduced(reducer, 1.0)
+        # Parts come from the proposal; where there is none, the measured VFE alone decides.
+        beyond = not proposed and reducer.criterion.extends
         found: dict[int, tuple[Moment, int, float]] = {0: (start, 0, vfe)}
 
         def measured(count: int) -> float:
             if count not in found:
                 # Half an element less, since the number is rounded up.
-                self.now, removed = self._reduced(reducer, (count - 0.5) / kept, beyond=True)
+                fraction = (count - 0.5) / kept
+                self.now, removed = self._reduced(reducer, fraction, beyond=beyond)
                 found[count] = self.now, removed, self.measure()
                 self.now = start
             return found[count][2]
 
-        self.now, self.removed, _ = found[lowest(measured, proposed, kept)]
+        best = lowest(measured, proposed, kept) if proposed or beyond else 0
+        self.now, self.removed, _ = found[best]
 
     def _regrow(self, reducer: Reducer) -> None:
         now = self.now
@@ -406,9 +410,10 @@ class Runner:
         if document is None:
             return
         for name, value in self._settings().items():
-            if document["settings"][name] != value:
+            had = document["settings"].get(name)
+            if had != value:
                 raise ValueError(
-                    f"sparsify: the run in the directory had {name} {document['settings'][name]}, "
+                    f"sparsify: the run in the directory had {name} {had}, "
                     f"this one has {value}. Resume with the same arguments, or give another "
                     "directory."
                 )

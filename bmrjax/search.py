@@ -26,6 +26,8 @@ def lowest(value: Callable[[int], float], proposed: int, kept: int) -> int:
         >>> lowest(lambda count: (count - 37) ** 2, proposed=50, kept=100)
         37
     """
+    if not kept:
+        return 0
     values = {0: value(0)}
 
     def falls(count: int) -> bool:

@@ -84,6 +84,12 @@ def test_members_settle_each_in_their_own_time():
     )
     taken = [int(info.num_steps) for _, info in many]
     assert len(set(taken)) == 2
+    # Nobody waits for one that does not take part.
+    broken = jax.tree.map(lambda x: x * jnp.nan if x.dtype == jnp.float32 else x, first)
+    apart = engine.epoch_of_many(
+        [first, broken], [{}, {}], data(), keys, num_steps=5000, rates=[1.0, 0.0]
+    )
+    assert [int(info.num_steps) for _, info in apart] == [taken[0], 0]
     for start, key, (state, info) in zip((first, second), keys, many, strict=True):
         start = jax.tree.map(jnp.copy, start)
         alone, told = engine.epoch(start, {}, data(), key, num_steps=5000)
@@ -132,7 +138,7 @@ def test_a_search_goes_only_as_far_as_the_free_energy_falls(monkeypatch):
     searched = bmr.schedules.Iterative(until=until)
     result = bmr.sparsify(program, data(), key=jax.random.key(0), schedule=searched, **options)
     assert result.keep["beta"].tolist() == [True, False, False, True]
-    assert all(b.vfe < a.vfe + 1.0 for a, b in zip(result.path, result.path[1:], strict=False))
+    assert result.path[1].vfe <= result.path[0].vfe
     plain = bmr.schedules.Iterative(until=until, search=False)
     result = bmr.sparsify(program, data(), key=jax.random.key(0), schedule=plain, **options)
     assert result.path[1].kept == 0
@@ -172,9 +178,53 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
     schedule = bmr.schedules.Iterative(until=Settled(window=200), regrowths=1)
     options = OPTIONS | {"schedule": schedule, "checkpoint_interval": 0.0}
     whole = bmr.sparsify(program, data(), key=jax.random.key(0), **options)
-    short = options | {"num_epochs": 3, "directory": tmp_path}
-    bmr.sparsify(program, data(), key=jax.random.key(0), **short)
-    longer = options | {"directory": tmp_path, "resume": True}
-    result = bmr.sparsify(program, data(), key=jax.random.key(0), **longer)
-    assert [row["steps"] for row in result.history] == [row["steps"] for row in whole.history]
-    assert result.vfe == pytest.approx(whole.vfe, rel=1e-6)
+    kept = [row["kept"] for row in whole.history]
+    grown = next(i for i in range(1, len(kept)) if kept[i] > kept[i - 1])
+    for stop in (3, grown + 1):  # between rounds, and while what came back is on trial
+        folder = tmp_path / str(stop)
+        short = options | {"num_epochs": stop, "directory": folder}
+        bmr.sparsify(program, data(), key=jax.random.key(0), **short)
+        longer = options | {"directory": folder, "resume": True}
+        result = bmr.sparsify(program, data(), key=jax.random.key(0), **longer)
+        assert [row["steps"] for row in result.history] == [row["steps"] for row in whole.history]
+        assert [point.vfe for point in result.path] == [point.vfe for point in whole.path]
+
+
+def test_noise_ends_with_nothing():
+    x, _ = data()
+    noise = 0.5 * jax.random.normal(jax.random.key(9), (ROWS,))
+    schedule = bmr.schedules.Iterative(until=Settled(window=200))
+    result = bmr.sparsify(program, (x, noise), key=jax.random.key(0), schedule=schedule, **OPTIONS)
+    assert result.num_kept == 0
+
+
+@pytest.mark.parametrize(
+    ("criterion", "kept"),
+    [
+        # The pairs (0, 1) and (2, 3) each hold something that is needed.
+        (
+            bmr.criteria.Shrinkage(
+                groups=bmr.criteria.Groups({"beta": jnp.array([0, 0, 1, 1])}, 2)
+            ),
+            4,
+        ),
+        (bmr.criteria.Magnitude(fraction=0.25), 3),
+    ],
+)
+def test_a_search_goes_past_no_target_and_splits_no_group(criterion, kept):
+    schedule = bmr.schedules.Iterative(until=Settled(window=200))
+    options = OPTIONS | {"criterion": criterion}
+    result = bmr.sparsify(program, data(), key=jax.random.key(0), schedule=schedule, **options)
+    assert result.num_kept == kept
+
+
+def test_an_epoch_too_short_to_settle_is_refused_and_the_default_is_not():
+    short = OPTIONS | {"steps_per_epoch": 100, "schedule": bmr.schedules.Iterative()}
+    with pytest.raises(
+        ValueError, match="after 2000 steps at the earliest .* an epoch has 100. Give steps"
+    ):
+        bmr.sparsify(program, data(), key=jax.random.key(0), **short)
+    schedule = bmr.schedules.Iterative(until=Settled(window=100))
+    default = OPTIONS | {"steps_per_epoch": None, "schedule": schedule, "num_epochs": 2}
+    result = bmr.sparsify(program, data(), key=jax.random.key(0), **default)
+    assert all(200 <= row["steps"] <= 2000 for row in result.history)

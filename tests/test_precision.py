@@ -34,6 +34,7 @@ def test_the_density_is_that_of_a_normal():
     ours, numpyros = PrecisionNormal(0.3, 4.0), dist.Normal(0.3, 0.5)
     np.testing.assert_allclose(ours.log_prob(value), numpyros.log_prob(value), rtol=1e-5)
     assert (ours.mean, ours.variance) == pytest.approx((0.3, 0.25))
+    assert PrecisionNormal(0, 4).sample(jax.random.key(0)).dtype == jnp.float32
     draws = ours.sample(jax.random.key(0), (20_000,))
     np.testing.assert_allclose([draws.mean(), draws.std()], [0.3, 0.5], atol=0.02)
 
@@ -118,6 +119,47 @@ def test_the_logarithms_quantiles_are_the_gammas():
     levels = jnp.array([0.05, 0.5])
     expected = np.log(scipy.stats.gamma(0.7, scale=1 / 2.0).ppf(levels))
     np.testing.assert_allclose(jax.jit(LogGamma(0.7, 2.0).icdf)(levels), expected, rtol=1e-4)
+
+
+def test_a_location_that_depends_on_the_precision_sees_the_same_draw():
+    def program(y):
+        precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0), infer={"posterior": "gamma"})
+        zero = numpyro.sample("zero", dist.Normal(0.0, 1.0))
+        loc = precision * jnp.ones(3) + 0 * zero
+        numpyro.sample("y", PrecisionNormal(loc, precision), obs=y)
+
+    guide, y = AutoMeanField(program), jnp.array([0.5, 1.0, 3.0])
+    start = numpyro.infer.SVI(program, guide, numpyro.optim.Adam(1e-2), Trace_ELBO())
+    params = start.get_params(start.init(jax.random.key(0), y))
+    params |= {"precision_auto_scale": jnp.array(0.5), "precision_auto_loc": jnp.array(0.3)}
+    found = [
+        elbo.loss(jax.random.key(1), params, program, guide, y)
+        for elbo in (
+            TraceMeanField_ELBO(num_particles=20_000),
+            _Mean(PropagatedELBO("local")),
+        )
+    ]
+    np.testing.assert_allclose(*found, rtol=0.02)
+
+
+class _Mean:
+    """An ELBO averaged over many keys."""
+
+    def __init__(self, elbo):
+        self.elbo = elbo
+
+    def loss(self, key, *args):
+        keys = jax.random.split(key, 20_000)
+        return jnp.mean(jax.vmap(lambda k: self.elbo.loss(k, *args))(keys))
+
+
+def test_an_unknown_posterior_is_refused():
+    def program(y):
+        rate = numpyro.sample("rate", dist.Gamma(1.0, 1.0), infer={"posterior": "Gamma"})
+        numpyro.sample("y", dist.Poisson(rate), obs=y)
+
+    with pytest.raises(ValueError, match="'rate' asks for a posterior 'Gamma'; there is 'gamma'"):
+        numpyro.handlers.seed(AutoMeanField(program), jax.random.key(0))(jnp.zeros(3))
 
 
 def test_a_gamma_posterior_of_something_real_is_refused():

@@ -61,6 +61,8 @@ FUNCTIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu, tanh": jax.nn.gelu,
     "softplus": jax.nn.softplus,
+    "product with itself": lambda x: x * x,
+    "product of sums": lambda x: (2 * x + 1) * (x - 0.5),
     "cube": lambda x: x**3 - 0.5 * x,
     "chosen": lambda x: jnp.where(x > 3.0, 0.0, jnp.exp(-jnp.square(x - 1))),
     "two steps": lambda x: jnp.tanh(2.0 * jax.nn.sigmoid(1.0 - x) + 0.1 * x),

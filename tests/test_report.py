@@ -1,5 +1,7 @@
 """The free-energy report: exact where a posterior factorises, and a warning where it does not."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,6 +151,14 @@ def test_the_figure_shows_both_and_where_the_criterion_stops(factorised, tmp_pat
     assert left.lines[2].get_xdata()[0] == 0.5
     assert len(right.lines) == 8
     figure.savefig(tmp_path / "figure.png")
-    del factorised.curves["bmr"]
+    without = replace(factorised, curves={"snr": factorised.curves["snr"]})
     with pytest.raises(ValueError, match="no curve 'bmr'"):
-        bmr.plot.free_energy(factorised)
+        bmr.plot.free_energy(without)
+
+
+def test_a_number_that_is_not_one_is_no_good_news(factorised):
+    assert replace(factorised, proposed_vfe=float("nan")).overshoots()
+    data, params = orthogonal()
+    data = data[0].at[0, 0].set(1e30), data[1]
+    with pytest.raises(ValueError, match="The VFE of this program .* is not finite"):
+        report(params, data, num_samples=1)

@@ -41,5 +41,6 @@ def test_nothing_goes_if_every_part_is_worse_or_not_a_number():
 
 
 def test_the_last_one_may_go():
+    assert lowest(lambda count: -count, proposed=0, kept=0) == 0
     assert lowest(lambda count: -count, proposed=0, kept=1) == 1
     assert lowest(lambda count: -count, proposed=0, kept=10) == 10

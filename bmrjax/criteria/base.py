@@ -84,6 +84,11 @@ class Criterion(abc.ABC, Generic[State]):
 
     family: ClassVar[type] = Normal
 
+    @property
+    def extends(self) -> bool:
+        """Whether single elements past what it proposes may be tried, as `schedules.Iterative` does."""
+        return True
+
     @abc.abstractmethod
     def init(self, posterior: Sites) -> State:
         """Return the state before the first reduction: everything is kept.

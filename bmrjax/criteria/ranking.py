@@ -41,6 +41,11 @@ class Ranking(Criterion[MaskState]):
         if self.fraction is not None and not 0 <= self.fraction <= 1:
             raise ValueError(f"{name}: fraction must be in [0, 1], got {self.fraction}.")
 
+    @property
+    def extends(self) -> bool:
+        """No: the threshold or the fraction is the user's."""
+        return False
+
     @abc.abstractmethod
     def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
         """Return a non-negative score an element; the lowest go first.

@@ -22,7 +22,8 @@ class Shrinkage(Criterion[MaskState]):
     in nats, for any normal prior; an element goes where ΔF ≥ 0, and so does one that the data say nothing
     of, at ΔF = 0. There is no threshold to choose. What a round removes stays removed.
 
-    With `groups`, the elements of a group stay or go together, by the sum of their ΔF.
+    With `groups`, the elements of a group stay or go together, by the sum of their ΔF. (A schedule
+    that caps a round caps elements, and may split a group.)
 
     Args:
         variance: ε ≥ 0; zero is a point mass. Safe in float32 down to 1e-16 and below.
@@ -48,6 +49,11 @@ class Shrinkage(Criterion[MaskState]):
     def __post_init__(self) -> None:
         if isinstance(self.variance, int | float) and not self.variance >= 0:
             raise ValueError(f"Shrinkage: variance must be at least 0, got {self.variance}.")
+
+    @property
+    def extends(self) -> bool:
+        """Only where each element is on its own."""
+        return self.groups is None
 
     def init(self, posterior: Sites) -> MaskState:
         """Return the state in which everything is kept."""

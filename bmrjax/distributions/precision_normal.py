@@ -46,8 +46,10 @@ class PrecisionNormal(dist.Distribution):
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw."""
-        noise = jax.random.normal(key, sample_shape + self.batch_shape, jnp.result_type(self.loc))
-        return self.loc + noise * jax.lax.rsqrt(self.precision)
+        noise = jax.random.normal(
+            key, sample_shape + self.batch_shape, jnp.result_type(self.loc, self.precision, float)
+        )
+        return self.loc + noise / jnp.sqrt(self.precision)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Log density, nats."""

@@ -294,7 +294,6 @@ class Engine:
         after, loss = self._update_of_many(states, batches, keeps, keys, rates)
         if self.until is not None:
             # A fit that has settled stays where it is, while the others go on.
-            runs = runs & ~jax.vmap(self._settled, (0, None))(losses, i)
             loss = jnp.where(runs, loss, jnp.nan)
             after = jax.lax.cond(
                 jnp.all(runs), lambda _, new: new, functools.partial(_chosen, runs), states, after
@@ -305,12 +304,13 @@ class Engine:
         assert self.until is not None
         return self.until(losses / self.num_data, i)
 
-    def _has_settled(self, carry: tuple[State, Array], i: Array) -> Array:
-        return self._settled(carry[1], i)
+    def _has_settled(self, carry: tuple[State, Array], i: Array) -> tuple[Any, Array]:
+        return carry, self._settled(carry[1], i)
 
-    def _have_settled(self, carry: tuple[State, Array, Array], i: Array) -> Array:
-        _, losses, runs = carry
-        return jnp.all(~runs | jax.vmap(self._settled, (0, None))(losses, i))
+    def _have_settled(self, carry: tuple[State, Array, Array], i: Array) -> tuple[Any, Array]:
+        states, losses, runs = carry
+        runs = runs & ~jax.vmap(self._settled, (0, None))(losses, i)
+        return (states, losses, runs), ~jnp.any(runs)
 
     def _make_order(self, key: Array, length: int) -> Int[Array, " length"]:
         passes = -(-length // self.num_data)
@@ -365,13 +365,14 @@ class Engine:
             data: The whole data set, shared.
             keys: PRNG key of this epoch, one a fit.
             num_steps: Steps of each.
-            rates: Factor on the optimiser's updates, one a fit.
+            rates: Factor on the optimiser's updates, one a fit; nobody waits for a fit to settle whose
+                factor is 0.
         """
         pairs = jnp.stack([jax.random.split(key) for key in keys])
         orders = self._orders(pairs[:, 0], num_steps * self.batch_size)
         state, keep = _stacked([(s, dict(k)) for s, k in zip(states, keeps, strict=True)])
         before = state.num_steps + 0
-        runs = jnp.ones(len(states), bool)
+        runs = jnp.asarray(rates) > 0
         carry = (state, jnp.full((len(states), num_steps), jnp.nan, float), runs)
         args = (data, orders, keep, pairs[:, 1], jnp.asarray(rates, float))
         state, losses, _ = self._epoch_of_many(carry, num_steps, *args)

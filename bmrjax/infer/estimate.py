@@ -154,7 +154,10 @@ class PropagatedELBO(ELBO):
         if not isinstance(likelihood, PrecisionNormal):
             return None
         loc, precision = likelihood.loc, likelihood.precision
-        if not isinstance(precision, GammaVariable):
+        # Where the program draws it too, in its location say, the likelihood must see that draw.
+        if not isinstance(precision, GammaVariable) or precision.is_drawn:
+            return None
+        if isinstance(loc, GammaVariable):
             return None
         spread: Any = 0.0
         if isinstance(loc, Uncertain):

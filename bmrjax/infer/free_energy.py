@@ -35,7 +35,7 @@ class FreeEnergy:
     ):
         self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
         self._loop = Loop(self._step, loop)
-        self._divergence = jax.jit(self._divergence_on)
+        self._divergence = jax.jit(self._divergence_on, static_argnames="num_samples")
 
     def _step(
         self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array
@@ -74,7 +74,15 @@ class FreeEnergy:
         args = (dict(params), dict(keep), data, key)
         return float(self._loop(jnp.zeros(()), batches, *args)) / batches
 
-    def divergence(self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array) -> float:
+    def divergence(
+        self,
+        params: Mapping[str, Any],
+        keep: Keep,
+        data: Data,
+        key: Array,
+        *,
+        num_samples: int = 1,
+    ) -> float:
         """Return the divergence of the posterior from the prior, the complexity, in nats.
 
         Args:
@@ -82,12 +90,21 @@ class FreeEnergy:
             keep: Masks a site.
             data: The data, of which only the shape counts, unless a prior looks at them.
             key: PRNG key, for sites whose divergence has no closed form.
+            num_samples: Posterior samples of theirs to average over.
         """
-        return float(self._divergence(dict(params), dict(keep), data, key))
+        args = (dict(params), dict(keep), data, key)
+        return float(self._divergence(*args, num_samples=num_samples))
 
-    def _divergence_on(self, params: Any, keep: Keep, data: Data, key: Array) -> Array:
+    def _divergence_on(
+        self, params: Any, keep: Keep, data: Data, key: Array, *, num_samples: int
+    ) -> Array:
         batch = jax.tree.map(lambda a: a[: self.batch_size], data)
         args, kwargs = arguments(batch)
         model = hide_data(inference(prune(self.model, keep)))
         guide = inference(prune(fast_noise(self.guide), keep))
-        return jnp.asarray(TraceMeanField_ELBO().loss(key, params, model, guide, *args, **kwargs))
+        elbo = TraceMeanField_ELBO()
+
+        def once(key: Array) -> Array:
+            return jnp.asarray(elbo.loss(key, params, model, guide, *args, **kwargs))
+
+        return jnp.mean(jax.lax.map(once, jax.random.split(key, num_samples)))

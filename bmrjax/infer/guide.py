@@ -38,8 +38,8 @@ class AutoMeanField(AutoNormal):
 
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
-    "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the "
-    "standard deviation over the mean.
+    "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the
+    standard deviation over the mean.
 
     Args:
         model: NumPyro program.
@@ -101,18 +101,24 @@ class AutoMeanField(AutoNormal):
     def gamma_sites(self) -> set[str]:
         """Return the names of the sites that ask for a gamma posterior, once the guide has met its model."""
         trace: Any = self.prototype_trace
-        found = {
-            name
+        asked = {
+            name: site["infer"]["posterior"]
             for name, site in trace.items()
-            if site.get("infer", {}).get("posterior") == "gamma"
+            if "posterior" in site.get("infer", {})
         }
-        for name in found:
+        for name, family in asked.items():
+            if family != "gamma":
+                raise ValueError(
+                    f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there is "
+                    f"'gamma', for positive "
+                    "sites. Without infer={'posterior': ...} it is normal on the real line."
+                )
             if elementwise(trace[name]["fn"]).support is not constraints.positive:
                 raise ValueError(
                     f"AutoMeanField: site '{name}' asks for a gamma posterior, and its prior is not on the "
                     "positive numbers. Give it a Gamma prior, or take infer={'posterior': 'gamma'} away."
                 )
-        return found
+        return set(asked)
 
     def spike_and_slab_sites(self) -> set[str]:
         """Return the names of the spike-and-slab sites, once the guide has met its model."""

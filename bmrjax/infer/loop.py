@@ -40,8 +40,7 @@ class Loop:
         step: A pure function; `i` is a traced int32. The carry is donated.
         mode: ``"fused"`` for one XLA program, ``"dispatch"`` for asynchronous calls of a compiled
             step, ``"auto"`` for dispatch on CPU when the step has convolutions, else fused.
-        until: Stops before step i where ``until(carry, i)`` is true; asked on the device. Where steps
-            are dispatched, it is asked every `patience` steps.
+        until: Asked on the device before every `patience`-th step: ``carry, enough = until(carry, i)``.
         patience: Steps between two questions.
 
     Attributes:
@@ -55,7 +54,7 @@ class Loop:
         step: Step,
         mode: LoopMode = "auto",
         *,
-        until: Callable[[Any, Array], Array] | None = None,
+        until: Callable[[Any, Array], tuple[Any, Array]] | None = None,
         patience: int = 1,
     ):
         if mode not in ("auto", "fused", "dispatch"):
@@ -74,8 +73,10 @@ class Loop:
         if self.mode == "fused":
             return program(carry, np.int32(n), *args)
         for i in range(n):
-            if self._asked is not None and i % self._patience == 0 and self._asked(carry, i):
-                break
+            if self._asked is not None and i % self._patience == 0:
+                carry, enough = self._asked(carry, np.int32(i))
+                if enough:
+                    break
             carry = program(carry, np.int32(i), *args)
         return carry
 
@@ -102,17 +103,22 @@ class Loop:
         if self.mode == "fused":
 
             def run(carry: Any, n: Any, *args: Any) -> Any:
+                def steps(begin: Any, end: Any, carry: Any) -> Any:
+                    return lax.fori_loop(begin, end, lambda i, c: self._step(c, i, *args), carry)
+
                 if self._until is None:
-                    return lax.fori_loop(0, n, lambda i, c: self._step(c, i, *args), carry)
+                    return steps(0, n, carry)
                 until = self._until
 
-                def goes_on(at: Any) -> Array:
-                    return (at[0] < n) & ~until(at[1], at[0])
+                # What is asked reads what the steps write: in one loop, XLA would copy that in each.
+                def window(at: Any) -> Any:
+                    i, carry, _ = at
+                    end = jnp.minimum(i + self._patience, n)
+                    return end, *until(steps(i, end, carry), end)
 
-                def step(at: Any) -> Any:
-                    return at[0] + 1, self._step(at[1], at[0], *args)
-
-                return lax.while_loop(goes_on, step, (jnp.zeros_like(n), carry))[1]
+                begin = jnp.zeros_like(n)
+                at = (begin, *until(carry, begin))
+                return lax.while_loop(lambda at: (at[0] < n) & ~at[2], window, at)[1]
 
             traced = jax.jit(run, donate_argnums=0).trace(carry, np.int32(1), *args)
         assert traced is not None

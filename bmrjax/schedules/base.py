@@ -77,8 +77,8 @@ class Action:
     Attributes:
         restore: Go back to the state before the last reduction, or regrowth.
         reduce: Reduce, after restoring.
-        search: Reduce as far as it lowers the measured VFE, which is `vfe` now, whatever the criterion
-            proposes.
+        search: Let the measured VFE, which is `vfe` now, say how far the reduction goes; see
+            `schedules.Iterative`.
         regrow: Let everything come back that was removed.
         fraction: Remove at most this fraction of what is kept; 1 is no cap.
         rate: Factor on the learning rate of the next epoch.

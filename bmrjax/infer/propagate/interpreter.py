@@ -73,10 +73,7 @@ class Context:
     def draw(self, value: Any) -> Any:
         """Return a sample of an uncertain array; the same one however often it is asked for."""
         if isinstance(value, GammaVariable):
-            if value.drawn is None:
-                drawn = jax.random.gamma(self.next_key(), value.concentration, dtype=value.dtype)
-                value.drawn = drawn / value.rate
-            return value.drawn
+            return value.draw(self.next_key())
         if not isinstance(value, Uncertain):
             return value
         if value.drawn is None:
@@ -146,7 +143,7 @@ def _apply(ctx: Context, eqn: Any, inputs: list[Any]) -> list[Any]:
         if name in _MOVES:
             (value,) = inputs
             parts = (bind_one(eqn, [part]) for part in (value.concentration, value.rate))
-            return [GammaVariable(*parts)]
+            return [GammaVariable(*parts, moved_from=(value, lambda x: bind_one(eqn, [x])))]
         inputs = [ctx.draw(v) if isinstance(v, GammaVariable) else v for v in inputs]
     if any(isinstance(value, Uncertain) for value in inputs):
         function = RULES.get(name)

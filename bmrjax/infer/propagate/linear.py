@@ -86,8 +86,8 @@ def _affine_in_all(values: list[Uncertain]) -> frozenset[int]:
 def _affine_in_one(values: list[Uncertain]) -> frozenset[int]:
     """Return sources in which a product of these is affine: those of the factor with most of them."""
     found = []
-    for value in values:
-        others = {id(s) for other in values if other is not value for s in other.sources}
+    for i, value in enumerate(values):  # by position: in x * x both are one array
+        others = {id(s) for j, other in enumerate(values) if j != i for s in other.sources}
         found.append(frozenset(value.linear_in - others))
     return max(found, key=len)
 

@@ -110,17 +110,41 @@ class FunctionOf(Uncertain):
 class GammaVariable:
     """An array of independent gamma variables: the precision of a likelihood.
 
-    It may be moved and stretched; anything else samples it.
+    It may be reshaped and broadcast; anything else samples it, once for all its uses.
 
     Args:
         concentration: Shape of the gamma distribution an element.
         rate: Its rate.
+        moved_from: The variable that this one holds the elements of, with the function that moved them.
     """
 
     drawn: Any = None
 
-    def __init__(self, concentration: Float[Array, "..."], rate: Float[Array, "..."]):
+    def __init__(
+        self,
+        concentration: Float[Array, "..."],
+        rate: Float[Array, "..."],
+        moved_from: "tuple[GammaVariable, Callable[[Array], Array]] | None" = None,
+    ):
         self.concentration, self.rate = concentration, rate
+        self.moved_from = moved_from
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether something has sampled it, or what it was moved from."""
+        if self.moved_from is None:
+            return self.drawn is not None
+        return self.moved_from[0].is_drawn
+
+    def draw(self, key: Array) -> Array:
+        """Return its sample, the same one however often it is asked for; the key counts the first time."""
+        if self.moved_from is not None:
+            source, move = self.moved_from
+            return move(source.draw(key))
+        if self.drawn is None:
+            drawn = jax.random.gamma(key, self.concentration, dtype=self.dtype)
+            self.drawn = drawn / self.rate
+        return self.drawn
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -148,7 +172,7 @@ def quadrature(
     By the trapezoidal rule, which on a normal density converges as fast as Gauss-Hermite's for
     polynomials, and much faster for functions that saturate. What the function is affine in needs no
     nodes: given the other sources, its mean is the function of the means, and its variance the sum
-        over squared slopes.
+    over squared slopes.
 
     Args:
         sources: The sources.

@@ -159,6 +159,8 @@ def test_the_figure_shows_both_and_where_the_criterion_stops(factorised, tmp_pat
 def test_a_number_that_is_not_one_is_no_good_news(factorised):
     assert replace(factorised, proposed_vfe=float("nan")).overshoots()
     data, params = orthogonal()
+    guide = AutoMeanField(program)
+    numpyro.handlers.seed(guide, jax.random.key(0))(*data)
     data = data[0].at[0, 0].set(1e30), data[1]
     with pytest.raises(ValueError, match="The VFE of this program .* is not finite"):
-        report(params, data, num_samples=1)
+        report(params, data, guide, num_samples=1)

@@ -202,7 +202,8 @@ def _gamma(fn: Any) -> GammaVariable | None:
     if not isinstance(base, dist.Gamma):
         return None
     base = cast(Any, base)
-    return GammaVariable(*(jnp.broadcast_to(x, shape) for x in (base.concentration, base.rate)))
+    concentration, rate = (jnp.broadcast_to(x, shape) for x in (base.concentration, base.rate))
+    return GammaVariable(concentration, rate)
 
 
 def _base(fn: Any) -> Any:

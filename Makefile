@@ -20,7 +20,7 @@ demo: $(INSTALLED)
 		--epochs 60 --steps-per-epoch 200 --batch-size 128 --validation 0.15 --seed 0 --out runs/demo --overwrite
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --durations=40
 	$(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --override-ini addopts= notebooks
 
 lint: $(INSTALLED)

@@ -162,5 +162,5 @@ def test_a_number_that_is_not_one_is_no_good_news(factorised):
     guide = AutoMeanField(program)
     numpyro.handlers.seed(guide, jax.random.key(0))(*data)
     data = data[0].at[0, 0].set(1e30), data[1]
-    with pytest.raises(ValueError, match="The VFE of this program .* is not finite"):
+    with pytest.raises(ValueError, match="the VFE of this program .* is not finite"):
         report(params, data, guide, num_samples=1)

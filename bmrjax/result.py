@@ -87,7 +87,7 @@ class Result:
         keep: Boolean masks, one a reducible site; True stays.
         layers: Site name to the layer whose statistics it shares.
         history: One dict an epoch: ``vfe`` (mean over the steps, nats for all data), ``kept``,
-            ``sparsity_per_layer``, ``skipped_steps``, times in seconds, and held-out metrics where
+            ``sparsity_per_layer``, ``steps``, ``skipped_steps``, times in seconds, and held-out metrics where
             they were taken. ``taken_back`` marks the epochs of rounds that were undone.
         path: States that can be restored with `at`, in the order they were reached.
         metrics: Held-out metrics of this state, from the final number of samples.

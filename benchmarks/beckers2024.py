@@ -148,10 +148,11 @@ def run(
         "progress": False,
     }
     keys = [jax.random.key(seed) for seed in range(seeds)]
+    failures: dict[int, Any] = {}
     try:
         results = bmr.ensemble(models, train, keys=keys, **options)
     except bmr.EnsembleError as error:
-        results = error.results
+        results, failures = error.results, error.failures
     seconds = time.perf_counter() - begin
     told = [
         {
@@ -164,11 +165,11 @@ def run(
             "vmapped": seeds,
             "seconds": seconds,
             "compile_seconds": result.timing["compile_seconds"],
-            **stages(result),
+            **({"failed": str(failures[seed])} if seed in failures else stages(result)),
         }
         for seed, result in enumerate(results)
     ]
-    if name != CURVES or rows != "all":
+    if name != CURVES or rows != "all" or 0 in failures:
         return told, {}
     start = results[0].at(0)
     assert start.model is not None
@@ -198,7 +199,7 @@ def stages(result: bmr.Result) -> dict[str, Any]:
     first = path[:back]
     ends = {
         "start": path[0],
-        "once": path[1] if len(path) > 1 else path[0],
+        "once": next((point for point in path if point.kept < path[0].kept), path[0]),
         "iterative": min(first, key=lambda point: point.vfe),
         "regrown": min(path, key=lambda point: point.vfe),
     }
@@ -250,9 +251,7 @@ def main() -> None:
             stored.write_text(json.dumps(curves))
         for row in found:
             rows.add({**row, **records.environment()})
-        last = found[0]
-        told = {k: (round(last[k]["vfe"], 1), round(last[k]["sparsity"], 3)) for k in report.STAGES}
-        print(which, name, estimator, told, f"{last['seconds']:.0f} s", flush=True)
+        print(which, name, estimator, report.told(found[0]), flush=True)
         report.write(args.out, rows.rows, curves)
         jax.clear_caches()
         gc.collect()

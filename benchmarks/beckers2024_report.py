@@ -81,21 +81,30 @@ def write(out: Path, rows: list[dict[str, Any]], curves: dict[str, Any]) -> None
             bmr.plot.free_energy(_report(found)).savefig(out / f"fig2_fig3_boston_{estimator}.png")
 
 
+def told(row: dict[str, Any]) -> str:
+    """Return the VFE and the sparsity of a row's stages in words."""
+    if "failed" in row:
+        return row["failed"]
+    parts = [f"{s} {row[s]['vfe']:.1f} ({row[s]['sparsity']:.1%})" for s in STAGES]
+    return ", ".join([*parts, f"{row['seconds']:.0f} s"])
+
+
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = []
+    rows = [row for row in rows if "failed" not in row]
     groups = records.group(rows, lambda row: (row["data"], row["estimator"]))
     first = list(PAPER)
     order = sorted(groups, key=lambda key: (first.index(key[0]), list(NAMES).index(key[1])))
     for data, estimator in order:
         parts = records.group(groups[data, estimator], lambda row: row["rows"])
         paper = PAPER[data][estimator]
-        told, tested = parts.get("all", []), parts.get("train", [])
+        whole, tested = parts.get("all", []), parts.get("train", [])
         cells = ["–"] * 7
-        if told:
+        if whole:
             digits = 1 if abs(paper[0]) < 10_000 else 0
-            vfe = {s: [row[s]["vfe"] for row in told] for s in STAGES}
-            drop = [row["start"]["vfe"] - row["iterative"]["vfe"] for row in told]
-            pruned = {s: [100 * row[s]["sparsity"] for row in told] for s in STAGES}
+            vfe = {s: [row[s]["vfe"] for row in whole] for s in STAGES}
+            drop = [row["start"]["vfe"] - row["iterative"]["vfe"] for row in whole]
+            pruned = {s: [100 * row[s]["sparsity"] for row in whole] for s in STAGES}
             cells = [
                 *(
                     f"{records.mean_and_error(vfe[s], digits)} ({was})"

@@ -145,12 +145,11 @@ def path(result: Result) -> "Figure":
     return figure
 
 
-def free_energy(report: FreeEnergyReport, *, unit: float = 1.0) -> "Figure":
+def free_energy(report: FreeEnergyReport) -> "Figure":
     """Plot predicted against actual VFE over the pruning rate, and the orders against each other.
 
     Args:
         report: From `bmrjax.free_energy_report`, with the order ``"bmr"``.
-        unit: Nats that make one on the axes.
 
     Returns:
         A figure with two panels: along the largest ΔF, what was predicted and what was measured, with
@@ -170,23 +169,23 @@ def free_energy(report: FreeEnergyReport, *, unit: float = 1.0) -> "Figure":
     main, rates = report.curves["bmr"], {}
     for name, curve in report.curves.items():
         rates[name] = curve.removed / max(report.num_kept, 1)
-    left.plot(rates["bmr"], main.predicted / unit, "--", color=_GREY, label="predicted by ΔF")
-    left.plot(rates["bmr"], main.actual / unit, color=_BLUE, label="measured")
+    left.plot(rates["bmr"], main.predicted, "--", color=_GREY, label="predicted by ΔF")
+    left.plot(rates["bmr"], main.actual, color=_BLUE, label="measured")
     left.axvline(report.rate, color="black", linestyle=":", linewidth=1, label="criterion stops")
     left.set_title("Largest ΔF first")
     for name, curve in report.curves.items():
         label = {"bmr": "ΔF", "snr": "SNR", "spr": "SPR"}.get(name, name)
-        right.plot(rates[name], curve.actual / unit, color=colours[name], label=label)
-        right.plot(rates[name], curve.expected_nll / unit, "--", color=colours[name], linewidth=1)
+        right.plot(rates[name], curve.actual, color=colours[name], label=label)
+        right.plot(rates[name], curve.expected_nll, "--", color=colours[name], linewidth=1)
     right.set_title("VFE (solid), its part from the data (dashed)")
     values = np.concatenate([c.actual for c in report.curves.values()])
     inner = np.concatenate([c.expected_nll for c in report.curves.values()])
     low, start = min(np.nanmin(values), np.nanmin(inner), np.min(main.predicted)), report.start
     margin = 0.5 * max(start - low, 1e-6)
     for ax in (left, right):
-        ax.set_ylim((low - 0.1 * margin) / unit, (start + margin) / unit)
+        ax.set_ylim(low - 0.1 * margin, start + margin)
         ax.set_xlabel("Fraction removed, of what was kept")
-        ax.set_ylabel("nats" if unit == 1 else f"{unit:g} nats")
+        ax.set_ylabel("nats")
         ax.legend(frameon=False, fontsize=8)
     return figure
 

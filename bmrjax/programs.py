@@ -1,6 +1,6 @@
 """NumPyro programs around a network: a classifier and a regression."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpyro
@@ -36,6 +36,9 @@ def regression(
             `infer.AutoMeanField` gives it a gamma posterior, which the estimators ``"local"`` and
             ``"moments"`` take in closed form. By default noise ~ HalfNormal(1), for standardised targets.
 
+    Raises:
+        ValueError: For a `precision` that is not two positive numbers.
+
     Example:
         >>> import jax
         >>> import bmrjax as bmr
@@ -45,26 +48,24 @@ def regression(
     References:
         Beckers et al. (2024), equations 1 to 3, for the gamma prior.
     """
-
-    def with_precision(x: Any, y: Any = None) -> None:
-        mean = lift("net", network, prior)(x)
-        assert precision is not None
-        gamma: Any = dist.Gamma(*precision).expand(mean.shape[1:]).to_event(1)
-        inverse: Any = numpyro.sample("precision", gamma, infer={"posterior": "gamma"})
-        if mean.shape[1] == 1 and (y is None or y.ndim == 1):
-            numpyro.sample("y", PrecisionNormal(mean[:, 0], inverse[0]), obs=y)
-        else:
-            numpyro.sample("y", PrecisionNormal(mean, inverse).to_event(1), obs=y)
+    pair = isinstance(precision, Sequence) and len(precision) == 2
+    if precision is not None and not (pair and all(x > 0 for x in precision)):
+        raise ValueError(
+            f"regression: precision is the shape and the rate of a gamma prior, two positive numbers such as "
+            f"(1.0, 1.0); got {precision}."
+        )
 
     def program(x: Any, y: Any = None) -> None:
         mean = lift("net", network, prior)(x)
-        noise: Any = numpyro.sample(
-            "noise", dist.HalfNormal(1.0).expand(mean.shape[1:]).to_event(1)
-        )
+        name, spread, likelihood, infer = "noise", dist.HalfNormal(1.0), dist.Normal, {}
+        if precision is not None:
+            name, spread, likelihood = "precision", dist.Gamma(*precision), PrecisionNormal
+            infer = {"posterior": "gamma"}
+        over: Any = spread.expand(mean.shape[1:]).to_event(1)
+        value: Any = numpyro.sample(name, over, infer=infer)
         if mean.shape[1] == 1 and (y is None or y.ndim == 1):
-            mean, noise = mean[:, 0], noise[0]
-            numpyro.sample("y", dist.Normal(mean, noise), obs=y)
+            numpyro.sample("y", likelihood(mean[:, 0], value[0]), obs=y)
         else:
-            numpyro.sample("y", dist.Normal(mean, noise).to_event(1), obs=y)
+            numpyro.sample("y", likelihood(mean, value).to_event(1), obs=y)
 
-    return program if precision is None else with_precision
+    return program

@@ -11,7 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bmrjax import reduction
-from bmrjax.criteria import Criterion, Shrinkage
+from bmrjax.batches import check_data
+from bmrjax.criteria import (
+    Criterion,
+    Magnitude,
+    Shrinkage,
+    SignalPlusRobustness,
+    SignalToNoise,
+)
 from bmrjax.infer.arguments import Keep, arguments
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import Estimator, elbo
@@ -23,9 +30,9 @@ from bmrjax.reduction import Normal
 # Who goes first: the lowest score.
 ORDERS: dict[str, Callable[[Any, Any], Array]] = {
     "bmr": lambda q, p: -reduction.delta_f_each(q, p),
-    "snr": lambda q, p: jnp.abs(q.loc) / q.scale,
-    "spr": lambda q, p: jnp.abs(q.loc) + q.scale,
-    "magnitude": lambda q, p: jnp.abs(q.loc),
+    "snr": SignalToNoise(fraction=0.0).score,
+    "spr": SignalPlusRobustness(fraction=0.0).score,
+    "magnitude": Magnitude(fraction=0.0).score,
 }
 
 
@@ -110,19 +117,16 @@ class FreeEnergyReport:
         change = self.proposed_vfe - self.start
         told = (
             f"A reduction in one go removes {self.proposed:,} of {self.num_kept:,} elements "
-            f"({self.rate:.1%}) and "
-            f"takes the VFE from {self.start:,.1f} to {self.proposed_vfe:,.1f} nats "
-            f"({change:+,.1f}), before anything "
-            "is fitted again."
+            f"({self.rate:.1%}) and takes the VFE from {self.start:,.1f} to {self.proposed_vfe:,.1f} nats "
+            f"({change:+,.1f}), before anything is fitted again."
         )
         if not self.overshoots():
             return f"{told} It does not overshoot."
         order, rate, lowest = self._on_the_way()
         return (
-            f"{told} It overshoots by {self.overshoot:,.1f} nats: by the order '{order}', the VFE "
-            f"is lowest at "
-            f"{rate:.1%} ({lowest:,.1f} nats). Reduce in rounds instead, with schedules.Verified() or "
-            "schedules.Iterative()."
+            f"{told} It overshoots by {self.overshoot:,.1f} nats: by the order '{order}', the VFE is "
+            f"lowest at {rate:.1%} ({lowest:,.1f} nats). Reduce in rounds instead, with "
+            "schedules.Verified() or schedules.Iterative()."
         )
 
 
@@ -167,7 +171,8 @@ def free_energy_report(
         The curves, the criterion's stop, and a `summary`; `plot.free_energy` draws it.
 
     Raises:
-        ValueError: For an unknown order, or a program without independent normal sites.
+        ValueError: For settings or data that cannot be used, a program without independent normal
+            sites, or one whose VFE is not finite; the message says what to do.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -197,7 +202,16 @@ def free_energy_report(
         )
     if points < 2:
         raise ValueError(f"free_energy_report: points must be at least 2, got {points}.")
-    data = jax.tree.map(jnp.asarray, data)
+    for name, value in (("batch_size", batch_size), ("num_samples", num_samples)):
+        if value < 1:
+            raise ValueError(f"free_energy_report: {name} must be at least 1, got {value}.")
+    criterion = Shrinkage() if criterion is None else criterion
+    if criterion.family is not Normal:
+        raise ValueError(
+            f"free_energy_report: {type(criterion).__name__} reads no normal posteriors, and the report is "
+            "of these. Use criteria.Shrinkage or criteria.SpikeAndSlab."
+        )
+    data = check_data(data, "free_energy_report: data")
     rows = jax.tree.leaves(data)[0].shape[0]
     batch = jax.tree.map(lambda a: a[:batch_size], data)
     prepare_guide(model, guide, params, batch)
@@ -214,9 +228,8 @@ def free_energy_report(
     start = measure(before)
     if not math.isfinite(start[0]):
         raise ValueError(
-            "free_energy_report: the VFE of this program with these parameters is not finite, so "
-            "there is nothing "
-            "to compare with. Look at the parameters, and at the data, for values that are not finite."
+            "free_energy_report: the VFE of this program with these parameters is not finite, so there is "
+            "nothing to compare with. Look for values that are not finite in the parameters and the data."
         )
     curves = {}
     for order in orders:
@@ -232,7 +245,6 @@ def free_energy_report(
                 start if count == 0 else measure(_split(now, shapes) | _rest(before, names))
             )
         curves[order] = FreeEnergyCurve(counts, start[0] - gains[counts], actual, nll)
-    criterion = Shrinkage() if criterion is None else criterion
     state = criterion.with_keep(criterion.init(found.posterior), {n: before[n] for n in names})
     decided = criterion(found.posterior, found.prior, state, layers=found.layers).keep
     stays = {name: before[name] & decided[name] for name in names}
@@ -262,9 +274,13 @@ class _Measure:
         self._passes = -(-num_samples // max(rows // batch_size, 1))
 
     def __call__(self, keep: Keep) -> tuple[float, float]:
-        args = (self._params, keep, self._data, self._key)
-        vfe = self._vfe(*args, num_passes=self._passes)
-        return vfe, vfe - self._vfe.divergence(*args, num_samples=self._samples)
+        args = (self._params, keep, self._data)
+        vfe = self._vfe(*args, self._key, num_passes=self._passes)
+        divergence = self._vfe.divergence(*args, self._key)
+        if divergence != self._vfe.divergence(*args, jax.random.fold_in(self._key, 1)):
+            # It has no closed form: averaged over as many samples as the VFE.
+            divergence = self._vfe.divergence(*args, self._key, num_samples=self._samples)
+        return vfe, vfe - divergence
 
 
 def _normal_sites(
@@ -275,9 +291,8 @@ def _normal_sites(
     names = [name for name, q in found.posterior.items() if isinstance(q, Normal)]
     if not names or isinstance(guide, CorrelatedGuide):
         raise ValueError(
-            "free_energy_report: it adds up ΔF over elements, which needs latent sites whose "
-            "prior and posterior "
-            "are independent normals. Use infer.AutoMeanField or AutoNormal as the guide."
+            "free_energy_report: it adds up ΔF over elements, which needs latent sites whose prior and "
+            "posterior are independent normals. Use infer.AutoMeanField or AutoNormal as the guide."
         )
     return only(found, names)
 

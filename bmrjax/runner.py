@@ -235,7 +235,7 @@ class Runner:
         start, kept = self.now, kept_counts(self.now.keep)[0]
         _, proposed = self._reduced(reducer, 1.0)
         # Parts come from the proposal; where there is none, the measured VFE alone decides.
-        beyond = not proposed and reducer.criterion.extends
+        beyond = not proposed and reducer.criterion.may_go_beyond
         found: dict[int, tuple[Moment, int, float]] = {0: (start, 0, vfe)}
 
         def measured(count: int) -> float:

@@ -121,22 +121,33 @@ def test_the_logarithms_quantiles_are_the_gammas():
     np.testing.assert_allclose(jax.jit(LogGamma(0.7, 2.0).icdf)(levels), expected, rtol=1e-4)
 
 
-def test_a_location_that_depends_on_the_precision_sees_the_same_draw():
-    def program(y):
-        precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0), infer={"posterior": "gamma"})
-        zero = numpyro.sample("zero", dist.Normal(0.0, 1.0))
-        loc = precision * jnp.ones(3) + 0 * zero
-        numpyro.sample("y", PrecisionNormal(loc, precision), obs=y)
+def shared(y):
+    """A location that depends on the precision."""
+    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0), infer={"posterior": "gamma"})
+    zero = numpyro.sample("zero", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", PrecisionNormal(precision * jnp.ones(3) + 0 * zero, precision), obs=y)
 
+
+def scaled(y):
+    """A gamma variable that is the scale of a normal."""
+    scale = numpyro.sample("precision", dist.Gamma(2.0, 1.0), infer={"posterior": "gamma"})
+    loc = numpyro.sample("loc", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(loc * jnp.ones(3), scale), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "estimator"), [(shared, "local"), (scaled, "local"), (scaled, "moments")]
+)
+def test_where_there_is_no_closed_form_all_uses_see_the_same_draw(program, estimator):
     guide, y = AutoMeanField(program), jnp.array([0.5, 1.0, 3.0])
     start = numpyro.infer.SVI(program, guide, numpyro.optim.Adam(1e-2), Trace_ELBO())
     params = start.get_params(start.init(jax.random.key(0), y))
-    params |= {"precision_auto_scale": jnp.array(0.5), "precision_auto_loc": jnp.array(0.3)}
+    params |= {"precision_auto_scale": jnp.array(0.3), "precision_auto_loc": jnp.array(0.3)}
     found = [
         elbo.loss(jax.random.key(1), params, program, guide, y)
         for elbo in (
             TraceMeanField_ELBO(num_particles=20_000),
-            _Mean(PropagatedELBO("local")),
+            _Mean(PropagatedELBO(estimator)),
         )
     ]
     np.testing.assert_allclose(*found, rtol=0.02)
@@ -170,6 +181,13 @@ def test_a_gamma_posterior_of_something_real_is_refused():
     guide = AutoMeanField(program)
     with pytest.raises(ValueError, match="'loc' asks for a gamma posterior"):
         numpyro.handlers.seed(guide, jax.random.key(0))(jnp.zeros(3))
+
+
+@pytest.mark.parametrize("precision", [1.0, (1.0, 0.0), (1.0,), (-1.0, 1.0)])
+def test_a_precision_that_is_no_pair_is_refused(precision):
+    network = bmr.nn.MLP(3, (), 1, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="the shape and the rate of a gamma prior"):
+        bmr.programs.regression(network, bmr.priors.Normal(), precision=precision)
 
 
 @pytest.mark.parametrize("targets", [1, 2])

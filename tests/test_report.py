@@ -132,6 +132,12 @@ def test_what_cannot_be_reported_is_refused():
         report(params, data, orders=["best"])
     with pytest.raises(ValueError, match="points must be at least 2"):
         report(params, data, points=1)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        report(params, data, batch_size=0)
+    with pytest.raises(ValueError, match="Inclusion reads no normal posteriors"):
+        report(params, data, criterion=bmr.criteria.Inclusion())
+    with pytest.raises(ValueError, match="free_energy_report: data"):
+        report(params, (data[0], data[1][:3]))
     guide = AutoMultivariate(program)
     svi = SVI(program, guide, numpyro.optim.Adam(0.02), TraceMeanField_ELBO())
     params = svi.get_params(svi.init(jax.random.key(0), *data))

@@ -85,7 +85,7 @@ class Criterion(abc.ABC, Generic[State]):
     family: ClassVar[type] = Normal
 
     @property
-    def extends(self) -> bool:
+    def may_go_beyond(self) -> bool:
         """Whether single elements past what it proposes may be tried, as `schedules.Iterative` does."""
         return True
 

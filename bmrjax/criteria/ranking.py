@@ -42,7 +42,7 @@ class Ranking(Criterion[MaskState]):
             raise ValueError(f"{name}: fraction must be in [0, 1], got {self.fraction}.")
 
     @property
-    def extends(self) -> bool:
+    def may_go_beyond(self) -> bool:
         """No: the threshold or the fraction is the user's."""
         return False
 

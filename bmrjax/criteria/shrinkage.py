@@ -51,7 +51,7 @@ class Shrinkage(Criterion[MaskState]):
             raise ValueError(f"Shrinkage: variance must be at least 0, got {self.variance}.")
 
     @property
-    def extends(self) -> bool:
+    def may_go_beyond(self) -> bool:
         """Only where each element is on its own."""
         return self.groups is None
 

@@ -136,6 +136,7 @@ class PropagatedELBO(ELBO):
         if closed is not None:
             return closed
         leaves = [last.draw(x) if isinstance(x, GammaVariable) else x for x in leaves]
+        at_mean = jax.tree.unflatten(structure, [_mean(x) for x in leaves])
         if self.estimator == "moments":
             spread = [x.variance if is_uncertain(x) else x for x in leaves]
             centre = normal_parameters(at_mean)

@@ -91,7 +91,7 @@ class AutoMeanField(AutoNormal):
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""
         trace: Any = self.prototype_trace
-        if name in self.gamma_sites():
+        if self._asks_for_gamma(name):
             event_dim = fn.event_dim
             normal: Any = elementwise(fn.base_dist)
             return dist.Gamma(*_gamma_parameters(normal.loc, normal.scale)).to_event(event_dim)
@@ -100,25 +100,24 @@ class AutoMeanField(AutoNormal):
 
     def gamma_sites(self) -> set[str]:
         """Return the names of the sites that ask for a gamma posterior, once the guide has met its model."""
+        return {name for name in self._init_locs if self._asks_for_gamma(name)}
+
+    def _asks_for_gamma(self, name: str) -> bool:
         trace: Any = self.prototype_trace
-        asked = {
-            name: site["infer"]["posterior"]
-            for name, site in trace.items()
-            if "posterior" in site.get("infer", {})
-        }
-        for name, family in asked.items():
-            if family != "gamma":
-                raise ValueError(
-                    f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there is "
-                    f"'gamma', for positive "
-                    "sites. Without infer={'posterior': ...} it is normal on the real line."
-                )
-            if elementwise(trace[name]["fn"]).support is not constraints.positive:
-                raise ValueError(
-                    f"AutoMeanField: site '{name}' asks for a gamma posterior, and its prior is not on the "
-                    "positive numbers. Give it a Gamma prior, or take infer={'posterior': 'gamma'} away."
-                )
-        return set(asked)
+        family = trace[name].get("infer", {}).get("posterior")
+        if family is None:
+            return False
+        if family != "gamma":
+            raise ValueError(
+                f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there is 'gamma', for "
+                "positive sites. Without infer={'posterior': ...} it is normal on the real line."
+            )
+        if elementwise(trace[name]["fn"]).support is not constraints.positive:
+            raise ValueError(
+                f"AutoMeanField: site '{name}' asks for a gamma posterior, and its prior is not on the "
+                "positive numbers. Give it a Gamma prior, or take infer={'posterior': 'gamma'} away."
+            )
+        return True
 
     def spike_and_slab_sites(self) -> set[str]:
         """Return the names of the spike-and-slab sites, once the guide has met its model."""

@@ -40,7 +40,8 @@ class Loop:
         step: A pure function; `i` is a traced int32. The carry is donated.
         mode: ``"fused"`` for one XLA program, ``"dispatch"`` for asynchronous calls of a compiled
             step, ``"auto"`` for dispatch on CPU when the step has convolutions, else fused.
-        until: Asked on the device before every `patience`-th step: ``carry, enough = until(carry, i)``.
+        until: Asked on the device before every `patience`-th step: ``carry, enough = until(carry, i)``. Where
+            steps are dispatched, the host waits for each answer.
         patience: Steps between two questions.
 
     Attributes:

@@ -68,7 +68,7 @@ class Settings:
     steps: int = 40_000
     until: Settled = Settled(tolerance=2e-4)
     until_recurrent: Settled = Settled(window=3000, tolerance=1e-4)
-    epochs: int = 40
+    epochs: int = 100
     regrowths: int = 1
     rows: int | None = None
     seeds: int | None = None
@@ -193,7 +193,7 @@ def run(
 
 def stages(result: bmr.Result) -> dict[str, Any]:
     """Return the figures before the first reduction, after it, in the end, and after regrowth."""
-    path = result.path
+    path = [point for point in result.path if not point.taken_back]
     # Where the number of elements grows, all had come back.
     back = next((i for i in range(1, len(path)) if path[i].kept > path[i - 1].kept), len(path))
     first = path[:back]
@@ -209,7 +209,8 @@ def stages(result: bmr.Result) -> dict[str, Any]:
     }
     steps = [row for row in result.history if not row["taken_back"]]
     told["path"] = [
-        {"epoch": p.epoch, "vfe": p.vfe, "kept": p.kept, **p.metrics} for p in result.path
+        {"epoch": p.epoch, "vfe": p.vfe, "kept": p.kept, "taken_back": p.taken_back, **p.metrics}
+        for p in result.path
     ]
     return {**told, "epochs": len(steps), "total": path[0].total}
 

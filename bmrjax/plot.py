@@ -112,7 +112,8 @@ def path(result: Result) -> "Figure":
     """Plot the VFE, and accuracy or RMSE, against what is kept, at the points of the path.
 
     Args:
-        result: With a path. The point that the result is at is marked.
+        result: With a path. The point that the result is at is marked; points that the run did not
+            stay at are hollow.
 
     Returns:
         A figure with the number kept on a logarithmic axis; the run goes from right to left.
@@ -126,10 +127,16 @@ def path(result: Result) -> "Figure":
     if metric is not None:
         values[metric] = [point.metrics.get(metric, math.nan) for point in points]
     kept = [point.kept for point in points]
+    stayed = [i for i, point in enumerate(points) if not point.taken_back]
+    left = [i for i, point in enumerate(points) if point.taken_back]
     now = [i for i, p in enumerate(points) if p.vfe == result.vfe and p.kept == result.num_kept]
     for (name, ys), ax in zip(values.items(), axes, strict=True):
-        ax.plot(kept, ys, "-", color=_GREY, linewidth=0.8, zorder=1)
-        ax.scatter(kept, ys, color=_BLUE if name == "vfe" else _ORANGE, s=25, zorder=2)
+        color = _BLUE if name == "vfe" else _ORANGE
+        along = [kept[i] for i in stayed], [ys[i] for i in stayed]
+        ax.plot(*along, "-", color=_GREY, linewidth=0.8, zorder=1)
+        ax.scatter(*along, color=color, s=25, zorder=2)
+        hollow = {"facecolors": "none", "edgecolors": color, "s": 25, "zorder": 2}
+        ax.scatter([kept[i] for i in left], [ys[i] for i in left], **hollow)
         if now:
             i = now[-1]
             ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 3}

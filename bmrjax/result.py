@@ -37,6 +37,7 @@ class Point:
         keep: Masks, on the host.
         mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it
             (`schedules.Verified`, `mask_prior`); else 0.
+        taken_back: Whether the run went back to a point before it.
     """
 
     epoch: int
@@ -47,6 +48,7 @@ class Point:
     params: dict[str, Any] = field(repr=False)
     keep: dict[str, np.ndarray] = field(repr=False)
     mask_cost: float = 0.0
+    taken_back: bool = False
 
     @property
     def objective(self) -> float:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -24,11 +24,12 @@ from bmrjax.schedules import Action, Report, Schedule
 from bmrjax.search import lowest
 
 _PLAIN = (
-    "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "stopped",
+    "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "snapshot_point",
+    "stopped",
 )  # fmt: skip
 
 
-_POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost")
+_POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
 
 
 @dataclass
@@ -111,7 +112,7 @@ class Runner:
         self.checkpointer, self.make_result = checkpointer, make_result
         self.now = Moment(state, keep, criterion_state)
         self.snapshot: Moment | None = None
-        self.snapshot_row = 0
+        self.snapshot_row = self.snapshot_point = 0
         self.memory = {} if reducer is None else reducer.schedule.init()
         self.history: list[dict[str, Any]] = []
         self.path: list[Point] = []
@@ -169,6 +170,21 @@ class Runner:
         if self.reducer is None:
             return Action(), {}
         begin = time.perf_counter()
+        action = self._act(self.reducer)
+        measured = time.perf_counter() - begin
+        begin = time.perf_counter()
+        self._reduce_by(self.reducer, action)
+        while action.search and not self.removed:
+            # Nothing to re-fit.
+            action = self._act(self.reducer)
+            self._reduce_by(self.reducer, action)
+        return action, {
+            "measure_seconds": measured,
+            "reduce_seconds": time.perf_counter() - begin,
+        }
+
+    def _act(self, reducer: Reducer) -> Action:
+        """Ask the schedule; do everything but reduce."""
         report = Report(
             epoch=self.epoch,
             num_epochs=self.num_epochs,
@@ -177,26 +193,25 @@ class Runner:
             measure=self.measure,
             mask_cost=self.mask_cost(),
         )
-        action, self.memory = self.reducer.schedule(report, self.memory)
+        action, self.memory = reducer.schedule(report, self.memory)
         if action.vfe is not None:
             self.add_point(action.vfe)
         if action.restore:
             self._restore()
-        measured = time.perf_counter() - begin
-        begin = time.perf_counter()
         if action.regrow:
             self._take_snapshot()
-            self._regrow(self.reducer)
-        if action.reduce:
-            self._reduce_by(self.reducer, action)
-        return action, {
-            "measure_seconds": measured,
-            "reduce_seconds": time.perf_counter() - begin,
-        }
+            self._regrow(reducer)
+        return action
 
     def _reduce_by(self, reducer: Reducer, action: Action) -> None:
-        if reducer.schedule.verifies:
+        if not action.reduce:
+            return
+        if reducer.schedule.verifies or action.tentative:
             self._take_snapshot()
+        if action.tentative:
+            beyond = reducer.criterion.may_go_beyond
+            self.now, self.removed = self._reduced(reducer, action.fraction, beyond=beyond)
+            return
         if action.search:
             assert action.vfe is not None
             self._search(reducer, action.vfe)
@@ -209,7 +224,7 @@ class Runner:
         # The engine consumes the state it is given, so what may be needed again is copied.
         now = self.now
         self.snapshot = Moment(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
-        self.snapshot_row = len(self.history)
+        self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
 
     def _reduced(
         self, reducer: Reducer, fraction: float, *, beyond: bool = False
@@ -261,6 +276,8 @@ class Runner:
         self.now, self.snapshot = self.snapshot, None
         for row in self.history[self.snapshot_row :]:
             row["taken_back"] = True
+        since = self.snapshot_point
+        self.path[since:] = [replace(point, taken_back=True) for point in self.path[since:]]
 
     def record(
         self,

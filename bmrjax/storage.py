@@ -70,6 +70,7 @@ def save(result: Result, directory: Path) -> None:
             "total": point.total,
             "metrics": point.metrics,
             "mask_cost": point.mask_cost,
+            "taken_back": point.taken_back,
             "params": flatten_arrays(f"path/{i}/params", point.params, arrays),
             "keep": flatten_arrays(f"path/{i}/keep", point.keep, arrays),
         }
@@ -151,6 +152,7 @@ def load(
                 params=unflatten_arrays(point["params"], arrays, arrays_path),
                 keep=unflatten_arrays(point["keep"], arrays, arrays_path),
                 mask_cost=point.get("mask_cost", 0.0),
+                taken_back=point.get("taken_back", False),
             )
             for point in document["path"]
         ]

@@ -118,6 +118,11 @@ def test_it_finds_the_sparse_model_and_every_step_lowers_the_free_energy():
     vfe = [point.vfe for point in result.path]
     assert result.vfe == min(vfe)
     assert vfe[1] < vfe[0]  # right after the reduction
+    # Going further is tried, and what it would cost is on the path.
+    further = [point for point in result.path if point.taken_back]
+    assert further
+    assert all(point.kept < 2 and point.vfe > result.vfe for point in further)
+    assert result.smallest(vfe_within=10.0).num_kept == 0
     assert all(row["steps"] <= 3000 for row in result.history)
     assert len({row["steps"] for row in result.history}) > 1
     assert len(result.history) < 30
@@ -187,7 +192,9 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
         longer = options | {"directory": folder, "resume": True}
         result = bmr.sparsify(program, data(), key=jax.random.key(0), **longer)
         assert [row["steps"] for row in result.history] == [row["steps"] for row in whole.history]
-        assert [point.vfe for point in result.path] == [point.vfe for point in whole.path]
+        for name in ("vfe", "kept", "taken_back"):
+            found, wanted = ([getattr(p, name) for p in r.path] for r in (result, whole))
+            assert found == wanted
 
 
 def test_noise_ends_with_nothing():

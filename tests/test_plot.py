@@ -116,7 +116,7 @@ def test_path_marks_the_result_and_shows_plain_numbers(result, tmp_path):
         Point(i, 20.0 + i, 7 if i == 0 else 2000 * 5**i, 10**6, {}, {}, {}) for i in (0, 1, 2)
     ]
     axes = plot.path(result).axes[0]
-    points, ring = (group.get_offsets().data.tolist() for group in axes.collections)
+    points, _, ring = (group.get_offsets().data.tolist() for group in axes.collections)
     assert ring == [points[0]] == [[7.0, 2.0]]
     figure = plot.path(result)
     figure.savefig(tmp_path / "path.png")

@@ -31,8 +31,10 @@ class Bench:
         self.removed, self.actions = None, []
 
     def run(self):
-        memory = self.schedule.init()
-        for epoch in range(self.num_epochs):
+        memory, epoch = self.schedule.init(), -1
+        again = False
+        while again or epoch + 1 < self.num_epochs:
+            epoch += not again
             losses = [0.0] * epoch if self.all_losses is None else self.all_losses[:epoch]
             report = Report(
                 epoch,
@@ -52,6 +54,7 @@ class Bench:
                 self.removed = next(self.removals, 1)
             if action.stop:
                 break
+            again = action.search and not self.removed
         return self.actions
 
     def epochs(self, name):
@@ -210,32 +213,80 @@ def test_lengths_follow_the_run():
 # --- Iterative ----------------------------------------------------------------------------
 
 
+def told(actions):
+    """Return a word an action: what it does, and with which fraction or rate."""
+    words = []
+    for a in actions:
+        does = [n for n in ("restore", "search", "regrow", "stop") if getattr(a, n)]
+        does += [f"remove {a.fraction:g}"] if a.tentative else []
+        does += ["reduce"] if a.reduce and not (a.search or a.tentative) else []
+        words.append(", ".join(does) or f"train {a.rate:g}")
+    return words
+
+
 def test_each_training_has_an_epoch_a_rate_and_ends_in_a_reduction():
-    bench = Bench(Iterative(rates=(1.0, 0.1)), 20, vfes=[9.0, 7.0, 6.0], removals=[5, 2, 0])
-    bench.vfes = iter([9.0, 7.0, 6.0, 5.5])
-    bench.run()
-    assert [action.rate for action in bench.actions] == [1.0, 0.1] * 4 + [1.0]
-    assert bench.epochs("reduce") == bench.epochs("search") == [2, 4, 6]
-    assert bench.epochs("stop") == [8]
-    assert [action.vfe for action in bench.actions if action.vfe] == [9.0, 7.0, 6.0, 5.5]
+    schedule = Iterative(rates=(1.0, 0.1), fraction=0.0)
+    # The VFE is also measured halfway through each training.
+    bench = Bench(schedule, 20, vfes=[9.5, 9.0, 7.5, 7.0, 6.5, 6.0], removals=[5, 2, 0])
+    again = ["search", "train 0.1"]
+    assert told(bench.run()) == ["train 1", "train 0.1", *again, *again, "search", "stop"]
+    assert [action.vfe for action in bench.actions if action.vfe] == [9.0, 7.0, 6.0]
+    assert all(action.rate == 1.0 for action in bench.actions if action.reduce)
+
+
+def test_rounds_beyond_the_proposal_stay_if_the_vfe_fell():
+    schedule = Iterative(rates=(1.0,), fraction=0.5, min_fraction=0.25)
+    vfes = [9.0, 8.0, 8.0, 8.5, 7.0, math.nan]
+    bench = Bench(schedule, 20, vfes=vfes, removals=[0, *[3] * 9])
+    assert told(bench.run()) == [
+        "train 1",
+        "search",  # 9.0: nothing goes
+        "remove 0.5",
+        "remove 0.5",  # 8.0: lower, so again
+        "restore, remove 0.25",  # 8.0 once more is not lower
+        "restore, stop",  # 8.5
+    ]
+    schedule = Iterative(rates=(1.0,), fraction=0.5, min_fraction=0.25, search=False)
+    bench = Bench(schedule, 20, vfes=[9.0, 8.0, 7.0, math.nan, 9.0], removals=[2, 0, *[3] * 9])
+    assert told(bench.run()) == [
+        "train 1",
+        "reduce",
+        "reduce",  # removes nothing
+        "remove 0.5",  # from 7.0 on
+        "restore, remove 0.25",
+        "restore, stop",
+    ]
+
+
+def test_a_hopeless_round_is_not_trained_to_its_end():
+    schedule = Iterative(fraction=0.5, min_fraction=0.2)
+    # The second rate brought 0.5 nats: it may make good 0.4, and then brings 1.0, but not 1.0.
+    vfes = [9.5, 9.0, 9.4, 8.4, 9.4, 9.3, 9.0]
+    bench = Bench(schedule, 20, vfes=vfes, removals=[0, *[3] * 9])
+    assert told(bench.run()) == [
+        "train 1", "train 0.1", "search", "remove 0.5", "train 0.1", "remove 0.5",
+        "restore, remove 0.25", "train 0.1", "restore, stop",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("again", "taken_back"), [(5.0, False), (7.0, True), (math.nan, True)])
 def test_what_grew_back_stays_if_the_vfe_fell(again, taken_back):
-    schedule = Iterative(rates=(1.0,), regrowths=1)
-    bench = Bench(
-        schedule, 20, vfes=[9.0, 6.0, 6.0, again, *[4.0] * 20], removals=[5, 0, 3, *[1] * 20]
-    ).run()
-    names = [
-        "".join(n[0] for n in ("reduce", "stop") if getattr(a, n))
-        + "g" * a.regrow
-        + "b" * a.restore
-        for a in bench
-    ]
-    # Trained, reduced, nothing more to reduce, all back, reduced again.
-    assert names[:5] == ["", "r", "r", "g", "r"]
-    assert names[5] == ("sb" if taken_back else "r")
-    assert not taken_back or len(names) == 6
+    schedule = Iterative(rates=(1.0,), fraction=0.0, regrowths=1)
+    vfes, removals = [9.0, 6.0, again, 4.0], [5, 0, 3, 0]
+    actions = Bench(schedule, 20, vfes=vfes, removals=removals).run()
+    expected = ["train 1", "search", "search", "regrow", "reduce"]
+    assert told(actions) == [
+        *expected, *(["restore, stop"] if taken_back else ["search", "stop"]),
+    ]  # fmt: skip
+
+
+def test_after_the_last_round_beyond_all_may_come_back():
+    schedule = Iterative(rates=(1.0,), fraction=0.5, min_fraction=0.5, regrowths=1)
+    vfes, removals = [9.0, 9.5, 8.0, 8.5], [0, 3, 2, 0, 3]
+    assert told(Bench(schedule, 20, vfes=vfes, removals=removals).run()) == [
+        "train 1", "search", "remove 0.5", "restore, regrow", "reduce",
+        "search", "remove 0.5", "restore, stop",
+    ]  # fmt: skip
 
 
 # --- settings and orders ------------------------------------------------------------------
@@ -251,6 +302,8 @@ WRONG = [
     (Verified, {"wait": -1}, "wait must be at least 0"),
     (Iterative, {"rates": ()}, "Iterative: rates must be positive"),
     (Iterative, {"regrowths": -1}, "Iterative: regrowths must be at least 0"),
+    (Iterative, {"fraction": 1.5}, "Iterative: fraction must be in \\[0, 1\\], got 1.5"),
+    (Iterative, {"min_fraction": 0.0}, "Iterative: min_fraction must be in \\(0, 1\\]"),
     (Verified, {"min_fraction": 0.0}, r"min_fraction must be in \(0, 1\]"),
 ]
 

@@ -61,7 +61,7 @@ def document_of(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
         "path": [
             {
                 "vfe_per_datum": p.vfe / result.num_data,
-                **{k: getattr(p, k) for k in ("epoch", "kept", "total", "metrics")},
+                **{k: getattr(p, k) for k in ("epoch", "kept", "total", "metrics", "taken_back")},
             }
             for p in result.path
         ],

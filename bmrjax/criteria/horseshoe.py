@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy import stats
+from scipy.special import gammaincinv
 
 from bmrjax import reduction
 from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer
@@ -158,7 +158,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         )
 
     def _reduced_variances(self, dtype: jnp.dtype) -> Float[Array, "slabs cells"]:
-        slabs = stats.gamma(self.slab_concentration, scale=1 / self.slab_rate).ppf(_SLABS)
+        slabs = gammaincinv(self.slab_concentration, _SLABS) / self.slab_rate
         precision = slabs[:, None] + np.exp(-2.0 * _CELLS)
         return jnp.asarray(1.0 / precision, dtype)
 

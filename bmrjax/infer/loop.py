@@ -94,33 +94,33 @@ class Loop:
 
     def _build(self, carry: Any, args: tuple[Any, ...]) -> Any:
         traced = None
-        if self.mode == "auto" and jax.default_backend() != "cpu":
-            self.mode = "fused"
-        if self.mode != "fused":
-            traced = jax.jit(self._step, donate_argnums=0).trace(carry, np.int32(0), *args)
+        if self.mode != "dispatch":
+            traced = jax.jit(self._whole, donate_argnums=0).trace(carry, np.int32(1), *args)
         if self.mode == "auto":
             assert traced is not None
-            self.mode = "dispatch" if _has_convolution(traced.jaxpr.jaxpr) else "fused"
-        if self.mode == "fused":
-
-            def run(carry: Any, n: Any, *args: Any) -> Any:
-                def steps(begin: Any, end: Any, carry: Any) -> Any:
-                    return lax.fori_loop(begin, end, lambda i, c: self._step(c, i, *args), carry)
-
-                if self._until is None:
-                    return steps(0, n, carry)
-                until = self._until
-
-                # What is asked reads what the steps write: in one loop, XLA would copy that in each.
-                def window(at: Any) -> Any:
-                    i, carry, _ = at
-                    end = jnp.minimum(i + self._patience, n)
-                    return end, *until(steps(i, end, carry), end)
-
-                begin = jnp.zeros_like(n)
-                at = (begin, *until(carry, begin))
-                return lax.while_loop(lambda at: (at[0] < n) & ~at[2], window, at)[1]
-
-            traced = jax.jit(run, donate_argnums=0).trace(carry, np.int32(1), *args)
+            slow = jax.default_backend() == "cpu" and _has_convolution(traced.jaxpr.jaxpr)
+            self.mode = "dispatch" if slow else "fused"
+        if self.mode == "dispatch":
+            traced = jax.jit(self._step, donate_argnums=0).trace(carry, np.int32(0), *args)
         assert traced is not None
         return traced.lower().compile()
+
+    def _whole(self, carry: Any, n: Any, *args: Any) -> Any:
+        """Take all steps, unless what is asked ends them."""
+
+        def steps(begin: Any, end: Any, carry: Any) -> Any:
+            return lax.fori_loop(begin, end, lambda i, c: self._step(c, i, *args), carry)
+
+        if self._until is None:
+            return steps(0, n, carry)
+        until = self._until
+
+        # What is asked reads what the steps write: in one loop, XLA would copy that in each.
+        def window(at: Any) -> Any:
+            i, carry, _ = at
+            end = jnp.minimum(i + self._patience, n)
+            return end, *until(steps(i, end, carry), end)
+
+        begin = jnp.zeros_like(n)
+        at = (begin, *until(carry, begin))
+        return lax.while_loop(lambda at: (at[0] < n) & ~at[2], window, at)[1]

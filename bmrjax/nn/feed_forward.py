@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import with_scaled_weight
+from bmrjax.nn.init import scaled
 
 
 def on_rows(layer: eqx.nn.Linear, x: Float[Array, "rows in_size"]) -> Float[Array, "rows out_size"]:
@@ -33,10 +33,8 @@ class FeedForward(eqx.Module):
 
     def __init__(self, size: int, hidden: int, *, dropout: float = 0.0, key: Array):
         keys = jax.random.split(key)
-        self.hidden = with_scaled_weight(
-            eqx.nn.Linear(size, hidden, key=keys[0]), gain=2.0, key=keys[0]
-        )
-        self.output = with_scaled_weight(eqx.nn.Linear(hidden, size, key=keys[1]), key=keys[1])
+        self.hidden = scaled(eqx.nn.Linear, size, hidden, gain=2.0, key=keys[0])
+        self.output = scaled(eqx.nn.Linear, hidden, size, key=keys[1])
         self.dropout = eqx.nn.Dropout(dropout)
 
     def __call__(

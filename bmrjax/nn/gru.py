@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import with_scaled_weight
+from bmrjax.nn.init import scaled
 
 
 class GRU(eqx.Module):
@@ -33,7 +33,7 @@ class GRU(eqx.Module):
     def __init__(self, in_size: int = 1, hidden: int = 16, out_size: int = 1, *, key: Array):
         cell_key, last_key = jax.random.split(key)
         self.cell = eqx.nn.GRUCell(in_size, hidden, key=cell_key)
-        self.last = with_scaled_weight(eqx.nn.Linear(hidden, out_size, key=last_key), key=last_key)
+        self.last = scaled(eqx.nn.Linear, hidden, out_size, key=last_key)
 
     def __call__(self, x: Float[Array, "length in_size"]) -> Float[Array, " out_size"]:
         """Apply to one sequence."""

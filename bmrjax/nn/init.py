@@ -1,6 +1,6 @@
 """Initial weights of the zoo."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,17 +10,20 @@ from jaxtyping import Array
 Layer = TypeVar("Layer", eqx.nn.Linear, eqx.nn.Conv2d)
 
 
-def with_scaled_weight(layer: Layer, *, gain: float = 1.0, key: Array) -> Layer:
-    """Return `layer` with weights of variance gain / fan-in and biases of zero.
+def scaled(kind: type[Layer], *sizes: int, gain: float = 1.0, key: Array, **options: Any) -> Layer:
+    """Return a layer with weights of variance gain / fan-in and biases of zero.
 
     Equinox draws weights of a third of that variance. Under a prior that pulls every weight to
     zero, a swish network starting there loses its signal before the likelihood takes hold.
 
     Args:
-        layer: A linear or convolution layer.
+        kind: The class of a linear or convolution layer.
+        *sizes: Its sizes.
         gain: 1 for tanh (LeCun et al. 1998), 2 for rectifiers and swish (He et al. 2015).
         key: PRNG key.
+        **options: What else the class takes.
     """
+    layer = eqx.filter_eval_shape(kind, *sizes, key=key, **options)
     draw = jax.nn.initializers.variance_scaling(gain, "fan_in", "normal", in_axis=1, out_axis=0)
     weight = layer.weight
     if weight.ndim > 2:
@@ -33,4 +36,4 @@ def with_scaled_weight(layer: Layer, *, gain: float = 1.0, key: Array) -> Layer:
     layer = eqx.tree_at(lambda x: x.weight, layer, fresh)
     if layer.bias is None:
         return layer
-    return eqx.tree_at(lambda x: x.bias, layer, jnp.zeros_like(layer.bias))
+    return eqx.tree_at(lambda x: x.bias, layer, jnp.zeros(layer.bias.shape, layer.bias.dtype))

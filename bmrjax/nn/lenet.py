@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import with_scaled_weight
+from bmrjax.nn.init import scaled
 
 
 class LeNet5(eqx.Module):
@@ -45,11 +45,11 @@ class LeNet5(eqx.Module):
         keys = jax.random.split(key, 5)
         channels = [in_channels, *conv_features]
         self.convs = [
-            with_scaled_weight(eqx.nn.Conv2d(i, o, kernel_size=5, key=k), key=k)
+            scaled(eqx.nn.Conv2d, i, o, kernel_size=5, key=k)
             for i, o, k in zip(channels[:-1], channels[1:], keys[:3], strict=True)
         ]
         self.linears = [
-            with_scaled_weight(eqx.nn.Linear(i, o, key=k), key=k)
+            scaled(eqx.nn.Linear, i, o, key=k)
             for i, o, k in zip(
                 [conv_features[-1], hidden], [hidden, out_size], keys[3:], strict=True
             )

@@ -5,7 +5,7 @@ import jax
 from jaxtyping import Array, Float
 
 from bmrjax.nn.feed_forward import FeedForward, on_rows
-from bmrjax.nn.init import with_scaled_weight
+from bmrjax.nn.init import scaled
 from bmrjax.nn.patches import count_patches, to_patches
 
 
@@ -97,14 +97,12 @@ class MLPMixer(eqx.Module):
     ):
         num_patches = count_patches(image_size, patch)
         patch_key, head_key, *block_keys = jax.random.split(key, 2 + depth)
-        self.patches = with_scaled_weight(
-            eqx.nn.Linear(patch * patch * in_channels, width, key=patch_key), key=patch_key
-        )
+        self.patches = scaled(eqx.nn.Linear, patch * patch * in_channels, width, key=patch_key)
         self.blocks = [
             MixerBlock(num_patches, width, token_hidden, channel_hidden, key=k) for k in block_keys
         ]
         self.norm = eqx.nn.LayerNorm(width)
-        self.head = with_scaled_weight(eqx.nn.Linear(width, out_size, key=head_key), key=head_key)
+        self.head = scaled(eqx.nn.Linear, width, out_size, key=head_key)
         self.image_size, self.patch = image_size, patch
 
     def __call__(self, x: Float[Array, "channels height width"]) -> Float[Array, " out_size"]:

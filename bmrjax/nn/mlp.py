@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import with_scaled_weight
+from bmrjax.nn.init import scaled
 
 
 class MLP(eqx.Module):
@@ -41,7 +41,7 @@ class MLP(eqx.Module):
         sizes = [in_size, *hidden, out_size]
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = [
-            with_scaled_weight(eqx.nn.Linear(i, o, key=k), gain=2.0, key=k)
+            scaled(eqx.nn.Linear, i, o, gain=2.0, key=k)
             for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         ]
         self.dropout = eqx.nn.Dropout(dropout)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax.nn.feed_forward import FeedForward, on_rows
-from bmrjax.nn.init import with_scaled_weight
+from bmrjax.nn.init import scaled
 from bmrjax.nn.patches import count_patches, to_patches
 
 # Standard deviation of the initial class token and position embeddings, as is usual.
@@ -46,8 +46,7 @@ class Attention(eqx.Module):
     def __init__(self, width: int, heads: int, *, key: Array):
         check_heads(width, heads)
         self.query, self.key, self.value, self.output = (
-            with_scaled_weight(eqx.nn.Linear(width, width, key=k), key=k)
-            for k in jax.random.split(key, 4)
+            scaled(eqx.nn.Linear, width, width, key=k) for k in jax.random.split(key, 4)
         )
         self.heads = heads
 
@@ -157,9 +156,7 @@ class ViT(eqx.Module):
     ):
         num_patches = count_patches(image_size, patch)
         patch_key, token_key, position_key, head_key, *block_keys = jax.random.split(key, 4 + depth)
-        self.patches = with_scaled_weight(
-            eqx.nn.Linear(patch * patch * in_channels, width, key=patch_key), key=patch_key
-        )
+        self.patches = scaled(eqx.nn.Linear, patch * patch * in_channels, width, key=patch_key)
         self.class_token = eqx.nn.Embedding(
             weight=EMBEDDING_SCALE * jax.random.normal(token_key, (1, width))
         )
@@ -170,7 +167,7 @@ class ViT(eqx.Module):
             TransformerBlock(width, heads, hidden, dropout=dropout, key=k) for k in block_keys
         ]
         self.norm = eqx.nn.LayerNorm(width)
-        self.head = with_scaled_weight(eqx.nn.Linear(width, out_size, key=head_key), key=head_key)
+        self.head = scaled(eqx.nn.Linear, width, out_size, key=head_key)
         self.dropout = eqx.nn.Dropout(dropout)
         self.image_size, self.patch = image_size, patch
 

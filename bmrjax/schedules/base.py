@@ -78,7 +78,9 @@ class Action:
         restore: Go back to the state before the last reduction, or regrowth.
         reduce: Reduce, after restoring.
         search: Let the measured VFE, which is `vfe` now, say how far the reduction goes; see
-            `schedules.Iterative`.
+            `schedules.Iterative`. If nothing goes, the schedule is asked again at once.
+        tentative: What is proposed or not, remove `fraction` of what is kept, as far as the criterion
+            may go beyond its proposal, and keep the state before to return to.
         regrow: Let everything come back that was removed.
         fraction: Remove at most this fraction of what is kept; 1 is no cap.
         rate: Factor on the learning rate of the next epoch.
@@ -89,6 +91,7 @@ class Action:
     restore: bool = False
     reduce: bool = False
     search: bool = False
+    tentative: bool = False
     regrow: bool = False
     fraction: float = 1.0
     rate: float = 1.0

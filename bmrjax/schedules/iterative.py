@@ -36,7 +36,7 @@ class Iterative(Schedule):
             more while that still lowers the VFE. Without, what the criterion proposes goes, as published.
         fraction: Part of what is kept that goes in the first round beyond what is proposed; 0 for no
             such rounds. A round that is taken back is followed by one of half the fraction. It is taken
-            back after the first rate if the other rates would have to bring more than they last did.
+            back after the first rate if the other rates would have to bring more than they ever did.
         min_fraction: These rounds are over when the fraction falls below this.
         regrowths: How often at most, once nothing more is removed, all that is gone comes back, is
             trained and reduced again. What then has the higher VFE is taken back, and the run ends.
@@ -99,7 +99,7 @@ class Iterative(Schedule):
             return Action(reduce=True, rate=self.rates[0]), memory
         vfe = report.measure()
         if memory["halfway"] is not None:
-            memory["gain"] = max(memory["halfway"] - vfe, 0.0)
+            memory["gain"] = max(memory["gain"], memory["halfway"] - vfe)
         if memory["judging"] is not None:
             if not vfe < memory["before"]:
                 return self._take_back(vfe, memory)

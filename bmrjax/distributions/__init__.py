@@ -18,3 +18,5 @@ from bmrjax.distributions.spike_slab import SpikeAndSlab as SpikeAndSlab
 from bmrjax.distributions.spike_slab import (
     spike_and_slab_parameters as spike_and_slab_parameters,
 )
+from bmrjax.distributions.truncated_log import TruncatedLogNormal as TruncatedLogNormal
+from bmrjax.distributions.truncated_log import TruncatedLogUniform as TruncatedLogUniform

@@ -1,0 +1,244 @@
+"""Bayesian model reduction for log-normal posteriors under log-uniform priors, both truncated.
+
+Everything is a function of ``z = ln θ``, a truncated normal variable. Its integrals are taken by
+quadrature relative to the density at its mode: the textbook formulas subtract huge numbers where
+a posterior has gone past a bound, this adds positive ones.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+class _Rule(NamedTuple):
+    """Gauss-Legendre on [0, 1], for an interval at whose ends the density has fallen by exp(-depth)."""
+
+    depth: float
+    nodes: np.ndarray
+    weights: np.ndarray
+
+
+def _rule(depth: float, count: int) -> _Rule:
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return _Rule(depth, ((nodes + 1) / 2).astype(np.float32), (weights / 2).astype(np.float32))
+
+
+# Exact in float32. Moments of θ lean on where ln θ is large, far out in the tail.
+_DENSITY, _MOMENTS = _rule(36.0, 32), _rule(128.0, 64)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LogUniform:
+    """Independent log-uniform distributions: ``ln θ`` is uniform on [low, high].
+
+    Attributes:
+        low: Lower bound of ``ln θ``, any shape.
+        high: Upper bound of ``ln θ``; broadcasts.
+    """
+
+    low: Float[Array, "..."]
+    high: Float[Array, "..."]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LogNormal:
+    """Independent log-normal distributions: ``ln θ`` is N(loc, scale²), truncated to [low, high].
+
+    Attributes:
+        loc: Mean of ``ln θ`` before it is truncated, any shape; it may lie outside of the bounds.
+        scale: Standard deviation of ``ln θ`` before that, positive; broadcasts.
+        low: Lower bound of ``ln θ``; broadcasts.
+        high: Upper bound of ``ln θ``; broadcasts.
+    """
+
+    loc: Float[Array, "..."]
+    scale: Float[Array, "..."]
+    low: Float[Array, "..."]
+    high: Float[Array, "..."]
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """The bounds, standardised."""
+        return (self.low - self.loc) / self.scale, (self.high - self.loc) / self.scale
+
+    @property
+    def mode(self) -> Array:
+        """Where the density of ``ln θ`` is highest."""
+        return jnp.clip(self.loc, self.low, self.high)
+
+    @property
+    def mean(self) -> Array:
+        """E[θ] (Neklyudov et al. 2017, equation 20)."""
+        return jnp.exp(self.mode) * (1 + self._moments()[0])
+
+    @property
+    def variance(self) -> Array:
+        """Var[θ] (Neklyudov et al. 2017, appendix D)."""
+        return jnp.square(jnp.exp(self.mode) * self._moments()[1])
+
+    @property
+    def snr(self) -> Array:
+        """Signal-to-noise ratio E[θ] / sd[θ].
+
+        Equation 19 of Neklyudov et al. (2017) misplaces a normalising constant; appendix D is right.
+        """
+        mean, deviation = self._moments()
+        return (1 + mean) / deviation
+
+    def _moments(self) -> tuple[Array, Array]:
+        """Return mean and standard deviation of θ / exp(mode) - 1."""
+        found = integral(*self.bounds, rule=_MOMENTS)
+        value = jnp.expm1(self.scale[..., None] * found.offsets)
+        mean = jnp.sum(found.probs * value, -1)
+        # Squares of what is left of a posterior past its bound are below what float32 holds.
+        unit = jnp.max(jnp.abs(value), -1)
+        square = jnp.square((value - mean[..., None]) / unit[..., None])
+        return mean, unit * jnp.sqrt(jnp.sum(found.probs * square, -1))
+
+
+class Integral(NamedTuple):
+    """The integral of exp(-t²/2) over an interval, relative to its largest value there.
+
+    Attributes:
+        mode: The t nearest to zero.
+        log_value: ln ∫ exp(-(t² - mode²) / 2) dt.
+        offsets: Nodes, as t - mode; a last axis.
+        exponents: -(t² - mode²) / 2 at the nodes.
+        probs: Weights of the nodes, which sum to one: expectations under the truncated normal.
+    """
+
+    mode: Array
+    log_value: Array
+    offsets: Array
+    exponents: Array
+    probs: Array
+
+
+def integral(
+    lower: Float[Array, "..."], upper: Float[Array, "..."], rule: _Rule = _DENSITY
+) -> Integral:
+    """Integrate exp(-t²/2) from `lower` to `upper`, wherever they are.
+
+    Args:
+        lower: Lower bounds, any shape.
+        upper: Upper bounds, larger; broadcasts.
+        rule: How far out, and with how many nodes.
+    """
+    mode = jnp.clip(0.0, lower, upper)
+    reach = 2 * rule.depth / (jnp.sqrt(jnp.square(mode) + 2 * rule.depth) + jnp.abs(mode))
+    # As `mode - lower` and `upper - mode`, whose gradients would cancel where the mode is a bound.
+    down = jnp.minimum(jnp.minimum(upper, 0.0) - jnp.minimum(lower, 0.0), reach)
+    up = jnp.minimum(jnp.maximum(upper, 0.0) - jnp.maximum(lower, 0.0), reach)
+    offsets = (down + up)[..., None] * rule.nodes - down[..., None]
+    exponents = exponent(mode[..., None], offsets)
+    weights = jnp.exp(exponents) * rule.weights
+    total = jnp.sum(weights, -1)
+    log_value = jnp.log(down + up) + jnp.log(total)
+    return Integral(mode, log_value, offsets, exponents, weights / total[..., None])
+
+
+def exponent(t: Float[Array, "..."], offset: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return -((t + offset)² - t²) / 2, without a difference of squares."""
+    return -offset * (2 * t + offset) / 2
+
+
+def divergence(posterior: LogNormal, prior: LogUniform) -> Float[Array, "..."]:
+    """Return the Kullback-Leibler divergence of a posterior from its prior, nats an element.
+
+    Args:
+        posterior: Its bounds lie within the prior's; else the divergence is infinite.
+        prior: Log-uniform.
+
+    References:
+        Neklyudov et al. (2017), equation 17.
+    """
+    found = integral(*posterior.bounds)
+    spread = jnp.log(prior.high - prior.low) - jnp.log(posterior.scale)
+    value = spread - found.log_value + jnp.sum(found.probs * found.exponents, -1)
+    inside = (posterior.low >= prior.low) & (posterior.high <= prior.high)
+    return jnp.where(inside, value, jnp.inf)
+
+
+class LogNormalReduction(NamedTuple):
+    """What a reduction gives: the evidence difference and the reduced posterior."""
+
+    delta_f: Float[Array, "..."]
+    reduced: LogNormal
+
+
+def log_normal(
+    posterior: LogNormal, prior: LogUniform, reduced_prior: LogNormal | LogUniform
+) -> LogNormalReduction:
+    r"""Compute the evidence difference and the posterior under a reduced prior.
+
+    .. math::  ΔF = \ln E_q[\tilde p / p]
+
+    in nats, an element at a time. **Positive favours the reduced prior.** Safe in float32 for a reduced
+    prior as narrow as a millionth around a bound.
+
+    Args:
+        posterior: Truncated log-normal.
+        prior: The log-uniform prior that it was fitted under, with the same bounds.
+        reduced_prior: What to put in its place, with bounds within the prior's: log-uniform on a
+            part of it, or truncated log-normal.
+
+    Returns:
+        `delta_f`, shaped as the broadcast of the inputs, and the `reduced` posterior. Where the
+        bounds of posterior and reduced prior do not overlap, `delta_f` is -inf.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> low, high = jnp.array(-20.0), jnp.array(0.0)
+        >>> q = reduction.LogNormal(jnp.array([-0.1, -15.0]), jnp.array([0.1, 3.0]), low, high)
+        >>> small = reduction.LogUniform(low, jnp.log(2.0**-8))
+        >>> reduction.log_normal(q, reduction.LogUniform(low, high), small).delta_f.round().astype(int)
+        Array([-1487,     0], dtype=int32)
+
+    References:
+        Wright, Igel and Selvan (2024): equation 8 (log-normal, in the bounds of ``ln θ`` throughout)
+        and 9 (log-uniform).
+    """
+    low = jnp.maximum(posterior.low, reduced_prior.low)
+    high = jnp.minimum(posterior.high, reduced_prior.high)
+    overlap = low < high
+    high = jnp.where(overlap, high, low + 1.0)
+    before = integral(*posterior.bounds)
+    width = jnp.log(prior.high - prior.low)
+    loc, scale = posterior.loc, posterior.scale
+    if isinstance(reduced_prior, LogUniform):
+        reduced = LogNormal(loc, scale, low, high)
+        after = integral(*reduced.bounds)
+        change = exponent(before.mode, after.mode - before.mode)
+        delta_f = change + after.log_value - before.log_value
+        delta_f = delta_f + width - jnp.log(reduced_prior.high - reduced_prior.low)
+        return LogNormalReduction(jnp.where(overlap, delta_f, -jnp.inf), reduced)
+    # Offsets from either mean: a narrow distribution's bounds are closer than float32 tells apart.
+    total = jnp.square(scale) + jnp.square(reduced_prior.scale)
+    shift = reduced_prior.loc - loc
+    from_loc = jnp.square(scale) / total * shift
+    from_prior = -jnp.square(reduced_prior.scale) / total * shift
+    new_scale = scale * (reduced_prior.scale / jnp.sqrt(total))
+    narrow = scale < reduced_prior.scale
+
+    def standardised(bound: Array) -> Array:
+        gap = jnp.where(narrow, bound - loc - from_loc, bound - reduced_prior.loc - from_prior)
+        return gap / new_scale
+
+    after, own = integral(standardised(low), standardised(high)), integral(*reduced_prior.bounds)
+    # The mode of the product, standardised under the posterior and under the reduced prior.
+    t = jnp.clip(from_loc, low - loc, high - loc) / scale
+    u = jnp.clip(from_prior, low - reduced_prior.loc, high - reduced_prior.loc)
+    u = u / reduced_prior.scale
+    change = exponent(before.mode, t - before.mode) + exponent(own.mode, u - own.mode)
+    spread = jnp.log(total) / 2  # of both scales' product over the new one
+    log_values = after.log_value - before.log_value - own.log_value
+    reduced = LogNormal(loc + from_loc, new_scale, low, high)
+    delta_f = width + change + log_values - spread
+    return LogNormalReduction(jnp.where(overlap, delta_f, -jnp.inf), reduced)

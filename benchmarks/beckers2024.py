@@ -47,6 +47,8 @@ DATA = {
     **dict.fromkeys(SIGNALS, (16, 3)),
 }
 WINDOW = 8
+# Targets of 454 ± 17 are far for a network of N(0, 1) weights: these creep up for long.
+SLOW = ("powerplant",)
 CURVES = "boston"  # whose predicted and actual free energies are drawn, as in the paper
 
 
@@ -58,6 +60,7 @@ class Settings:
         steps: Steps of an epoch at most; it ends when the VFE has settled.
         until: When it has.
         until_recurrent: The same for the signals, which take longer.
+        until_slow: The same for what is in `SLOW`.
         epochs: Epochs at most, two a training.
         regrowths: See `schedules.Iterative`.
         rows: Training data at most.
@@ -65,9 +68,10 @@ class Settings:
         points: Points of the curves.
     """
 
-    steps: int = 40_000
+    steps: int = 100_000
     until: Settled = Settled(tolerance=2e-4)
     until_recurrent: Settled = Settled(window=3000, tolerance=1e-4)
+    until_slow: Settled = Settled(window=4000, tolerance=5e-5)
     epochs: int = 100
     regrowths: int = 1
     rows: int | None = None
@@ -129,7 +133,11 @@ def run(
     if rows == "all":
         train = tuple(np.concatenate(pair) for pair in zip(train, test, strict=True))
     recurrent = name in SIGNALS
-    until = settings.until_recurrent if recurrent else settings.until
+    until, rates = settings.until, (1.0, 0.1)
+    if recurrent:
+        until = settings.until_recurrent
+    elif name in SLOW:
+        until, rates = settings.until_slow, (1.0, 0.1, 0.01)
     models = [build(found, name, seed) for seed in range(seeds)]
     begin = time.perf_counter()
     options: dict[str, Any] = {
@@ -137,7 +145,7 @@ def run(
         # As published, a posterior starts as wide as the prior.
         "guide": functools.partial(AutoMeanField, init_scale=1.0),
         "criterion": criteria.Shrinkage(),
-        "schedule": schedules.Iterative(until=until, regrowths=settings.regrowths),
+        "schedule": schedules.Iterative(until=until, rates=rates, regrowths=settings.regrowths),
         "optimizer": optax.adabelief(3e-3 if recurrent else 1e-2),
         "estimator": estimator,
         "batch_size": batch,

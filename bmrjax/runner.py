@@ -174,7 +174,7 @@ class Runner:
         measured = time.perf_counter() - begin
         begin = time.perf_counter()
         self._reduce_by(self.reducer, action)
-        while action.search and not self.removed:
+        while (action.search or action.tentative) and not self.removed:
             # Nothing to re-fit.
             action = self._act(self.reducer)
             self._reduce_by(self.reducer, action)

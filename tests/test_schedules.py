@@ -54,7 +54,7 @@ class Bench:
                 self.removed = next(self.removals, 1)
             if action.stop:
                 break
-            again = action.search and not self.removed
+            again = (action.search or action.tentative) and not self.removed
         return self.actions
 
     def epochs(self, name):
@@ -256,6 +256,14 @@ def test_rounds_beyond_the_proposal_stay_if_the_vfe_fell():
         "restore, remove 0.25",
         "restore, stop",
     ]
+
+
+@pytest.mark.parametrize("regrowths", [0, 1])
+def test_where_nothing_can_go_beyond_the_proposal_nothing_is_trained_for_it(regrowths):
+    schedule = Iterative(rates=(1.0,), regrowths=regrowths)
+    bench = Bench(schedule, 20, vfes=[9.0, 9.5], removals=[0, 0, 3])
+    end = ["restore, regrow", "reduce", "restore, stop"] if regrowths else ["restore, stop"]
+    assert told(bench.run()) == ["train 1", "search", "remove 0.8", *end]
 
 
 def test_a_hopeless_round_is_not_trained_to_its_end():

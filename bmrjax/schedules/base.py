@@ -80,7 +80,8 @@ class Action:
         search: Let the measured VFE, which is `vfe` now, say how far the reduction goes; see
             `schedules.Iterative`. If nothing goes, the schedule is asked again at once.
         tentative: What is proposed or not, remove `fraction` of what is kept, as far as the criterion
-            may go beyond its proposal, and keep the state before to return to.
+            may go beyond its proposal, and keep the state before to return to. If nothing goes, the
+            schedule is asked again at once.
         regrow: Let everything come back that was removed.
         fraction: Remove at most this fraction of what is kept; 1 is no cap.
         rate: Factor on the learning rate of the next epoch.

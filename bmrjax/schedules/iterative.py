@@ -85,6 +85,9 @@ class Iterative(Schedule):
             memory["judging"] = None
             if report.removed == 0:
                 return self._try(memory, restore=False)
+        if memory["judging"] == "removal" and report.removed == 0:
+            memory["fraction"] = 0.0
+            return self._try(memory, restore=True)
         if memory["trained"] < len(self.rates):
             if memory["trained"] == 1:
                 vfe = report.measure()

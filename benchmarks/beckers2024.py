@@ -134,10 +134,9 @@ def run(
         train = tuple(np.concatenate(pair) for pair in zip(train, test, strict=True))
     recurrent = name in SIGNALS
     until, rates = settings.until, (1.0, 0.1)
-    if recurrent:
-        until = settings.until_recurrent
-    elif name in SLOW:
-        until, rates = settings.until_slow, (1.0, 0.1, 0.01)
+    if recurrent or name in SLOW:
+        until = settings.until_recurrent if recurrent else settings.until_slow
+        rates = (1.0, 0.1, 0.01)
     models = [build(found, name, seed) for seed in range(seeds)]
     begin = time.perf_counter()
     options: dict[str, Any] = {
@@ -146,7 +145,7 @@ def run(
         "guide": functools.partial(AutoMeanField, init_scale=1.0),
         "criterion": criteria.Shrinkage(),
         "schedule": schedules.Iterative(until=until, rates=rates, regrowths=settings.regrowths),
-        "optimizer": optax.adabelief(3e-3 if recurrent else 1e-2),
+        "optimizer": optax.adabelief(1e-2),
         "estimator": estimator,
         "batch_size": batch,
         "steps_per_epoch": settings.steps,

@@ -134,8 +134,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
     ]  # fmt: skip
     note = (
         "\nVFE in nats for all rows; targets in their own unit, N(0, 1) weights, Gamma(1, 1) "
-        "precision, all as in the paper, which has one seed a figure. Only naval's level cannot be in the same "
-        "unit: without any residual and any weight, the two targets' evidence under Gamma(1, 1) is "
+        "precision, all as in the paper, which has one seed a figure. Only naval's level cannot be in the "
+        "same unit: without any residual and any weight, the two targets' evidence under Gamma(1, 1) is "
         "-69,897 nats. A reduction goes as far as the "
         "measured VFE falls (the paper's goes all the way), and the iteration ends at its best point, so "
         "VFE never rises from stage to stage. Where the paper's % is pruned: the lowest VFE of a run among "

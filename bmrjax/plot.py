@@ -136,7 +136,8 @@ def path(result: Result) -> "Figure":
         ax.plot(*along, "-", color=_GREY, linewidth=0.8, zorder=1)
         ax.scatter(*along, color=color, s=25, zorder=2)
         hollow = {"facecolors": "none", "edgecolors": color, "s": 25, "zorder": 2}
-        ax.scatter([kept[i] for i in left], [ys[i] for i in left], **hollow)
+        label = "taken back" if left else None
+        ax.scatter([kept[i] for i in left], [ys[i] for i in left], label=label, **hollow)
         if now:
             i = now[-1]
             ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 3}
@@ -147,7 +148,7 @@ def path(result: Result) -> "Figure":
             _log(ax, "x")
         else:
             ax.set_xscale("symlog", linthresh=1)
-    if now:
+    if now or left:
         axes[0].legend(frameon=False)
     return figure
 

@@ -19,7 +19,8 @@ def run_info(options: Info) -> None:
         for i, point in enumerate(document["path"]):
             scores = ", ".join(f"{k} {v:.4g}" for k, v in point["metrics"].items())
             where = f"{i:3d}  {point['epoch']:5d}  {point['kept']:10,d}"
-            print(f"    {where}  {point['vfe_per_datum']:.4f}  {scores}")
+            back = "  taken back" * point.get("taken_back", False)
+            print(f"    {where}  {point['vfe_per_datum']:.4f}  {scores}{back}")
 
 
 def run_predict(options: Predict) -> None:

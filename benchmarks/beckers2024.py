@@ -61,7 +61,7 @@ class Settings:
         until: When it has.
         until_recurrent: The same for the signals, which take longer.
         until_slow: The same for what is in `SLOW`.
-        epochs: Epochs at most, two a training.
+        epochs: Epochs at most, one a learning rate of each training.
         regrowths: See `schedules.Iterative`.
         rows: Training data at most.
         seeds: How many; None for as many as the data set has by default.

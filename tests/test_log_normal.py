@@ -14,6 +14,7 @@ from scipy import stats
 
 from bmrjax import reduction
 from bmrjax.distributions import TruncatedLogNormal, TruncatedLogUniform
+from bmrjax.reduction.log_normal import divergence as divergence_of
 
 LOW, HIGH = -20.0, 0.0
 PRIOR = reduction.LogUniform(jnp.float32(LOW), jnp.float32(HIGH))
@@ -62,7 +63,7 @@ def statistics(m, s, a, b):
 def test_statistics_are_exact_in_float32_over_the_whole_range():
     q = posterior()
     divergence, mean, variance, snr = exact(statistics)
-    np.testing.assert_allclose(reduction.divergence(q, PRIOR), divergence, rtol=1e-6, atol=3e-7)
+    np.testing.assert_allclose(divergence_of(q, PRIOR), divergence, rtol=1e-6, atol=3e-7)
     np.testing.assert_allclose(q.mean, mean, rtol=1e-5)
     np.testing.assert_allclose(q.snr, snr, rtol=1e-5)
     # What a float32 cannot hold is zero.
@@ -76,7 +77,7 @@ def test_the_value_that_the_paper_misprints():
 
 def test_gradients_of_the_divergence_are_exact_and_finite():
     def divergence(loc, log_scale):
-        return reduction.divergence(posterior(loc, jnp.exp(log_scale)), PRIOR)
+        return divergence_of(posterior(loc, jnp.exp(log_scale)), PRIOR)
 
     locs, logs = jnp.asarray(LOCS), jnp.log(jnp.asarray(SCALES))
     found = jax.jit(jax.vmap(jax.grad(divergence, (0, 1))))(locs, logs)
@@ -157,7 +158,7 @@ def test_draws_and_gradients_are_finite_wherever_training_goes(prob):
 
 def test_divergence_is_registered_and_log_uniform_is_the_limit():
     q, p = TruncatedLogNormal(jnp.array([-1.0, -9.0]), 0.8), TruncatedLogUniform()
-    wanted = reduction.divergence(q.posterior, PRIOR)
+    wanted = divergence_of(q.posterior, PRIOR)
     np.testing.assert_allclose(kl_divergence(q, p), wanted)
     wide = TruncatedLogNormal(3.0, 1e4)
     np.testing.assert_allclose(kl_divergence(wide, p), 0.0, atol=1e-6)
@@ -176,6 +177,20 @@ def test_log_uniform_agrees_with_scipy():
     np.testing.assert_allclose(p.variance, known.var(), rtol=1e-5)
     draws = np.asarray(p.sample(jax.random.key(0), (50_000,)), float)
     assert stats.kstest(draws, known.cdf).pvalue > 1e-3
+
+
+def test_the_derivative_by_the_probability_is_one_over_the_density():
+    prob = jnp.array([0.01, 0.4, 0.99])
+    slope = jax.vmap(jax.grad(TruncatedLogNormal(-1.0, 0.8).icdf))(prob)
+    q = TruncatedLogNormal(-1.0, 0.8)
+    np.testing.assert_allclose(slope, jnp.exp(-q.log_prob(q.icdf(prob))), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [TruncatedLogUniform, lambda *b: TruncatedLogNormal(0.0, 1.0, *b)])
+@pytest.mark.parametrize("bounds", [(0.0, -20.0), (np.array([-20.0, 1.0]), 0.0), (np.nan, 0.0)])
+def test_bounds_in_the_wrong_order_are_refused(kind, bounds):
+    with pytest.raises(ValueError, match="low < high"):
+        kind(*bounds)
 
 
 def test_numpyro_checks_the_support():

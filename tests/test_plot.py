@@ -111,6 +111,16 @@ def test_a_negative_vfe_gets_a_linear_axis(result):
     assert axes.lines[0].get_ydata()[-1] == -1.0
 
 
+def _line(axes):
+    return axes.lines[0].get_xdata()
+
+
+def _hollow(axes):
+    (group,) = (g for g in axes.collections if g.get_label() == "taken back")
+    assert "taken back" in [text.get_text() for text in axes.get_legend().get_texts()]
+    return group.get_offsets().data.tolist()
+
+
 def test_path_marks_the_result_and_shows_plain_numbers(result, tmp_path):
     result.path = [
         Point(i, 20.0 + i, 7 if i == 0 else 2000 * 5**i, 10**6, {}, {}, {}) for i in (0, 1, 2)
@@ -118,6 +128,10 @@ def test_path_marks_the_result_and_shows_plain_numbers(result, tmp_path):
     axes = plot.path(result).axes[0]
     points, _, ring = (group.get_offsets().data.tolist() for group in axes.collections)
     assert ring == [points[0]] == [[7.0, 2.0]]
+    result.path.append(Point(3, 30.0, 3, 10**6, {}, {}, {}, taken_back=True))
+    line, hollow = (group(plot.path(result).axes[0]) for group in (_line, _hollow))
+    assert len(line) == 3
+    assert hollow == [[3.0, 3.0]]
     figure = plot.path(result)
     figure.savefig(tmp_path / "path.png")
     shown = {label.get_text() for label in figure.axes[0].get_xticklabels()}

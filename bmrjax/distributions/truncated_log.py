@@ -1,21 +1,33 @@
 """Log-uniform and log-normal distributions between bounds: prior and posterior of multiplicative noise."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
+from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import ndtr, ndtri
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import promote_shapes, validate_sample
+from numpyro.util import not_jax_tracer
 
 from bmrjax.reduction.log_normal import LogNormal, LogUniform, divergence, exponent, integral
 
 # Beyond this many standard deviations from the mean, the inverse of the normal CDF gives way to an expansion.
 _FAR = 8.0
+
+
+def _check_bounds(low: ArrayLike, high: ArrayLike) -> None:
+    if not_jax_tracer(low) and not_jax_tracer(high) and not np.all(np.less(low, high)):
+        raise ValueError(
+            f"The bounds of ln θ must be low < high, got low {low} and high {high}. They are logarithms: "
+            "for θ in [0.001, 1], give -6.9 and 0."
+        )
 
 
 class TruncatedLogUniform(dist.Distribution):
@@ -24,6 +36,9 @@ class TruncatedLogUniform(dist.Distribution):
     Args:
         low: Lower bound of ln θ.
         high: Upper bound of ln θ.
+
+    Raises:
+        ValueError: Unless ``low < high``.
 
     Example:
         >>> from bmrjax.distributions import TruncatedLogUniform
@@ -42,6 +57,7 @@ class TruncatedLogUniform(dist.Distribution):
     def __init__(
         self, low: ArrayLike = -20.0, high: ArrayLike = 0.0, *, validate_args: bool | None = None
     ):
+        _check_bounds(low, high)
         parameters: Any = promote_shapes(low, high)
         self.low, self.high = (jnp.asarray(p, float) for p in parameters)
         shape = jax.lax.broadcast_shapes(jnp.shape(low), jnp.shape(high))
@@ -95,6 +111,9 @@ class TruncatedLogNormal(dist.Distribution):
         low: Lower bound of ln θ.
         high: Upper bound of ln θ.
 
+    Raises:
+        ValueError: Unless ``low < high``.
+
     Example:
         >>> from bmrjax.distributions import TruncatedLogNormal
         >>> noise = TruncatedLogNormal(-1.0, 0.8)
@@ -126,6 +145,7 @@ class TruncatedLogNormal(dist.Distribution):
         *,
         validate_args: bool | None = None,
     ):
+        _check_bounds(low, high)
         parameters: Any = promote_shapes(loc, scale, low, high)
         self.loc, self.scale, self.low, self.high = (jnp.asarray(p, float) for p in parameters)
         shape = jax.lax.broadcast_shapes(*(jnp.shape(p) for p in (loc, scale, low, high)))
@@ -225,25 +245,28 @@ def _far_offset(p: Array, distance: Array, width: Array) -> Array:
     return 2 * height / (slope + jnp.sqrt(jnp.square(slope) + 2 * height))
 
 
-@_quantile.defjvp
+@functools.partial(_quantile.defjvp, symbolic_zeros=True)
 def _(primals: Any, tangents: Any) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     # By the implicit function theorem: the CDF at the quantile stays q.
     q, loc, scale, low, high = primals
-    dq, dloc, dscale, dlow, dhigh = tangents
     z, offset = _quantile_and_offset(q, loc, scale, low, high)
     lower, upper = (low - loc) / scale, (high - loc) / scale
-    found = integral(lower, upper)
-    height = exponent(found.mode, offset)
+    mode = jnp.clip(0.0, lower, upper)
+    height = exponent(mode, offset)
     # Densities at the bounds over the one at the quantile, each with the mass on the other side.
-    at_low = (1 - q) * jnp.exp(exponent(found.mode, lower - found.mode) - height)
-    at_high = q * jnp.exp(exponent(found.mode, upper - found.mode) - height)
+    at_low = (1 - q) * jnp.exp(exponent(mode, lower - mode) - height)
+    at_high = q * jnp.exp(exponent(mode, upper - mode) - height)
     at_low, at_high = jnp.minimum(at_low, 1.0), jnp.minimum(at_high, 1.0)
-    t = found.mode + offset
-    tangent = (
-        (1 - at_low - at_high) * dloc
-        + (t - lower * at_low - upper * at_high) * dscale
-        + at_low * dlow
-        + at_high * dhigh
-        + scale * jnp.exp(found.log_value - height) * dq
+    slopes = (
+        # Draws are not differentiated by their probability, and an integral a draw is much.
+        lambda: scale * jnp.exp(integral(lower, upper).log_value - height),
+        lambda: 1 - at_low - at_high,
+        lambda: mode + offset - lower * at_low - upper * at_high,
+        lambda: at_low,
+        lambda: at_high,
     )
+    tangent = jnp.zeros_like(z)
+    for slope, change in zip(slopes, tangents, strict=True):
+        if not isinstance(change, SymbolicZero):
+            tangent = tangent + slope() * change
     return z, tangent

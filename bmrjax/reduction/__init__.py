@@ -13,7 +13,6 @@ from bmrjax.reduction.conjugate import dirichlet as dirichlet
 from bmrjax.reduction.conjugate import gamma as gamma
 from bmrjax.reduction.log_normal import LogNormal as LogNormal
 from bmrjax.reduction.log_normal import LogUniform as LogUniform
-from bmrjax.reduction.log_normal import divergence as divergence
 from bmrjax.reduction.log_normal import log_normal as log_normal
 from bmrjax.reduction.low_rank_normal import LowRankNormal as LowRankNormal
 from bmrjax.reduction.low_rank_normal import low_rank_normal as low_rank_normal

@@ -24,7 +24,7 @@ class _Rule(NamedTuple):
 
 def _rule(depth: float, count: int) -> _Rule:
     nodes, weights = np.polynomial.legendre.leggauss(count)
-    return _Rule(depth, ((nodes + 1) / 2).astype(np.float32), (weights / 2).astype(np.float32))
+    return _Rule(depth, (nodes + 1) / 2, weights / 2)
 
 
 # Exact in float32. Moments of θ lean on where ln θ is large, far out in the tail.
@@ -135,9 +135,10 @@ def integral(
     # As `mode - lower` and `upper - mode`, whose gradients would cancel where the mode is a bound.
     down = jnp.minimum(jnp.minimum(upper, 0.0) - jnp.minimum(lower, 0.0), reach)
     up = jnp.minimum(jnp.maximum(upper, 0.0) - jnp.maximum(lower, 0.0), reach)
-    offsets = (down + up)[..., None] * rule.nodes - down[..., None]
+    nodes, of_nodes = (part.astype(mode.dtype) for part in (rule.nodes, rule.weights))
+    offsets = (down + up)[..., None] * nodes - down[..., None]
     exponents = exponent(mode[..., None], offsets)
-    weights = jnp.exp(exponents) * rule.weights
+    weights = jnp.exp(exponents) * of_nodes
     total = jnp.sum(weights, -1)
     log_value = jnp.log(down + up) + jnp.log(total)
     return Integral(mode, log_value, offsets, exponents, weights / total[..., None])
@@ -190,7 +191,7 @@ def log_normal(
 
     Returns:
         `delta_f`, shaped as the broadcast of the inputs, and the `reduced` posterior. Where the
-        bounds of posterior and reduced prior do not overlap, `delta_f` is -inf.
+        bounds of posterior and reduced prior do not overlap, `delta_f` is -inf and `reduced` means nothing.
 
     Example:
         >>> import jax.numpy as jnp

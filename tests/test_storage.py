@@ -61,7 +61,7 @@ def assert_same(a, b):
         np.testing.assert_array_equal(left, right)
     for name in ("history", "metrics", "layers", "num_data", "vfe", "num_skipped", "timing"):
         assert getattr(a, name) == getattr(b, name), name
-    names = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost")
+    names = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
     numbers = [[[getattr(p, n) for n in names] for p in r.path] for r in (a, b)]
     assert numbers[0] == numbers[1]
 

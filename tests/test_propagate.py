@@ -61,6 +61,7 @@ FUNCTIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu, tanh": jax.nn.gelu,
     "softplus": jax.nn.softplus,
+    "mish": jax.nn.mish,
     "product with itself": lambda x: x * x,
     "product of sums": lambda x: (2 * x + 1) * (x - 0.5),
     "cube": lambda x: x**3 - 0.5 * x,
@@ -217,6 +218,27 @@ def test_the_larger_of_two_is_exact():
     pool = eqx.nn.MaxPool1d(2, 2)
     found = moments(lambda v: pool(v.T), pair)
     assert_moments(Uncertain(found.mean[:, 0], found.variance[:, 0]), draws(pair, 200_000).max(1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda u, a, h: (n := jnp.tanh(u)) + jax.nn.sigmoid(a) * (h - n),
+        lambda u, a, h: (n := jnp.tanh(u)) * n + u,
+        lambda u, a, h: (
+            (n := jnp.tanh(u)) * jnp.exp(-jnp.square(n)) + 0.3 * jnp.sin(u) + 0 * (a + h)
+        ),
+    ],
+    ids=["gate", "function and its source", "two functions of one"],
+)
+def test_what_a_shared_variable_goes_into(function):
+    weights = source((3, 5, 4), spread=0.5)
+    x = jnp.asarray([0.5, -1.0, 0.3, 0.8])
+
+    def network(w):
+        return function(*(w @ x))
+
+    assert_moments(moments(network, weights), jax.vmap(network)(draws(weights, 400_000)), rtol=1e-2)
 
 
 def test_a_recurrent_network():

@@ -99,11 +99,14 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
     """
     values: dict[Any, Any] = {}
     equations, uses = _live(jaxpr)
+    unread = uses.copy()
+    outside = {id(s) for v in (*consts, *args) if isinstance(v, Uncertain) for s in v.sources}
 
     def read(var: Any) -> Any:
         if isinstance(var, jec.Literal):
             return var.val
         value = values[var]
+        unread[var] -= 1
         if not isinstance(value, Uncertain) or uses[var] == 1:
             return value
         # What two operations share is one variable: independent samples would lose that, and so
@@ -114,6 +117,19 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
 
     def write(var: Any, value: Any) -> None:
         values[var] = value
+        if ctx.mode == "local" or not isinstance(value, Uncertain) or uses[var] == 1:
+            return
+        # A shared function of one source that nothing else knows may as well be a source: what is
+        # affine in it, as a gate is, needs its mean and variance only.
+        (source, *others) = map(id, value.sources)
+        others += [
+            id(s)
+            for other, v in values.items()
+            if other is not var and unread[other] > 0 and isinstance(v, Uncertain)
+            for s in v.sources
+        ]
+        if source not in outside and source not in others:
+            values[var] = value.as_source
 
     for var, value in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
         write(var, value)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 # How many sources a value may be a function of; nodes a source, and the last one's distance.
-_NODES = {1: (25, 5.5), 2: (9, 4.4), 3: (5, 2.9)}
+_NODES = {1: (21, 5.5), 2: (9, 4.4), 3: (5, 2.9)}
 MAX_SOURCES = max(_NODES)
 
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
@@ -204,7 +204,7 @@ def quadrature(
             values[i] = means[i] + scales[i] * point[k]
         return given(values)
 
-    found, spread = jax.vmap(value)(jnp.asarray(grid, dtype))
+    found, spread = jax.vmap(jax.checkpoint(value))(jnp.asarray(grid, dtype))
     mass = jnp.asarray(mass, dtype)
     mean = jnp.tensordot(mass, found, 1)
     return mean, jnp.tensordot(mass, jnp.square(found - mean) + spread, 1)

@@ -11,6 +11,7 @@ from bmrjax import priors as priors
 from bmrjax import programs as programs
 from bmrjax import reduction as reduction
 from bmrjax import schedules as schedules
+from bmrjax import structure as structure
 from bmrjax.batches import Batches as Batches
 from bmrjax.ensemble import ensemble as ensemble
 from bmrjax.errors import EnsembleError as EnsembleError
@@ -24,5 +25,6 @@ from bmrjax.result import Point as Point
 from bmrjax.result import Result as Result
 from bmrjax.sparsify import sparsify as sparsify
 from bmrjax.storage import load as load
+from bmrjax.structure import compact as compact
 
 __version__ = "0.1.0"

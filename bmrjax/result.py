@@ -21,6 +21,8 @@ from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.reduction import Normal, SpikeAndSlab
+from bmrjax.structure.compact import Compact, compact
+from bmrjax.structure.parts import is_nnx
 
 
 @dataclass(frozen=True)
@@ -312,7 +314,29 @@ class Result:
 
         Args:
             *inputs: Arguments of the program: one batch.
+
+        Returns:
+            Each as it was lifted: a module, or a pair of module and state with its running statistics.
         """
+        return {name: network for name, (network, _) in self._networks(inputs).items()}
+
+    def compact(self, *inputs: Any, drop_inputs: bool = True) -> dict[str, Compact]:
+        """Return the lifted networks at the posterior mean without what they do not use, by name.
+
+        Args:
+            *inputs: Arguments of the program: one batch.
+            drop_inputs: See `bmrjax.compact`.
+
+        Returns:
+            A smaller network each, with a report; see `bmrjax.compact`.
+        """
+        return {
+            name: compact(network, *args, drop_inputs=drop_inputs)
+            for name, (network, args) in self._networks(inputs).items()
+        }
+
+    def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        """Return each network at the posterior mean, and example inputs as it takes them."""
         from bmrjax.infer.posterior import central_values
 
         model, guide = self._programs()
@@ -321,12 +345,17 @@ class Result:
             name: jnp.where(self.keep[name], value, 0) if name in self.keep else value
             for name, value in values.items()
         }
-        found: dict[str, Any] = {}
+        found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+        params = self.params
 
         class collect(Messenger):
             def process_message(self, msg: dict[str, Any]) -> None:
-                if msg["type"] == "apply_network":
-                    found[msg["network"].name] = msg["network"].module
+                if msg["type"] != "apply_network":
+                    return
+                network = msg["network"].whole(params.get(f"{msg['network'].name}.buffers"))
+                single = not is_nnx(network)
+                args = tuple(x[0] if single else x for x in msg["args"])
+                found[msg["network"].name] = network, args
 
         fitted = numpyro.handlers.substitute(
             numpyro.handlers.seed(model, jax.random.key(0)), data={**self.params, **values}

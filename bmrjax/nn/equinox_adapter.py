@@ -96,6 +96,17 @@ class EquinoxAdapter:
             leaves[index] = values[path][part]
         return jtu.tree_unflatten(self._structure, leaves)
 
+    def whole(self, values: Values, buffers: Mapping[str, Array]) -> Any:
+        """See `Adapter.whole`."""
+        network = self.build(values)
+        if self._state is None:
+            return network
+        return network, self._filled(buffers)
+
+    def _filled(self, buffers: Mapping[str, Array]) -> Any:
+        structure = jtu.tree_structure(self._state)
+        return jtu.tree_unflatten(structure, [buffers[name] for name in sorted(buffers)])
+
     def apply(
         self,
         values: Values,
@@ -119,8 +130,7 @@ class EquinoxAdapter:
                 args, keys
             )
             return outputs, {}
-        structure = jtu.tree_structure(self._state)
-        state = jtu.tree_unflatten(structure, [buffers[name] for name in sorted(buffers)])
+        state = self._filled(buffers)
 
         def run_with_state(args: tuple[Array, ...], state: Any, key: Array | None) -> Any:
             return network(*args, state, **({} if key is None else {"key": key}))

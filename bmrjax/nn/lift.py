@@ -30,6 +30,10 @@ class Adapter(Protocol):
         """Return the network with `values` in place of its own tensors."""
         ...
 
+    def whole(self, values: Values, buffers: Mapping[str, Array]) -> Any:
+        """Return what was lifted, with these tensors and running statistics."""
+        ...
+
     def apply(
         self,
         values: Values,
@@ -63,6 +67,15 @@ class Lifted:
     def module(self) -> Any:
         """The network itself, of the class that was lifted, holding the sampled weights."""
         return self._adapter.build(self.values)
+
+    def whole(self, buffers: Mapping[str, Array] | None = None) -> Any:
+        """Return what was lifted (module, or module and state), holding the sampled weights.
+
+        Args:
+            buffers: Running statistics, the value of the mutable site ``"{name}.buffers"``; the network's own
+                by default.
+        """
+        return self._adapter.whole(self.values, buffers or self._adapter.buffers())
 
     def __call__(self, *args: Float[Array, "batch ..."]) -> Any:
         """Apply the network to a batch.

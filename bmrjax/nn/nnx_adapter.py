@@ -20,6 +20,13 @@ def _fan_in(owner: type, part: str, shape: tuple[int, ...]) -> int:
     return size
 
 
+def _fill(rest: dict[Any, Any], buffers: Mapping[str, Array]) -> None:
+    for path in rest:
+        dotted = ".".join(map(str, path))
+        if dotted in buffers:
+            rest[path] = rest[path].replace(buffers[dotted])
+
+
 class NNXAdapter:
     """See `bmrjax.nn.lift.Adapter`."""
 
@@ -74,6 +81,13 @@ class NNXAdapter:
         """See `Adapter.build`."""
         return nnx.merge(self._graph, self._parameters(values), self._rest, copy=True)
 
+    def whole(self, values: Values, buffers: Mapping[str, Array]) -> nnx.Module:
+        """See `Adapter.whole`."""
+        rest = dict(nnx.to_flat_state(self._rest))
+        _fill(rest, buffers)
+        state = nnx.from_flat_state(rest)
+        return nnx.merge(self._graph, self._parameters(values), state, copy=True)
+
     def apply(
         self,
         values: Values,
@@ -86,10 +100,7 @@ class NNXAdapter:
         """See `Adapter.apply`."""
         rest = dict(nnx.to_flat_state(self._rest))
         streams = [path for path, variable in rest.items() if isinstance(variable, nnx.RngKey)]
-        for path in rest:
-            dotted = ".".join(map(str, path))
-            if dotted in buffers:
-                rest[path] = rest[path].replace(buffers[dotted])
+        _fill(rest, buffers)
         if key is not None:
             for path, fresh in zip(
                 streams, jax.random.split(key, max(len(streams), 1)), strict=False

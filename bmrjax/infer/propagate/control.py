@@ -8,19 +8,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bmrjax.infer.propagate.interpreter import CALLS, Context, interpret, rule
+from bmrjax.infer.propagate.interpreter import Context, interpret, rule
 from bmrjax.infer.propagate.linear import parts
 from bmrjax.infer.propagate.uncertain import Uncertain
-
-
-def _closed(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+from bmrjax.jaxprs import CALLS, closed, inner
 
 
 @rule(*CALLS)
 def _call(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
-    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-    jaxpr, consts = _closed(next(eqn.params[name] for name in names if name in eqn.params))
+    jaxpr, consts = closed(inner(eqn))
     return interpret(ctx, jaxpr, consts, inputs)
 
 
@@ -43,7 +39,7 @@ def _as(flags: Sequence[bool], values: Sequence[Any]) -> list[Any]:
 @rule("scan")
 def _scan(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     params = eqn.params
-    jaxpr, closed = _closed(params["jaxpr"])
+    jaxpr, held = closed(params["jaxpr"])
     first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
     consts, carry, xs = inputs[:first], inputs[first:last], inputs[last:]
     const_flags, flat_consts = _flat(consts)
@@ -61,7 +57,7 @@ def _scan(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
             if isinstance(value, Uncertain):
                 value.distinct = independent
         args = [*whole, *_whole(flags, state), *_whole(x_flags, x)]
-        found = interpret(inside, jaxpr, closed, args)
+        found = interpret(inside, jaxpr, held, args)
         out, ys = found[: len(flags)], found[len(flags) :]
         grown.append([flag or isinstance(v, Uncertain) for flag, v in zip(flags, out, strict=True)])
         y_flags[:] = [isinstance(y, Uncertain) for y in ys]
@@ -95,7 +91,7 @@ def _cond(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
         return NotImplemented
     flags, flat = _flat(operands)
     key = ctx.next_key()
-    branches = [_closed(branch) for branch in eqn.params["branches"]]
+    branches = [closed(branch) for branch in eqn.params["branches"]]
     varies = [False] * len(eqn.outvars)
 
     def run(branch: Any, values: list[Any]) -> list[Any]:

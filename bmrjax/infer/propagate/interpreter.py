@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bmrjax.infer.propagate.uncertain import GammaVariable, Uncertain, root_of
+from bmrjax.jaxprs import CALLS, bind, bind_one
 from bmrjax.noise import normal
 
 Mode = Literal["local", "moments"]
@@ -25,10 +26,6 @@ _MOVES = {
     "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "copy", "copy_p",
     "broadcast_in_dim", "convert_element_type", "stop_gradient",
 }  # fmt: skip
-CALLS = (
-    "pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
-    "custom_vjp_call", "custom_vjp_call_jaxpr",
-)  # fmt: skip
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -170,20 +167,6 @@ def _apply(ctx: Context, eqn: Any, inputs: list[Any]) -> list[Any]:
             raise NoRuleError(name)
         inputs = [ctx.draw(value) for value in inputs]
     return bind(eqn, inputs)
-
-
-def bind(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Run an operation on plain arrays."""
-    # Older versions of JAX hand the functions that an operation holds out apart from its parameters.
-    params = eqn.primitive.get_bind_params(eqn.params)
-    functions, params = params if isinstance(params, tuple) else ((), params)
-    found = eqn.primitive.bind(*functions, *inputs, **params)
-    return list(found) if eqn.primitive.multiple_results else [found]
-
-
-def bind_one(eqn: Any, inputs: Sequence[Any]) -> Array:
-    """Run an operation with one result on plain arrays."""
-    return bind(eqn, inputs)[0]
 
 
 def propagate(function: Callable[..., Any], mode: Mode, key: Array, *args: Any) -> Any:

@@ -5,8 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.infer.propagate.interpreter import Context, bind, bind_one, rule
+from bmrjax.infer.propagate.interpreter import Context, rule
 from bmrjax.infer.propagate.uncertain import MAX_SOURCES, FunctionOf, Moments, Uncertain
+from bmrjax.jaxprs import bind, bind_one
 
 
 def parts(value: Any) -> tuple[Any, Any]:

@@ -1,0 +1,9 @@
+"""Networks as graphs of what goes together, and `compact`, which makes them smaller."""
+
+from bmrjax.structure.compact import Compact as Compact
+from bmrjax.structure.compact import Resized as Resized
+from bmrjax.structure.compact import compact as compact
+from bmrjax.structure.cost import Cost as Cost
+from bmrjax.structure.cost import Latency as Latency
+from bmrjax.structure.select import SelectInputs as SelectInputs
+from bmrjax.structure.sizes import sizes_of as sizes_of

@@ -1,0 +1,309 @@
+"""Networks that are really smaller."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bmrjax.structure.cost import Cost, Latency, cost, flops, latency
+from bmrjax.structure.parts import Parts, equinox_batched, is_equinox, nnx_batched, parts_of
+from bmrjax.structure.plan import Plan, Planner
+from bmrjax.structure.select import select_inputs
+
+# How far the smaller network's outputs may be from the old one's, relative to the largest.
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Resized:
+    """An array of the network that became smaller, or could not.
+
+    Attributes:
+        name: Path to it.
+        before: Its shape.
+        after: Its shape now.
+        stays: Reasons why indices stayed that nothing needs, and for each how many of which axis.
+    """
+
+    name: str
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    stays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compact:
+    """A network without what it does not use: what `compact` returns.
+
+    Attributes:
+        network: Of the same class, with smaller arrays. If inputs went too, it is within a
+            `structure.SelectInputs`, which takes the same inputs as before.
+        before: What the network cost.
+        after: What it costs now.
+        arrays: What became of each array.
+        inputs: Positions in the flattened input that the network still reads; None for all.
+        error: Largest difference of an output on random inputs, relative to the largest output.
+    """
+
+    network: Any
+    before: Cost
+    after: Cost
+    arrays: list[Resized] = field(repr=False)
+    inputs: np.ndarray | None = field(repr=False)
+    error: float
+    _old: Any = field(repr=False)
+    _shapes: list[tuple[tuple[int, ...], Any]] = field(repr=False)
+
+    def latency(self, *, batch_sizes: Sequence[int] = (1, 256), repeats: int = 50) -> list[Latency]:
+        """Time the network as it was and as it is, in turns, on the default device.
+
+        Args:
+            batch_sizes: Data a call.
+            repeats: Calls of each.
+
+        Returns:
+            A row a batch size, in milliseconds.
+        """
+        before, after = _batched(self._old), _batched(self.network)
+        return latency(before, after, self._shapes, batch_sizes=batch_sizes, repeats=repeats)
+
+    def __str__(self) -> str:
+        """Return a table of what went, and what could not."""
+        rows = [("parameters", self.before.parameters, self.after.parameters)]
+        rows += [("not zero", self.before.nonzero, self.after.nonzero)]
+        rows += [("bytes", self.before.bytes, self.after.bytes)]
+        rows += [("FLOPs a datum", int(self.before.flops), int(self.after.flops))]
+        lines = [f"{name:<14} {a:>14,} -> {b:>12,}  ({_times(a, b)})" for name, a, b in rows]
+        if self.inputs is not None:
+            lines.append(f"inputs read: {len(self.inputs):,}")
+        for a in self.arrays:
+            if a.before != a.after:
+                lines.append(f"{a.name}: {_shape(a.before)} -> {_shape(a.after)}")
+            lines += [f"{a.name}: {reason}" for reason in a.stays]
+        return "\n".join(lines)
+
+
+def _times(before: float, after: float) -> str:
+    return f"{before / after:.1f}x smaller" if after else "nothing left"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
+    """Return the same network without the neurons, filters, channels and heads that do nothing.
+
+    What may go follows from the network's own operations: they say which indices of which arrays
+    go together (a skip connection ties the outputs of its summands, a flattening ties a channel to
+    a block of columns), and which numbers neither vary with the input nor reach an output. A
+    unit whose output is constant goes too, and its constant goes into the next bias. So a network need not
+    be declared in any way, and its outputs stay the same.
+
+    Normalisation over a residual stream reads all its features: they stay, and the report says so. So
+    does what the network's own code cannot do without: `structure.sizes_of` tells `compact` of sizes
+    that a module of your own keeps in attributes.
+
+    Args:
+        network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair, or a Flax NNX module, with
+            zeros where its weights were removed (as `Result.network` returns it).
+        *inputs: Example inputs as the network takes them: one datum for Equinox, a batch for Flax NNX. Only
+            shape and dtype count.
+        drop_inputs: Whether input features that nothing reads go as well, if the network flattens
+            its single input. It is then wrapped in a `structure.SelectInputs`.
+
+    Returns:
+        The smaller network with a report; see `Compact`.
+
+    Raises:
+        TypeError: For anything but a network.
+        ValueError: If the network does not run on the inputs, or its parameters are not finite.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> weight = network.layers[1].weight.at[:, 3:].set(0.0)
+        >>> network = eqx.tree_at(lambda n: n.layers[1].weight, network, weight)
+        >>> bmr.compact(network, jnp.ones(4)).network.layers[0].weight.shape
+        (3, 4)
+    """
+    parts = parts_of(network)
+    inputs = tuple(jnp.asarray(x) for x in inputs)
+    for name, array in zip(parts.names, parts.arrays, strict=True):
+        if not bool(jnp.all(jnp.isfinite(array))):
+            raise ValueError(f"compact: '{name}' has values that are not finite.")
+    try:
+        jax.eval_shape(parts.call, parts.arrays, inputs)
+    except Exception as error:
+        shapes = ", ".join(str(x.shape) for x in inputs) or "no inputs"
+        one = "one datum" if is_equinox(network) else "a batch"
+        raise ValueError(
+            f"compact: {type(network).__name__} does not run on {shapes}; give example inputs as the "
+            f"network takes them, {one} each. It said: {error}"
+        ) from error
+    flat = _flattened(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
+    taken = inputs if flat is None else (flat,)
+    planner = Planner(parts.call, parts.arrays, taken, free_inputs=flat is not None)
+    old = _Compiled(parts, inputs)
+    tried = _largest(parts, planner, old, flat=flat is not None)
+    new = parts_of(tried.network)
+    size = 1 if is_equinox(network) else inputs[0].shape[0]
+    return Compact(
+        network=tried.network,
+        before=cost(parts.arrays, parts.trained, old.flops / size),
+        after=cost(new.arrays, new.trained, tried.flops / size),
+        arrays=_resized(parts, tried),
+        inputs=tried.inputs,
+        error=tried.error,
+        _old=network,
+        _shapes=[(x.shape if is_equinox(network) else x.shape[1:], x.dtype) for x in inputs],
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A smaller network that gives the same outputs."""
+
+    network: Any
+    plan: Plan
+    inputs: np.ndarray | None
+    error: float
+    flops: float
+    refused: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+class _Compiled:
+    """A network, compiled, and its outputs on the example inputs and on random ones like them."""
+
+    def __init__(self, parts: Parts, inputs: tuple[Array, ...]):
+        self.inputs = inputs
+        lowered = jax.jit(parts.call).lower(parts.arrays, inputs)
+        compiled = lowered.compile()
+        self.flops = flops(compiled)
+        self.outputs = [compiled(parts.arrays, draw) for draw in _draws(inputs)]
+
+
+def _try(parts: Parts, plan: Plan, old: _Compiled, *, flat: bool) -> _Tried | str:
+    """Build the network of a plan and run it; return what is wrong if it is not the same."""
+    chosen = None
+    try:
+        small = parts.build(plan.sliced())
+        if flat and not plan.input_keep[0][-1].all():
+            chosen = np.flatnonzero(plan.input_keep[0][-1])
+            small = select_inputs(small, chosen)
+        new = _Compiled(parts_of(small), old.inputs)
+        worst = max(map(_difference, old.outputs, new.outputs))
+    except (
+        Exception
+    ) as error:  # whatever the network's code raises for arrays that it does not expect
+        return f"its code does not run without them: {error}".split("\n")[0]
+    if not worst <= TOLERANCE:
+        return "its code gives something else without them"
+    return _Tried(small, plan, chosen, worst, new.flops)
+
+
+def _largest(parts: Parts, planner: Planner, old: _Compiled, *, flat: bool) -> _Tried:
+    """Return the largest removal that the network's code can do with."""
+    whole = planner.plan()
+    found = _try(parts, whole, old, flat=flat)
+    if isinstance(found, _Tried):
+        return found
+    groups = whole.together()
+    refused: dict[tuple[int, int], str] = {}
+    if not isinstance(_try(parts, planner.plan(empty=()), old, flat=flat), _Tried):
+        # What goes together, one at a time.
+        for group in groups:
+            others = {d for other in groups if other is not group for d in other}
+            alone = _try(parts, planner.plan(others, empty=()), old, flat=flat)
+            if not isinstance(alone, _Tried):
+                refused |= dict.fromkeys(group, alone)
+    empty: set[tuple[int, int]] = set()
+    for group in groups:
+        wanted = whole.emptied() & set(group)
+        if wanted and not wanted & set(refused):
+            alone = _try(parts, planner.plan(refused, empty=wanted), old, flat=flat)
+            empty |= wanted if isinstance(alone, _Tried) else set()
+    found = _try(parts, planner.plan(refused, empty), old, flat=flat)
+    if not isinstance(found, _Tried):
+        refused = dict.fromkeys((d for group in groups for d in group), found)
+        found = _try(parts, planner.plan(refused, ()), old, flat=False)
+    if not isinstance(found, _Tried):
+        raise RuntimeError(  # noqa: TRY004
+            f"compact: the network does not give its own outputs: {found}."
+        )
+    return dataclasses.replace(found, refused=refused)
+
+
+def _draws(inputs: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+    """Return the inputs, and random ones like them."""
+    found = [inputs]
+    for seed in range(2):
+        keys = jax.random.split(jax.random.key(seed), max(len(inputs), 1))
+        pairs = zip(keys, inputs, strict=False)
+        found.append(
+            tuple(
+                jax.random.normal(k, x.shape, x.dtype)
+                if jnp.issubdtype(x.dtype, jnp.floating)
+                else x
+                for k, x in pairs
+            )
+        )
+    return found
+
+
+def _difference(old: Any, new: Any) -> float:
+    """Return the largest difference of two networks' outputs, relative to the largest output."""
+    worst = 0.0
+    for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+        if a.shape != b.shape:
+            raise ValueError(f"the output has shape {b.shape} instead of {a.shape}")
+        gap, size = jnp.max(jnp.abs(a - b), initial=0.0), jnp.max(jnp.abs(a), initial=1.0)
+        worst = max(worst, float(gap / size))
+    return worst
+
+
+def _flattened(parts: Parts, inputs: tuple[Array, ...], *, batch: bool) -> Array | None:
+    """Return the input flattened, if the network does that first and so takes it like that too."""
+    if len(inputs) != 1 or not jnp.issubdtype(inputs[0].dtype, jnp.floating):
+        return None
+    shape = (inputs[0].shape[0], -1) if batch else (-1,)
+    if inputs[0].ndim < len(shape):
+        return None
+    if inputs[0].ndim == len(shape):
+        return inputs[0]
+    (x,) = _draws(inputs)[1]
+    run = jax.jit(parts.call)
+    try:
+        found = [run(parts.arrays, (v,)) for v in (x, x.reshape(shape))]
+    except Exception:  # it takes images as images
+        return None
+    a, b = map(jax.tree.leaves, found)
+    same = len(a) == len(b) and all(
+        u.shape == v.shape and bool(jnp.allclose(u, v, rtol=1e-5, atol=1e-6))
+        for u, v in zip(a, b, strict=True)
+    )
+    return inputs[0].reshape(shape) if same else None
+
+
+def _batched(network: Any) -> Any:
+    return equinox_batched(network) if is_equinox(network) else nnx_batched(network)
+
+
+def _resized(parts: Parts, tried: _Tried) -> list[Resized]:
+    found = []
+    for i, (name, old) in enumerate(zip(parts.names, parts.arrays, strict=True)):
+        after = tuple(int(mask.sum()) for mask in tried.plan.keep[i])
+        stays = []
+        for axis in range(old.ndim):
+            told = tried.plan.stays.get((i, axis), {})
+            stays += [f"{n} of axis {axis} stay: {reason}" for reason, n in told.items()]
+            if (i, axis) in tried.refused:
+                stays.append(f"axis {axis} stays: {tried.refused[i, axis]}")
+        found.append(Resized(name, old.shape, after, tuple(stays)))
+    return found

@@ -1,0 +1,112 @@
+"""What a network costs: parameters, floating-point operations, bytes, and measured time."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one network costs.
+
+    Attributes:
+        parameters: Floating-point parameters, running statistics not among them.
+        nonzero: Those that are not zero.
+        bytes: Of all its floating-point arrays.
+        flops: Floating-point operations for one datum, as the compiler counts them.
+    """
+
+    parameters: int
+    nonzero: int
+    bytes: int
+    flops: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Measured time of one call.
+
+    Attributes:
+        batch_size: Data in the batch.
+        before: Milliseconds, median over the repeats, of the network as it was.
+        after: Of the smaller one.
+        device: Where.
+    """
+
+    batch_size: int
+    before: float
+    after: float
+    device: str
+
+    @property
+    def speedup(self) -> float:
+        """`before` over `after`."""
+        return self.before / self.after
+
+
+def flops(compiled: Any) -> float:
+    """Return the floating-point operations of a compiled function, as XLA counts them.
+
+    Args:
+        compiled: A `jax.stages.Compiled`.
+    """
+    found = compiled.cost_analysis()
+    found = found[0] if isinstance(found, list) else found
+    return float((found or {}).get("flops", 0.0))
+
+
+def cost(arrays: Sequence[Array], trained: Sequence[bool], count: float) -> Cost:
+    """Return what a network costs.
+
+    Args:
+        arrays: Its floating-point arrays.
+        trained: Which are parameters.
+        count: Floating-point operations for one datum.
+    """
+    parameters = [a for a, flag in zip(arrays, trained, strict=True) if flag]
+    return Cost(
+        sum(a.size for a in parameters),
+        sum(int(np.count_nonzero(np.asarray(a))) for a in parameters),
+        sum(a.nbytes for a in arrays),
+        count,
+    )
+
+
+def latency(
+    before: Callable[..., Any],
+    after: Callable[..., Any],
+    shapes: Sequence[tuple[tuple[int, ...], Any]],
+    *,
+    batch_sizes: Sequence[int] = (1, 256),
+    repeats: int = 50,
+) -> list[Latency]:
+    """Time two functions of batches, in turns.
+
+    Args:
+        before: A function of batches.
+        after: Another one of the same arguments.
+        shapes: Shape and dtype of one datum of each argument.
+        batch_sizes: How many data to time them on.
+        repeats: Calls of each; the median counts.
+    """
+    found = []
+    for size in batch_sizes:
+        batch = [jnp.ones((size, *shape), dtype) for shape, dtype in shapes]
+        compiled = [jax.jit(f).lower(*batch).compile() for f in (before, after)]
+        times: list[list[float]] = [[], []]
+        for turn in range(repeats + 3):
+            for one, kept in zip(compiled, times, strict=True):
+                begin = time.perf_counter()
+                jax.block_until_ready(one(*batch))
+                if turn >= 3:
+                    kept.append(1e3 * (time.perf_counter() - begin))
+        middle = [statistics.median(t) for t in times]
+        found.append(Latency(size, *middle, jax.devices()[0].device_kind))
+    return found

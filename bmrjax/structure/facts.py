@@ -1,0 +1,261 @@
+"""Which numbers of a network vary with its input, and which of those reach its outputs.
+
+Both are facts of single elements, found by running each operation on masks of zeros and ones. An
+operation that is not known is taken to let everything through.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core as jec
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from bmrjax.jaxprs import bind, bind_one
+
+PRODUCTS = ("dot_general", "conv_general_dilated")
+# Operations whose results are sums of elements of the first argument, or copies of them.
+SUMS = (
+    "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "rev", "concatenate",
+    "split", "pad", "reduce_sum", "cumsum", "reduce_window_sum", "gather", "dynamic_slice",
+    "reduce_max", "reduce_min", "reduce_prod", "reduce_window_max",
+)  # fmt: skip
+# Operations whose result has, element by element, what its arguments have there; some may be scalars.
+ELEMENTWISE = frozenset((
+    "add", "add_any", "sub", "mul", "div", "rem", "neg", "exp", "exp2", "log", "log1p", "expm1", "tanh",
+    "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh",
+    "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "sqrt", "rsqrt", "cbrt", "abs", "sign",
+    "square", "integer_pow", "pow", "max", "min", "clamp", "select_n", "convert_element_type",
+    "reduce_precision", "stop_gradient", "floor", "ceil", "round", "is_finite", "nextafter", "eq", "ne",
+    "gt", "ge", "lt", "le", "and", "or", "not", "xor", "copy", "copy_p",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Site:
+    """A product that sums over an axis: a dense layer, a convolution, attention.
+
+    Attributes:
+        index: Position of the operation.
+        axis: The contracted axis of its first argument.
+        other: That of its second.
+    """
+
+    index: int
+    axis: int
+    other: int
+
+
+def sites(jaxpr: Any) -> list[Site]:
+    """Return the contractions of a flat jaxpr; a product over several axes is several."""
+    found = []
+    for i, eqn in enumerate(jaxpr.eqns):
+        if eqn.primitive.name == "dot_general":
+            (first, second), _ = eqn.params["dimension_numbers"]
+            found += [Site(i, a, b) for a, b in zip(first, second, strict=True)]
+        elif eqn.primitive.name == "conv_general_dilated" and _ungrouped(eqn):
+            numbers = eqn.params["dimension_numbers"]
+            found.append(Site(i, numbers.lhs_spec[1], numbers.rhs_spec[1]))
+    return found
+
+
+def _ungrouped(eqn: Any) -> bool:
+    return eqn.params["feature_group_count"] == 1 and eqn.params["batch_group_count"] == 1
+
+
+def _mask(condition: Any) -> Float[Array, "..."]:
+    return jnp.asarray(condition).astype(jnp.float32)
+
+
+def _sum_like(eqn: Any, mask: Array) -> Array:
+    """Run an operation in `SUMS` on the mask of its first argument, adding up where it takes the largest."""
+    name = eqn.primitive.name
+    if name == "reduce_window_max":
+        p = eqn.params
+        return lax.reduce_window(
+            mask, 0.0, lax.add, p["window_dimensions"], p["window_strides"], p["padding"],
+            p["base_dilation"], p["window_dilation"],
+        )  # fmt: skip
+    if name.startswith("reduce_") and name != "reduce_window_sum":
+        return jnp.sum(mask, axis=tuple(eqn.params["axes"]))
+    raise AssertionError(name)
+
+
+def _through(eqn: Any, masks: list[Array], rest: list[Any]) -> list[Array]:
+    """Run an operation in `SUMS` on masks."""
+    name = eqn.primitive.name
+    if name == "concatenate":
+        return bind(eqn, masks)
+    if name == "pad":
+        return bind(eqn, masks)
+    if name in ("reduce_max", "reduce_min", "reduce_prod", "reduce_window_max", "reduce_sum"):
+        return [_sum_like(eqn, masks[0])]
+    return bind(eqn, [masks[0], *rest])
+
+
+class Facts:
+    """Runs a flat jaxpr on numbers and masks; use inside one traced function.
+
+    Args:
+        jaxpr: Without calls.
+        consts: Values of its constants.
+        args: Parameters, then inputs.
+        varies: For each argument, whether it is an input.
+    """
+
+    def __init__(self, jaxpr: Any, consts: Any, args: Any, varies: list[bool]):
+        self.jaxpr = jaxpr
+        self.values: dict[Any, Any] = {}
+        self.depends: dict[Any, Array] = {}
+        self.live: dict[Any, Array] = {}
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            self._write(var, value, jnp.zeros(jnp.shape(value), jnp.float32))
+        for var, value, flag in zip(jaxpr.invars, args, varies, strict=True):
+            self._write(var, value, jnp.full(jnp.shape(value), float(flag), jnp.float32))
+        for eqn in jaxpr.eqns:
+            self._forward(eqn)
+        for var in jaxpr.outvars:
+            if not isinstance(var, jec.Literal):
+                self.live[var] = jnp.ones(var.aval.shape, jnp.float32)
+        for eqn in reversed(jaxpr.eqns):
+            self._backward(eqn)
+
+    def _write(self, var: Any, value: Any, depends: Array) -> None:
+        self.values[var], self.depends[var] = value, depends
+
+    def value(self, var: Any) -> Any:
+        """Return the number that a variable has for these arguments."""
+        return var.val if isinstance(var, jec.Literal) else self.values[var]
+
+    def varying(self, var: Any) -> Array:
+        """Return 1 where an element varies with the input, 0 where it is constant."""
+        if isinstance(var, jec.Literal):
+            return jnp.zeros(jnp.shape(var.val), jnp.float32)
+        return self.depends[var]
+
+    def nonzero(self, var: Any) -> Array:
+        """Return 0 where an element is zero for every input, else 1."""
+        return jnp.maximum(self.varying(var), _mask(self.value(var) != 0))
+
+    def wanted(self, var: Any) -> Array:
+        """Return 1 where an element reaches an output, by another way than as a constant."""
+        found = self.live.get(var)
+        return jnp.zeros(var.aval.shape, jnp.float32) if found is None else found
+
+    def _forward(self, eqn: Any) -> None:
+        found = bind(eqn, [self.value(v) for v in eqn.invars])
+        for var, value, mask in zip(eqn.outvars, found, self._depends(eqn), strict=True):
+            self._write(var, value, _mask(mask > 0))
+
+    def _depends(self, eqn: Any) -> list[Array]:
+        name, shapes = eqn.primitive.name, [v.aval.shape for v in eqn.outvars]
+        masks = [self.varying(v) for v in eqn.invars]
+        if name in PRODUCTS:
+            (a, b), (varies_a, varies_b) = eqn.invars, masks
+            first = bind_one(eqn, [varies_a, self.nonzero(b)])
+            return [first + bind_one(eqn, [self.nonzero(a), varies_b])]
+        if name in SUMS and (name in ("concatenate", "pad") or len(eqn.invars) == 1):
+            return _through(eqn, masks, [])
+        if name in SUMS:
+            moved = _through(eqn, masks[:1], [self.value(v) for v in eqn.invars[1:]])
+            where = sum((jnp.max(m, initial=0.0) for m in masks[1:]), jnp.zeros(()))
+            return [jnp.maximum(m, where) for m in moved]
+        if name == "mul":
+            (a, b), (varies_a, varies_b) = eqn.invars, masks
+            return [varies_a * self.nonzero(b) + self.nonzero(a) * varies_b]
+        if _elementwise(eqn):
+            return [sum(masks, jnp.zeros(shapes[0]))]
+        anything = sum((jnp.max(m, initial=0.0) for m in masks), jnp.zeros(()))
+        return [jnp.broadcast_to(anything, shape) for shape in shapes]
+
+    def _backward(self, eqn: Any) -> None:
+        live = [self.wanted(v) for v in eqn.outvars]
+        for var, mask in zip(eqn.invars, self._wants(eqn, live), strict=True):
+            if mask is None or isinstance(var, jec.Literal):
+                continue
+            # A constant is folded into what it goes to; nothing needs what it is made of.
+            found = _mask(mask > 0) * self.varying(var)
+            self.live[var] = jnp.maximum(found, self.live[var]) if var in self.live else found
+
+    def _wants(self, eqn: Any, live: list[Array]) -> list[Array | None]:
+        name = eqn.primitive.name
+        if name in PRODUCTS:
+            a, b = eqn.invars
+            back_a = jax.vjp(lambda m: bind_one(eqn, [m, self.nonzero(b)]), self.varying(a))[1]
+            back_b = jax.vjp(lambda m: bind_one(eqn, [self.nonzero(a), m]), self.varying(b))[1]
+            return [back_a(live[0])[0], back_b(live[0])[0]]
+        if name in SUMS:
+            rest = [self.value(v) for v in eqn.invars[1:]]
+            if name in ("concatenate", "pad"):
+                masks = [self.varying(v) for v in eqn.invars]
+                return list(jax.vjp(lambda *m: _through(eqn, list(m), []), *masks)[1](live))
+            back = jax.vjp(lambda m: _through(eqn, [m], rest), self.varying(eqn.invars[0]))[1]
+            anything = jnp.max(live[0], initial=0.0)
+            return [
+                back(live)[0],
+                *(jnp.full(v.aval.shape, anything, jnp.float32) for v in eqn.invars[1:]),
+            ]
+        if name == "mul":
+            a, b = eqn.invars
+            return [
+                _fit(live[0] * self.nonzero(b), a.aval.shape),
+                _fit(live[0] * self.nonzero(a), b.aval.shape),
+            ]
+        if _elementwise(eqn):
+            return [_fit(live[0], v.aval.shape) for v in eqn.invars]
+        anything = sum((jnp.max(m, initial=0.0) for m in live), jnp.zeros(()))
+        if eqn.effects:
+            anything = jnp.ones(())
+        return [jnp.broadcast_to(anything, v.aval.shape) for v in eqn.invars]
+
+    def needed(self, site: Site) -> Bool[Array, " size"]:
+        """Return which terms of a contraction bring something that varies to an output."""
+        eqn = self.jaxpr.eqns[site.index]
+        a, b = eqn.invars
+        live = self.wanted(eqn.outvars[0])
+
+        def back(other: Array) -> Array:
+            return jax.vjp(lambda m: bind_one(eqn, [m, other]), self.varying(a))[1](live)[0]
+
+        terms = self.varying(a) * back(self.nonzero(b)) + self.nonzero(a) * back(self.varying(b))
+        return jnp.any(terms > 0, axis=tuple(i for i in range(terms.ndim) if i != site.axis))
+
+    def constant(self, index: int, drop: Mapping[int, Array]) -> Float[Array, "..."]:
+        """Return what the dropped terms of a contraction add to it, where that reaches an output.
+
+        Args:
+            index: Position of the operation.
+            drop: For contracted axes of its first argument, which terms are dropped.
+        """
+        eqn = self.jaxpr.eqns[index]
+        a, b = (self.value(v) for v in eqn.invars)
+        gone = jnp.zeros(a.shape, bool)
+        for axis, mask in drop.items():
+            gone = gone | mask.reshape([-1 if i == axis else 1 for i in range(a.ndim)])
+        total = bind_one(eqn, [jnp.where(gone, a, 0), b])
+        return jnp.where(self.wanted(eqn.outvars[0]) > 0, total, 0)
+
+
+def _elementwise(eqn: Any) -> bool:
+    shape = eqn.outvars[0].aval.shape
+    return eqn.primitive.name in ELEMENTWISE and all(
+        stretches(v.aval.shape, shape) for v in eqn.invars
+    )
+
+
+def stretches(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+    """Say whether an operation on elements takes an argument of a shape for a result of another."""
+    return old == () or (
+        len(old) == len(new) and all(a in (1, b) for a, b in zip(old, new, strict=True))
+    )
+
+
+def _fit(mask: Array, shape: tuple[int, ...]) -> Array:
+    """Return a result's mask for an argument, which may have been stretched to it."""
+    if shape == ():
+        return jnp.max(mask, initial=0.0)
+    axes = tuple(i for i, (a, b) in enumerate(zip(mask.shape, shape, strict=True)) if a != b)
+    return jnp.max(mask, axis=axes, keepdims=True, initial=0.0) if axes else mask

@@ -1,0 +1,122 @@
+"""Where a constant can go that a contraction loses with the units that made it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core as jec
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bmrjax.jaxprs import bind_one
+
+# Operations that move the elements of one array about.
+MOVES = ("reshape", "transpose", "squeeze", "expand_dims", "convert_element_type", "copy", "copy_p")
+# How far from it, relatively, a bias may represent a constant.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parameter that is added to the result of a contraction.
+
+    Attributes:
+        argument: Its position among the arguments of the function.
+        sign: -1 where it is subtracted.
+        spread: From the shape of the parameter to the shape where it is added.
+        carry: From the shape of the contraction to that shape.
+    """
+
+    argument: int
+    sign: float
+    spread: Callable[[Array], Array]
+    carry: Callable[[Array], Array]
+
+    def shift(
+        self, constant: Float[Array, "..."], wanted: Float[Array, "..."]
+    ) -> Float[Array, "..."] | None:
+        """Return what to add to the parameter; None if it cannot stand for the constant.
+
+        Args:
+            constant: What the contraction loses.
+            wanted: 1 where that must be made up for.
+        """
+        constant, wanted = self.carry(constant), self.carry(wanted)
+        back = jax.vjp(self.spread, jnp.zeros(self._shape, constant.dtype))[1]
+        total, count = back(constant * wanted)[0], back(wanted.astype(constant.dtype))[0]
+        shift = total / jnp.maximum(count, 1)
+        error = jnp.max(jnp.abs(self.spread(shift) - constant) * wanted, initial=0.0)
+        close = error <= TOLERANCE * (1 + jnp.max(jnp.abs(constant), initial=0.0))
+        return self.sign * shift if bool(close) else None
+
+    _shape: tuple[int, ...] = ()
+
+
+def target(jaxpr: Any, var: Any, num_params: int) -> Target | None:
+    """Return the parameter that can take up a constant part of a variable, if there is one.
+
+    It is looked for along additions, of skip connections too, and operations that move elements; a
+    parameter that anything else reads will not do.
+
+    Args:
+        jaxpr: Without calls.
+        var: The variable.
+        num_params: How many of the arguments are parameters.
+    """
+    uses: dict[Any, list[Any]] = {}
+    for eqn in jaxpr.eqns:
+        for v in eqn.invars:
+            if not isinstance(v, jec.Literal):
+                uses.setdefault(v, []).append(eqn)
+    made = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+    places = {v: i for i, v in enumerate(jaxpr.invars[:num_params])}
+    outputs = {v for v in jaxpr.outvars if not isinstance(v, jec.Literal)}
+
+    def parameter(v: Any) -> tuple[Any, list[Any]] | None:
+        chain: list[Any] = []
+        while not isinstance(v, jec.Literal) and len(uses[v]) == 1 and v not in outputs:
+            if v in places:
+                return v, chain[::-1]
+            eqn = made.get(v)
+            if eqn is None or eqn.primitive.name not in (*MOVES, "broadcast_in_dim"):
+                return None
+            chain.append(eqn)
+            v = eqn.invars[0]
+        return None
+
+    sign, moves = 1.0, []
+    while len(uses.get(var, [])) == 1 and var not in outputs:
+        (eqn,) = uses[var]
+        name = eqn.primitive.name
+        if name in MOVES:
+            moves.append(eqn)
+        elif name in ("add", "add_any", "sub"):
+            first = eqn.invars[0] is var
+            other = eqn.invars[1 if first else 0]
+            if name == "sub" and not first:
+                sign = -sign
+            found = parameter(other)
+            if found is not None:
+                leaf, chain = found
+                subtracted = name == "sub" and first
+                return Target(
+                    places[leaf],
+                    -sign if subtracted else sign,
+                    _run(chain, eqn.outvars[0].aval.shape),
+                    _run(moves, eqn.outvars[0].aval.shape),
+                    leaf.aval.shape,
+                )
+        else:
+            return None
+        (var,) = eqn.outvars
+    return None
+
+
+def _run(eqns: list[Any], shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    def run(x: Array) -> Array:
+        for eqn in eqns:
+            x = bind_one(eqn, [x])
+        return jnp.broadcast_to(x, shape)
+
+    return run

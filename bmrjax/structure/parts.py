@@ -1,0 +1,193 @@
+"""Networks as a list of arrays and a function of them; one class a library."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array
+
+from bmrjax.structure.sizes import changed
+
+
+class Parts(Protocol):
+    """What `compact` needs to know of a network."""
+
+    names: list[str]
+    arrays: list[Array]
+    trained: list[bool]
+
+    def call(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
+        """Run the network, in inference, with other arrays."""
+        ...
+
+    def build(self, arrays: Sequence[Array]) -> Any:
+        """Return the network with other arrays, and the sizes that they have."""
+        ...
+
+    def batched(self) -> Callable[..., Any]:
+        """Return a function of a batch of inputs."""
+        ...
+
+
+def is_equinox(network: Any) -> bool:
+    """Say whether a network is an Equinox module, or one with its state."""
+    import equinox as eqx
+
+    first = network[0] if isinstance(network, tuple) and len(network) == 2 else network
+    return isinstance(first, eqx.Module)
+
+
+def is_nnx(network: Any) -> bool:
+    """Say whether a network is a Flax NNX module."""
+    return any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__)
+
+
+def parts_of(network: Any) -> Parts:
+    """Take a network apart.
+
+    Raises:
+        TypeError: For anything but an Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
+    """
+    if is_equinox(network):
+        return EquinoxParts(network)
+    if is_nnx(network):
+        return NNXParts(network)
+    raise TypeError(
+        "compact takes an Equinox module, an (Equinox module, State) pair or a Flax NNX module, got "
+        f"{type(network).__name__}."
+    )
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+class EquinoxParts:
+    """See `Parts`. A pair of module and state is taken apart as one tree."""
+
+    def __init__(self, network: Any):
+        import equinox as eqx
+
+        self._pair = isinstance(network, tuple)
+        self._tree = network
+        leaves, self._structure = jtu.tree_flatten_with_path(network)
+        self._leaves = [leaf for _, leaf in leaves]
+        self._where = [i for i, leaf in enumerate(self._leaves) if _is_float(leaf)]
+        self.arrays = [self._leaves[i] for i in self._where]
+        names = [jtu.keystr(leaves[i][0], simple=True, separator=".") for i in self._where]
+        if self._pair:
+            names = [n[2:] if n.startswith("0.") else f"state{n[1:]}" for n in names]
+        self.names = names
+        first = len(jtu.tree_leaves(network[0])) if self._pair else len(leaves)
+        self.trained = [i < first for i in self._where]
+        self._inference = eqx.nn.inference_mode
+
+    def _filled(self, arrays: Sequence[Array]) -> Any:
+        leaves = list(self._leaves)
+        for i, array in zip(self._where, arrays, strict=True):
+            leaves[i] = array
+        return jtu.tree_unflatten(self._structure, leaves)
+
+    def call(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
+        """See `Parts.call`."""
+        return _call_equinox(self._inference(self._filled(arrays)), inputs)
+
+    def build(self, arrays: Sequence[Array]) -> Any:
+        """See `Parts.build`."""
+        new = self._filled(arrays)
+        pairs = ((self._tree[0], new[0]),) if self._pair else ((self._tree, new),)
+        for old, fresh in pairs:
+            _resize_equinox(old, fresh)
+        return new
+
+    def batched(self) -> Callable[..., Any]:
+        """See `Parts.batched`."""
+        return equinox_batched(self._tree)
+
+
+def _call_equinox(network: Any, inputs: Sequence[Array]) -> Any:
+    if isinstance(network, tuple):
+        module, state = network
+        return module(*inputs, state)[0]
+    return network(*inputs)
+
+
+def equinox_batched(network: Any) -> Callable[..., Any]:
+    """Return a function of a batch for a network that is written for one datum."""
+    import equinox as eqx
+
+    network = eqx.nn.inference_mode(network)
+    return jax.vmap(lambda *inputs: _call_equinox(network, inputs), axis_name="batch")
+
+
+def _resize_equinox(old: Any, new: Any) -> None:
+    """Set the sizes of a fresh copy, and of the modules in it."""
+    import equinox as eqx
+
+    if isinstance(old, eqx.Module):
+        for name, value in vars(old).items():
+            _resize_equinox(value, getattr(new, name))
+        for name, value in changed(old, new).items():
+            object.__setattr__(new, name, value)
+    elif isinstance(old, list | tuple):
+        for a, b in zip(old, new, strict=True):
+            _resize_equinox(a, b)
+    elif isinstance(old, dict):
+        for key in old:
+            _resize_equinox(old[key], new[key])
+
+
+class NNXParts:
+    """See `Parts`."""
+
+    def __init__(self, network: Any):
+        from flax import nnx
+
+        self._nnx, self._network = nnx, network
+        self._graph, state = nnx.split(network)
+        self._flat = dict(nnx.to_flat_state(state))
+        self._where = [path for path, v in self._flat.items() if _is_float(v[...])]
+        self.arrays = [self._flat[path][...] for path in self._where]
+        self.names = [".".join(map(str, path)) for path in self._where]
+        self.trained = [isinstance(self._flat[path], nnx.Param) for path in self._where]
+
+    def _filled(self, arrays: Sequence[Array]) -> Any:
+        flat = dict(self._flat)
+        for path, array in zip(self._where, arrays, strict=True):
+            flat[path] = flat[path].replace(array)
+        return self._nnx.merge(self._graph, self._nnx.from_flat_state(flat), copy=True)
+
+    def call(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
+        """See `Parts.call`."""
+        network = self._filled(arrays)
+        network.eval()
+        return network(*inputs)
+
+    def build(self, arrays: Sequence[Array]) -> Any:
+        """See `Parts.build`."""
+        new = self._filled(arrays)
+        before = dict(self._nnx.iter_modules(self._network))
+        for path, module in self._nnx.iter_modules(new):
+            for name, value in changed(before[path], module).items():
+                setattr(module, name, value)
+        return new
+
+    def batched(self) -> Callable[..., Any]:
+        """See `Parts.batched`."""
+        return nnx_batched(self._network)
+
+
+def nnx_batched(network: Any) -> Callable[..., Any]:
+    """Return a function of a batch, in inference."""
+    from flax import nnx
+
+    graph, state = nnx.split(network)
+
+    def run(*inputs: Array) -> Any:
+        network: Any = nnx.merge(graph, state, copy=True)
+        network.eval()
+        return network(*inputs)
+
+    return run

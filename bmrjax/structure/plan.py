@@ -1,0 +1,224 @@
+"""What may go from a network, and what it leaves behind."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from bmrjax.structure.facts import Facts, Site, sites
+from bmrjax.structure.flatten import flatten
+from bmrjax.structure.fold import target
+from bmrjax.structure.units import Units
+
+# For the position of a contraction, what it loses and where that is wanted.
+Constants = dict[int, tuple[Array, Array]]
+# Axes of parameters, as (parameter, axis).
+Dims = Collection[tuple[int, int]]
+UNABSORBED = "they are constant, and no bias can take that up"
+
+
+@dataclass
+class Plan:
+    """Which indices of each array stay, and the arrays with what was folded into them.
+
+    Attributes:
+        arrays: All parameters at their old size, constants folded into biases.
+        keep: For each parameter, for each axis, a mask of what stays.
+        input_keep: The same for the inputs.
+        stays: For a parameter and an axis, reasons and how many indices stay for each though nothing
+            needs them.
+        dims: For a parameter and an axis, the units of its indices.
+    """
+
+    arrays: list[Array]
+    keep: list[list[np.ndarray]]
+    input_keep: list[list[np.ndarray]]
+    stays: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
+    dims: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+
+    def sliced(self) -> list[Array]:
+        """Return the parameters at their new size."""
+        return [_take(a, keep) for a, keep in zip(self.arrays, self.keep, strict=True)]
+
+    def emptied(self) -> set[tuple[int, int]]:
+        """Return the axes that lose all their indices."""
+        return {place for place in self.dims if not self.keep[place[0]][place[1]].any()}
+
+    def together(self) -> list[list[tuple[int, int]]]:
+        """Return the axes that lose indices, in groups that lose the same ones."""
+        owners: dict[int, set[tuple[int, int]]] = {}
+        for (i, axis), labels in self.dims.items():
+            for unit in labels[~self.keep[i][axis]].tolist():
+                owners.setdefault(unit, set()).add((i, axis))
+        groups: list[set[tuple[int, int]]] = []
+        for dims in owners.values():
+            touching = [g for g in groups if g & dims]
+            groups = [g for g in groups if not g & dims]
+            groups.append(dims.union(*touching))
+        return [sorted(group) for group in groups]
+
+
+def _take(array: Array, keep: Sequence[np.ndarray]) -> Array:
+    for axis, mask in enumerate(keep):
+        if not mask.all():
+            array = jax.numpy.take(array, np.flatnonzero(mask), axis=axis)
+    return array
+
+
+class Planner:
+    """Finds out what may go; traces the network once.
+
+    Args:
+        function: Of a list of parameters and a list of inputs.
+        arrays: The parameters.
+        inputs: Example inputs. Only their shapes count.
+        free_inputs: Whether indices of the last axis of an input may go.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arrays: Sequence[Array],
+        inputs: Sequence[Array],
+        *,
+        free_inputs: bool = False,
+    ):
+        self.arrays, self.inputs = list(arrays), list(inputs)
+        args = [*self.arrays, *self.inputs]
+        count = len(self.arrays)
+        traced = flatten(lambda *values: function(values[:count], values[count:]), *args)
+        self._jaxpr = traced.jaxpr
+        self._consts = traced.consts
+        self._units = Units(self._jaxpr, count, free_inputs=free_inputs)
+        self._sites = sites(self._jaxpr)
+        varies = [i >= count for i in range(len(args))]
+        jaxpr = self._jaxpr
+
+        def found(consts: Any, args: Any, drops: Any) -> tuple[list[Array], Constants]:
+            facts = Facts(jaxpr, consts, args, varies)
+            return [facts.needed(site) for site in self._sites], {
+                i: (facts.constant(i, drop), facts.wanted(jaxpr.eqns[i].outvars[0]))
+                for i, drop in drops.items()
+            }
+
+        none = self._drops(lambda unit: False)
+        run = _compiled(found, self._consts, args, none)
+        self._constants = lambda drops: run(self._consts, args, drops)[1]
+        self._needed = [np.asarray(mask) for mask in run(self._consts, args, none)[0]]
+
+    def plan(self, fixed: Dims = (), empty: Dims | None = None) -> Plan:
+        """Return the largest removal that changes no output.
+
+        Args:
+            fixed: Axes of parameters whose indices must stay.
+            empty: Axes that may lose all of them; any other keeps one, though nothing needs it. All
+                may by default.
+        """
+        units, jaxpr = self._units, self._jaxpr
+        used: set[int] = set()
+        for site, needed in zip(self._sites, self._needed, strict=True):
+            used |= set(units.roots(self._labels(site))[needed].tolist())
+        reasons: dict[int, str] = {}
+        params = jaxpr.invars[: len(self.arrays)]
+        dims = {
+            (i, k): units.roots(x) for i, v in enumerate(params) for k, x in enumerate(units.of(v))
+        }
+        stay = {int(u) for place in fixed for u in dims[place]}
+        for place, labels in dims.items():
+            if empty is None or place in empty or not len(labels):
+                continue
+            if not any(u in used or u in stay or units.reason(int(u)) for u in labels):
+                stay.add(int(labels[0]))
+
+        def goes(unit: int) -> bool:
+            return unit not in used and unit not in stay and units.reason(unit) is None
+
+        while True:
+            arrays, refused = self._folded(self._drops(goes))
+            if not refused:
+                break
+            stay |= refused
+            reasons |= dict.fromkeys(refused, UNABSORBED)
+        keep = [[_mask(dims[i, k], goes) for k in range(v.aval.ndim)] for i, v in enumerate(params)]
+        found = Plan(
+            arrays,
+            keep,
+            [
+                [_mask(units.roots(x), goes) for x in units.of(v)]
+                for v in jaxpr.invars[len(self.arrays) :]
+            ],
+            dims=dims,
+        )
+        for place, labels in dims.items():
+            for unit in labels.tolist():
+                reason = units.reason(unit) or reasons.get(unit)
+                if unit not in used and reason and unit in self._contracted:
+                    told = found.stays.setdefault(place, {})
+                    told[reason] = told.get(reason, 0) + 1
+        return found
+
+    @property
+    def _contracted(self) -> set[int]:
+        """Units that some contraction sums over: what a network could lose if nothing needs it."""
+        return {int(u) for site in self._sites for u in self._units.roots(self._labels(site))}
+
+    def _labels(self, site: Site) -> np.ndarray:
+        return self._units.of(self._jaxpr.eqns[site.index].invars[0])[site.axis]
+
+    def _drops(self, goes: Callable[[int], bool]) -> dict[int, dict[int, np.ndarray]]:
+        """Return, for each contraction and axis of its first argument, which terms go."""
+        found: dict[int, dict[int, np.ndarray]] = {}
+        for site in self._sites:
+            labels = self._units.roots(self._labels(site))
+            found.setdefault(site.index, {})[site.axis] = ~_mask(labels, goes)
+        return found
+
+    def _folded(self, drops: dict[int, dict[int, np.ndarray]]) -> tuple[list[Array], set[int]]:
+        """Return the parameters with the constants in them, and units whose constants found no place."""
+        arrays = list(self.arrays)
+        refused: set[int] = set()
+        for index, (constant, wanted) in self._constants(drops).items():
+            if not np.any(np.asarray(constant) != 0):
+                continue
+            (var,) = self._jaxpr.eqns[index].outvars
+            where = target(self._jaxpr, var, len(arrays))
+            shift = None if where is None else where.shift(constant, wanted)
+            if where is None or shift is None:
+                refused |= self._guilty(index, drops)
+            else:
+                old = arrays[where.argument]
+                arrays[where.argument] = old + shift.astype(old.dtype)
+        return arrays, refused
+
+    def _guilty(self, index: int, drops: dict[int, dict[int, np.ndarray]]) -> set[int]:
+        """Return the dropped units of a contraction that are constants other than zero."""
+        none = self._drops(lambda unit: False)
+        dropped: set[int] = set()
+        guilty: set[int] = set()
+        for site in (s for s in self._sites if s.index == index):
+            labels, drop = self._units.roots(self._labels(site)), drops[index][site.axis]
+            dropped |= set(labels[drop].tolist())
+            for k in np.flatnonzero(drop):
+                alone = np.arange(len(drop)) == k
+                constant, _ = self._constants(none | {index: none[index] | {site.axis: alone}})[
+                    index
+                ]
+                if np.any(np.asarray(constant) != 0):
+                    guilty.add(int(labels[k]))
+        # Where each alone is nothing, they are something together; then none may go.
+        return guilty or dropped
+
+
+def _compiled(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """Compile a function that runs once: fast to compile, not fast."""
+    options: dict[str, Any] | None = None
+    if jax.default_backend() == "cpu":
+        options = {"xla_disable_hlo_passes": "fusion", "xla_backend_optimization_level": 0}
+    return jax.jit(function).lower(*args).compile(compiler_options=options)
+
+
+def _mask(labels: np.ndarray, goes: Callable[[int], bool]) -> np.ndarray:
+    return np.array([not goes(int(u)) for u in labels], bool)

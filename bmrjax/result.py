@@ -340,6 +340,7 @@ class Result:
         from bmrjax.infer.posterior import central_values
 
         model, guide = self._programs()
+        prepare_guide(model, guide, self.params, inputs)
         values = central_values(guide, self.params, inputs, {})
         values = {
             name: jnp.where(self.keep[name], value, 0) if name in self.keep else value

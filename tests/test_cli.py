@@ -63,6 +63,24 @@ def test_info_prints_what_was_reached(finished, capsys):
     assert f"{min(p['vfe_per_datum'] for p in found['path']):.4f}" in printed
 
 
+def test_compact_writes_the_smaller_network(finished, tmp_path, capsys):
+    from safetensors.numpy import load_file
+
+    out, found = finished
+    small = tmp_path / "small.safetensors"
+    cli.main(["compact", str(out), "--out", str(small), "--repeats", "2", "--batch-sizes", "4"])
+    printed = capsys.readouterr().out
+    assert "parameters" in printed
+    assert "batch of 4: " in printed
+    arrays = load_file(small)
+    weights = sum(a.size for name, a in arrays.items() if name != "inputs")
+    assert weights <= found["total"]
+    assert sum(np.count_nonzero(a) for n, a in arrays.items() if n != "inputs") <= found["kept"]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["compact", str(out), "--out", str(tmp_path / "small.npz")])
+    assert "must end in .safetensors" in capsys.readouterr().err
+
+
 def test_validation_data_are_kept_out_and_choose_the_point(finished, tmp_path):
     _, whole = finished
     found = run(tmp_path / "out", "--refit", "1", "--validation", "0.5")

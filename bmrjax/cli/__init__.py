@@ -5,20 +5,25 @@ import sys
 
 import tyro
 
-from bmrjax.cli.options import Info, Predict, Sparsify
-from bmrjax.cli.saved import run_info, run_predict
+from bmrjax.cli.options import Compact, Info, Predict, Sparsify
+from bmrjax.cli.saved import run_compact, run_info, run_predict
 from bmrjax.cli.sparsify import run_sparsify
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors are one line on stderr and exit code 2."""
     command = tyro.extras.subcommand_cli_from_dict(
-        {"sparsify": Sparsify, "info": Info, "predict": Predict},
+        {"sparsify": Sparsify, "info": Info, "predict": Predict, "compact": Compact},
         prog="bmrjax",
         description="Bayesian model reduction for JAX and NumPyro.",
         args=arguments,
     )
-    run = {Sparsify: run_sparsify, Info: run_info, Predict: run_predict}[type(command)]
+    run = {
+        Sparsify: run_sparsify,
+        Info: run_info,
+        Predict: run_predict,
+        Compact: run_compact,
+    }[type(command)]
     try:
         run(command)
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:

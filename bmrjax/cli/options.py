@@ -124,6 +124,20 @@ class Predict:
     """Of the samples."""
 
 
+@dataclass
+class Compact:
+    """Print how much smaller a saved run's network becomes without what it does not use."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    out: Path | None = None
+    """Where to write the smaller network's arrays, as .safetensors."""
+    batch_sizes: tuple[int, ...] = (1, 256)
+    """Sizes of a batch to time both networks on."""
+    repeats: int = 50
+    """Calls a timing; 0 for none."""
+
+
 def check_options(options: Sparsify) -> None:
     """Refuse options that do not fit together, or a folder that is taken."""
     out = options.out

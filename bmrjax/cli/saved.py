@@ -1,4 +1,4 @@
-"""The commands that read a finished run: `bmrjax info` and `bmrjax predict`."""
+"""The commands that read a finished run: `bmrjax info`, `bmrjax predict` and `bmrjax compact`."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from bmrjax.cli.build import build_programs
 from bmrjax.cli.documents import read_json
-from bmrjax.cli.options import Info, Predict, Sparsify
+from bmrjax.cli.options import Compact, Info, Predict, Sparsify
 from bmrjax.cli.report import summary_of
 
 
@@ -28,8 +28,6 @@ def run_predict(options: Predict) -> None:
     import jax
     import numpy as np
 
-    from bmrjax import load
-
     document = read_json(options.directory)
     if options.samples < 1:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")
@@ -43,13 +41,7 @@ def run_predict(options: Predict) -> None:
         )
     mean, scale = (np.asarray(document[f"input_{part}"]) for part in ("mean", "scale"))
     x = ((x - mean) / scale).astype(np.float32)
-    config = {k: v for k, v in document["config"].items() if k not in ("out", "data_root")}
-    config["hidden"] = tuple(config["hidden"])
-    run = Sparsify(out=options.directory, **config)
-    model, guide = build_programs(
-        run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
-    )
-    result = load(options.directory / "model", model=model, guide=guide)
+    run, result = _loaded(options.directory, document)
     samples = options.samples if run.method != "map" else 1
     prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
     values = np.asarray(prediction.mean)
@@ -59,6 +51,51 @@ def run_predict(options: Predict) -> None:
     np.save(staged, values)
     os.replace(staged, options.out)
     print(f"predictions of shape {values.shape} in {options.out}")
+
+
+def run_compact(options: Compact) -> None:
+    """Make a saved run's network smaller."""
+    import jax.numpy as jnp
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from bmrjax.structure import named_arrays
+
+    document = read_json(options.directory)
+    if options.repeats < 0 or any(size < 1 for size in options.batch_sizes):
+        raise ValueError("--repeats must be at least 0, and --batch-sizes at least 1.")
+    if options.out is not None and options.out.suffix != ".safetensors":
+        raise ValueError(f"--out {options.out} must end in .safetensors.")
+    _, result = _loaded(options.directory, document)
+    example = jnp.zeros((2, *document["input_shape"]))
+    (found,) = result.compact(example).values()
+    print(found)
+    sizes = options.batch_sizes if options.repeats else ()
+    for row in found.latency(batch_sizes=sizes, repeats=options.repeats):
+        times = f"{row.before:.3f} ms -> {row.after:.3f} ms ({row.speedup:.2f}x)"
+        print(f"batch of {row.batch_size}: {times} on {row.device}")
+    if options.out is None:
+        return
+    arrays = {name: np.asarray(array) for name, array in named_arrays(found.network).items()}
+    if found.inputs is not None:
+        arrays["inputs"] = found.inputs
+    staged = options.out.with_suffix(".tmp")
+    save_file(arrays, staged)
+    os.replace(staged, options.out)
+    print(f"{len(arrays)} arrays in {options.out}")
+
+
+def _loaded(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any]:
+    """Return the options of a run, and its result with its program."""
+    from bmrjax import load
+
+    config = {k: v for k, v in document["config"].items() if k not in ("out", "data_root")}
+    config["hidden"] = tuple(config["hidden"])
+    run = Sparsify(out=directory, **config)
+    model, guide = build_programs(
+        run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
+    )
+    return run, load(directory / "model", model=model, guide=guide)
 
 
 def _inputs(path: Path) -> Any:

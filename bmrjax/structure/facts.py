@@ -111,6 +111,11 @@ class Facts:
         self.values: dict[Any, Any] = {}
         self.depends: dict[Any, Array] = {}
         self.live: dict[Any, Array] = {}
+        # What inputs reach. All else is constant, without a mask that says so.
+        self._reached = {v for v, flag in zip(jaxpr.invars, varies, strict=True) if flag}
+        for eqn in jaxpr.eqns:
+            if any(self._varies(v) for v in eqn.invars):
+                self._reached.update(eqn.outvars)
         for var, value in zip(jaxpr.constvars, consts, strict=True):
             self._write(var, value, jnp.zeros(jnp.shape(value), jnp.float32))
         for var, value, flag in zip(jaxpr.invars, args, varies, strict=True):
@@ -122,6 +127,9 @@ class Facts:
                 self.live[var] = jnp.ones(var.aval.shape, jnp.float32)
         for eqn in reversed(jaxpr.eqns):
             self._backward(eqn)
+
+    def _varies(self, var: Any) -> bool:
+        return not isinstance(var, jec.Literal) and var in self._reached
 
     def _write(self, var: Any, value: Any, depends: Array) -> None:
         self.values[var], self.depends[var] = value, depends
@@ -141,12 +149,16 @@ class Facts:
         return jnp.maximum(self.varying(var), _mask(self.value(var) != 0))
 
     def wanted(self, var: Any) -> Array:
-        """Return 1 where an element reaches an output, by another way than as a constant."""
+        """Return 1 where an element reaches an output."""
         found = self.live.get(var)
         return jnp.zeros(var.aval.shape, jnp.float32) if found is None else found
 
     def _forward(self, eqn: Any) -> None:
         found = bind(eqn, [self.value(v) for v in eqn.invars])
+        if not any(self._varies(v) for v in eqn.invars):
+            for var, value in zip(eqn.outvars, found, strict=True):
+                self._write(var, value, jnp.zeros(var.aval.shape, jnp.float32))
+            return
         for var, value, mask in zip(eqn.outvars, found, self._depends(eqn), strict=True):
             self._write(var, value, _mask(mask > 0))
 
@@ -155,8 +167,10 @@ class Facts:
         masks = [self.varying(v) for v in eqn.invars]
         if name in PRODUCTS:
             (a, b), (varies_a, varies_b) = eqn.invars, masks
-            first = bind_one(eqn, [varies_a, self.nonzero(b)])
-            return [first + bind_one(eqn, [self.nonzero(a), varies_b])]
+            terms = [bind_one(eqn, [varies_a, self.nonzero(b)])] if self._varies(a) else []
+            if self._varies(b):
+                terms.append(bind_one(eqn, [self.nonzero(a), varies_b]))
+            return [sum(terms[1:], terms[0])]
         if name in SUMS and (name in ("concatenate", "pad") or len(eqn.invars) == 1):
             return _through(eqn, masks, [])
         if name in SUMS:
@@ -172,21 +186,27 @@ class Facts:
         return [jnp.broadcast_to(anything, shape) for shape in shapes]
 
     def _backward(self, eqn: Any) -> None:
+        if not any(self._varies(v) for v in eqn.invars):
+            return  # its results are constants
         live = [self.wanted(v) for v in eqn.outvars]
         for var, mask in zip(eqn.invars, self._wants(eqn, live), strict=True):
-            if mask is None or isinstance(var, jec.Literal):
+            if mask is None or not self._varies(var):
                 continue
-            # A constant is folded into what it goes to; nothing needs what it is made of.
-            found = _mask(mask > 0) * self.varying(var)
+            found = _mask(mask > 0)
             self.live[var] = jnp.maximum(found, self.live[var]) if var in self.live else found
 
     def _wants(self, eqn: Any, live: list[Array]) -> list[Array | None]:
         name = eqn.primitive.name
         if name in PRODUCTS:
             a, b = eqn.invars
-            back_a = jax.vjp(lambda m: bind_one(eqn, [m, self.nonzero(b)]), self.varying(a))[1]
-            back_b = jax.vjp(lambda m: bind_one(eqn, [self.nonzero(a), m]), self.varying(b))[1]
-            return [back_a(live[0])[0], back_b(live[0])[0]]
+            found: list[Array | None] = [None, None]
+            if self._varies(a):
+                back = jax.vjp(lambda m: bind_one(eqn, [m, self.nonzero(b)]), self.varying(a))[1]
+                found[0] = back(live[0])[0]
+            if self._varies(b):
+                back = jax.vjp(lambda m: bind_one(eqn, [self.nonzero(a), m]), self.varying(b))[1]
+                found[1] = back(live[0])[0]
+            return found
         if name in SUMS:
             rest = [self.value(v) for v in eqn.invars[1:]]
             if name in ("concatenate", "pad"):
@@ -220,8 +240,15 @@ class Facts:
         def back(other: Array) -> Array:
             return jax.vjp(lambda m: bind_one(eqn, [m, other]), self.varying(a))[1](live)[0]
 
-        terms = self.varying(a) * back(self.nonzero(b)) + self.nonzero(a) * back(self.varying(b))
-        return jnp.any(terms > 0, axis=tuple(i for i in range(terms.ndim) if i != site.axis))
+        if not self._varies(a) and not self._varies(b):
+            # A product of parameters: its terms may go where they are nothing.
+            return _along(self.nonzero(a), site.axis) & _along(self.nonzero(b), site.other)
+        terms = jnp.zeros(a.aval.shape)
+        if self._varies(a):
+            terms = terms + self.varying(a) * back(self.nonzero(b))
+        if self._varies(b):
+            terms = terms + self.nonzero(a) * back(self.varying(b))
+        return _along(terms, site.axis)
 
     def constant(self, index: int, drop: Mapping[int, Array]) -> Float[Array, "..."]:
         """Return what the dropped terms of a contraction add to it, where that reaches an output.
@@ -237,6 +264,11 @@ class Facts:
             gone = gone | mask.reshape([-1 if i == axis else 1 for i in range(a.ndim)])
         total = bind_one(eqn, [jnp.where(gone, a, 0), b])
         return jnp.where(self.wanted(eqn.outvars[0]) > 0, total, 0)
+
+
+def _along(mask: Array, axis: int) -> Bool[Array, " size"]:
+    """Return which indices of an axis have any element."""
+    return jnp.any(mask > 0, axis=tuple(i for i in range(mask.ndim) if i != axis))
 
 
 def _elementwise(eqn: Any) -> bool:

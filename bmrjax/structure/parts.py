@@ -60,6 +60,19 @@ def parts_of(network: Any) -> Parts:
     )
 
 
+def named_arrays(network: Any) -> dict[str, Array]:
+    """Return the floating-point arrays of a network by the path to them.
+
+    Args:
+        network: An Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
+
+    Raises:
+        TypeError: For anything else.
+    """
+    parts = parts_of(network)
+    return dict(zip(parts.names, parts.arrays, strict=True))
+
+
 def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 

@@ -121,6 +121,8 @@ class Planner:
         used: set[int] = set()
         for site, needed in zip(self._sites, self._needed, strict=True):
             used |= set(units.roots(self._labels(site))[needed].tolist())
+        # A network can lose what some contraction sums over.
+        summed = {int(u) for site in self._sites for u in units.roots(self._labels(site))}
         reasons: dict[int, str] = {}
         params = jaxpr.invars[: len(self.arrays)]
         dims = {
@@ -133,11 +135,13 @@ class Planner:
             if not any(u in used or u in stay or units.reason(int(u)) for u in labels):
                 stay.add(int(labels[0]))
 
+        free = summed - used
+
         def goes(unit: int) -> bool:
-            return unit not in used and unit not in stay and units.reason(unit) is None
+            return unit in free and unit not in stay and units.reason(unit) is None
 
         while True:
-            arrays, refused = self._folded(self._drops(goes))
+            arrays, refused = self._folded(goes)
             if not refused:
                 break
             stay |= refused
@@ -155,15 +159,10 @@ class Planner:
         for place, labels in dims.items():
             for unit in labels.tolist():
                 reason = units.reason(unit) or reasons.get(unit)
-                if unit not in used and reason and unit in self._contracted:
+                if unit not in used and reason and unit in summed:
                     told = found.stays.setdefault(place, {})
                     told[reason] = told.get(reason, 0) + 1
         return found
-
-    @property
-    def _contracted(self) -> set[int]:
-        """Units that some contraction sums over: what a network could lose if nothing needs it."""
-        return {int(u) for site in self._sites for u in self._units.roots(self._labels(site))}
 
     def _labels(self, site: Site) -> np.ndarray:
         return self._units.of(self._jaxpr.eqns[site.index].invars[0])[site.axis]
@@ -176,24 +175,32 @@ class Planner:
             found.setdefault(site.index, {})[site.axis] = ~_mask(labels, goes)
         return found
 
-    def _folded(self, drops: dict[int, dict[int, np.ndarray]]) -> tuple[list[Array], set[int]]:
+    def _folded(self, goes: Callable[[int], bool]) -> tuple[list[Array], set[int]]:
         """Return the parameters with the constants in them, and units whose constants found no place."""
-        arrays = list(self.arrays)
+        arrays, drops = list(self.arrays), self._drops(goes)
         refused: set[int] = set()
         for index, (constant, wanted) in self._constants(drops).items():
-            if not np.any(np.asarray(constant) != 0):
-                continue
             (var,) = self._jaxpr.eqns[index].outvars
+            # What goes itself need not be right.
+            for axis, labels in enumerate(self._units.of(var)):
+                stays = _mask(self._units.roots(labels), goes)
+                wanted = wanted * stays.reshape(
+                    [-1 if i == axis else 1 for i in range(wanted.ndim)]
+                )
+            if not np.any(np.asarray(constant * wanted) != 0):
+                continue
             where = target(self._jaxpr, var, len(arrays))
             shift = None if where is None else where.shift(constant, wanted)
             if where is None or shift is None:
-                refused |= self._guilty(index, drops)
+                refused |= self._guilty(index, drops, np.asarray(wanted))
             else:
                 old = arrays[where.argument]
                 arrays[where.argument] = old + shift.astype(old.dtype)
         return arrays, refused
 
-    def _guilty(self, index: int, drops: dict[int, dict[int, np.ndarray]]) -> set[int]:
+    def _guilty(
+        self, index: int, drops: dict[int, dict[int, np.ndarray]], wanted: np.ndarray
+    ) -> set[int]:
         """Return the dropped units of a contraction that are constants other than zero."""
         none = self._drops(lambda unit: False)
         dropped: set[int] = set()
@@ -206,7 +213,7 @@ class Planner:
                 constant, _ = self._constants(none | {index: none[index] | {site.axis: alone}})[
                     index
                 ]
-                if np.any(np.asarray(constant) != 0):
+                if np.any(np.asarray(constant) * wanted != 0):
                     guilty.add(int(labels[k]))
         # Where each alone is nothing, they are something together; then none may go.
         return guilty or dropped

@@ -118,6 +118,7 @@ def _elementwise(units: Units, eqn: Any, inputs: list[Labels]) -> list[Labels] |
     found: Labels = []
     for axis, size in enumerate(shape):
         # Those of one index are stretched to the rest.
+        units._fix([x[axis] for x in whole if len(x[axis]) != size], "they are stretched")
         first, *others = [x[axis] for x in whole if len(x[axis]) == size]
         for other in others:
             units._join(first, other)
@@ -171,6 +172,8 @@ def _broadcast(units: Units, eqn: Any, inputs: list[Labels]) -> list[Labels]:
     for axis, labels in zip(where, inputs[0], strict=True):
         if len(labels) == shape[axis]:
             found[axis] = labels
+        else:
+            units._fix([labels], "they are stretched")
     return [found]
 
 

@@ -108,5 +108,5 @@ def latency(
                 if turn >= 3:
                     kept.append(1e3 * (time.perf_counter() - begin))
         middle = [statistics.median(t) for t in times]
-        found.append(Latency(size, *middle, jax.devices()[0].device_kind))
+        found.append(Latency(size, middle[0], middle[1], jax.devices()[0].device_kind))
     return found

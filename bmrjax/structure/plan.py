@@ -224,7 +224,8 @@ def _compiled(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     options: dict[str, Any] | None = None
     if jax.default_backend() == "cpu":
         options = {"xla_disable_hlo_passes": "fusion", "xla_backend_optimization_level": 0}
-    return jax.jit(function).lower(*args).compile(compiler_options=options)
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(function).lower(*args).compile(compiler_options=options)
 
 
 def _mask(labels: np.ndarray, goes: Callable[[int], bool]) -> np.ndarray:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bmrjax.criteria import Criterion, Decision
+from bmrjax.criteria import Criterion, Decision, Groups
 from bmrjax.criteria.base import Sites
 from bmrjax.criteria.select import smallest
 from bmrjax.schedules import Order
@@ -40,7 +40,7 @@ def reduce_once(
     fraction: Float[Array, ""],
     beyond: Bool[Array, ""] | bool = False,  # noqa: FBT001, FBT002 - traced
 ) -> Round:
-    """Ask `criterion`, and remove at most `fraction` of what is kept, by `order`.
+    """Ask `criterion`, and remove at most `fraction` of what is kept, by `order`; a group goes whole.
 
     Pure and jittable in everything but the criterion, the order and the layers. With `beyond`, what
     the criterion would keep may go too, if the fraction asks for it.
@@ -57,7 +57,16 @@ def reduce_once(
         fraction >= 1.0, kept, jnp.ceil(fraction * kept.astype(jnp.float32)).astype(jnp.int32)
     )
     scores = order(posterior, decision)
+    groups: Groups | None = getattr(criterion, "groups", None)
+    if groups is not None:
+        # The Euclidean length of what goes together: to first order, what its removal moves.
+        squares = {name: jnp.where(keep[name], jnp.square(scores[name]), 0.0) for name in names}
+        scores = groups.spread(jnp.sqrt(groups.sum(squares)), squares)
     going = smallest([scores[name] for name in names], candidates, count)
+    if groups is not None:
+        # The cap may end within a group; then all of it goes.
+        touched = groups.spread(groups.any(dict(zip(names, going, strict=True))), scores)
+        going = [c & touched[name] for name, c in zip(names, candidates, strict=True)]
     # A returning element (`regrow`) is kept by the criterion although its mask was False.
     new = {
         name: jnp.where(keep[name], ~gone, decision.keep[name])

@@ -57,6 +57,17 @@ class Groups:
             total = total.at[self._of(name, value.shape)].add(value)
         return total
 
+    def any(self, flags: Mapping[str, Bool[Array, "..."]]) -> Bool[Array, " count"]:
+        """Say for each group whether any of its elements is flagged.
+
+        Args:
+            flags: Site name to flags, shaped as the sites.
+        """
+        found = jnp.zeros(self.count, bool)
+        for name, flag in flags.items():
+            found = found.at[self._of(name, flag.shape)].max(flag)
+        return found
+
     def spread(
         self, values: Float[Array, " count"] | Bool[Array, " count"], like: Mapping[str, Array]
     ) -> dict[str, Array]:

@@ -22,8 +22,7 @@ class Shrinkage(Criterion[MaskState]):
     in nats, for any normal prior; an element goes where ΔF ≥ 0, and so does one that the data say nothing
     of, at ΔF = 0. There is no threshold to choose. What a round removes stays removed.
 
-    With `groups`, the elements of a group stay or go together, by the sum of their ΔF. (A schedule
-    that caps a round caps elements, and may split a group.)
+    With `groups`, the elements of a group stay or go together, by the sum of their ΔF.
 
     Args:
         variance: ε ≥ 0; zero is a point mass. Safe in float32 down to 1e-16 and below.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from scipy.special import betaln
 
 from bmrjax import reduction
 from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer
+from bmrjax.criteria.groups import Groups
 
 
 @jax.tree_util.register_dataclass
@@ -58,12 +59,16 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
     receives no force from the data, so it returns by the accident of its last posterior unless it
     is re-fitted.
 
+    With `groups`, an i is a group: its ΔF is the sum of its elements', they stay or go together, and
+    α and β count groups, each in the layer of the first of its sites.
+
     Args:
         alpha: Prior count of included elements, α_0 > 0; a scalar, or an array to `vmap` over.
         beta: Prior count of excluded elements, β_0 > 0.
         num_steps: Fixed-point iterations.
         regrow: Whether removed elements may return.
         removed: How removed elements count in the fixed point: ``"excluded"`` or ``"at prior"``.
+        groups: Which elements go together; by default each one is on its own.
 
     Example:
         >>> import jax.numpy as jnp
@@ -83,6 +88,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
     num_steps: int = field(default=4, metadata={"static": True})
     regrow: bool = field(default=False, metadata={"static": True})
     removed: Literal["excluded", "at prior"] = field(default="excluded", metadata={"static": True})
+    groups: Groups | None = None
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -122,18 +128,50 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         inclusion: dict[str, Array] = {}
         alpha: dict[str, Array] = {}
         beta: dict[str, Array] = {}
-        for members in members_of.values():
-            probs, layer_alpha, layer_beta = self._fixed_point(
-                [delta_f[name] for name in members], [eligible[name] for name in members]
-            )
-            inclusion.update(zip(members, probs, strict=True))
-            alpha.update(dict.fromkeys(members, layer_alpha))
-            beta.update(dict.fromkeys(members, layer_beta))
+        if self.groups is None:
+            for members in members_of.values():
+                probs, *counts = self._fixed_point(
+                    [delta_f[name] for name in members], [eligible[name] for name in members]
+                )
+                inclusion.update(zip(members, probs, strict=True))
+                alpha.update(dict.fromkeys(members, counts[0]))
+                beta.update(dict.fromkeys(members, counts[1]))
+        else:
+            # What is gone already has nothing more to say about the rest of its group.
+            counted = {n: jnp.where(eligible[n], df, 0.0) for n, df in delta_f.items()}
+            total, alive = self.groups.sum(counted), self.groups.any(eligible)
+            included = jnp.zeros_like(total)
+            for members, mine in zip(
+                members_of.values(), self._groups_of(members_of, delta_f), strict=True
+            ):
+                (probs,), *counts = self._fixed_point([total], [alive & mine], mine)
+                included = jnp.where(mine, probs, included)
+                alpha.update(dict.fromkeys(members, counts[0]))
+                beta.update(dict.fromkeys(members, counts[1]))
+            spread = self.groups.spread(included, delta_f)
+            inclusion = {n: jnp.where(eligible[n], spread[n], 0.0) for n in delta_f}
         inclusion, alpha, beta = (
             {name: values[name] for name in posterior} for values in (inclusion, alpha, beta)
         )
         keep = {name: eligible[name] & (inclusion[name] >= 0.5) for name in posterior}
         return Decision(keep, delta_f, SpikeAndSlabState(keep, inclusion, alpha, beta))
+
+    @property
+    def may_go_beyond(self) -> bool:
+        """Only where each element is on its own."""
+        return self.groups is None
+
+    def _groups_of(
+        self, members_of: Mapping[str, list[str]], like: Mapping[str, Array]
+    ) -> list[Bool[Array, " count"]]:
+        """Return, for each layer, which groups are counted there: those that no layer before it has."""
+        assert self.groups is not None
+        found, seen = [], jnp.zeros(self.groups.count, bool)
+        for members in members_of.values():
+            has = self.groups.any({name: jnp.ones(like[name].shape, bool) for name in members})
+            found.append(has & ~seen)
+            seen = seen | has
+        return found
 
     def mask_log_prob(
         self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
@@ -145,17 +183,30 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         """
         alpha, beta = float(self.alpha), float(self.beta)
         total = 0.0
-        for members in by_layer("SpikeAndSlab", keep, layers).values():
-            size = sum(keep[name].size for name in members)
-            included = sum(int(np.sum(np.asarray(keep[name]))) for name in members)
+        members_of = by_layer("SpikeAndSlab", keep, layers)
+        owned = (
+            self._groups_of(members_of, keep)
+            if self.groups is not None
+            else [None] * len(members_of)
+        )
+        for members, mine in zip(members_of.values(), owned, strict=True):
+            if self.groups is not None and mine is not None:
+                size = int(jnp.sum(mine))
+                included = int(jnp.sum(self.groups.any(keep) & mine))
+            else:
+                size = sum(keep[name].size for name in members)
+                included = sum(int(np.sum(np.asarray(keep[name]))) for name in members)
             total += betaln(alpha + included, beta + size - included) - betaln(alpha, beta)
         return float(total)
 
     def _fixed_point(
-        self, delta_f: list[Array], eligible: list[Array]
+        self, delta_f: list[Array], eligible: list[Array], present: Array | None = None
     ) -> tuple[list[Array], Array, Array]:
+        """Iterate over the variables of a layer; of one array, `present` says which are in it."""
         dtype = delta_f[0].dtype
-        total = float(sum(df.size for df in delta_f))
+        total: Any = float(sum(df.size for df in delta_f))
+        if present is not None:
+            total = jnp.sum(present, dtype=dtype)
         alpha_0, beta_0 = jnp.asarray(self.alpha, dtype), jnp.asarray(self.beta, dtype)
 
         def include(alpha: Array, beta: Array) -> list[Array]:
@@ -165,7 +216,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
                 for df, e in zip(delta_f, eligible, strict=True)
             ]
 
-        gone = sum((jnp.sum(~e, dtype=dtype) for e in eligible), jnp.zeros((), dtype))
+        gone = total - sum((jnp.sum(e, dtype=dtype) for e in eligible), jnp.zeros((), dtype))
 
         def update(_: Array, counts: tuple[Array, Array]) -> tuple[Array, Array]:
             included = sum((jnp.sum(q) for q in include(*counts)), jnp.zeros((), dtype))

@@ -1,0 +1,166 @@
+"""Groups that stay or go whole: found in a network, judged by a criterion, taken by a capped round."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import bmrjax as bmr
+from bmrjax import criteria, nn, reduction, structure
+from bmrjax.reduce import reduce_once
+from bmrjax.schedules import smallest_magnitude_first
+
+KEY = jax.random.key(0)
+
+
+def members(groups):
+    """Return group number to {site: number of its elements}."""
+    found = {}
+    for name, ids in groups.ids.items():
+        for number, size in zip(*np.unique(np.asarray(ids), return_counts=True), strict=True):
+            found.setdefault(int(number), {})[name] = int(size)
+    return list(found.values())
+
+
+def test_a_neuron_is_its_weights_and_its_bias():
+    groups = structure.groups(nn.MLP(4, (3,), 2, key=KEY), jnp.ones(4))
+    found = members(groups)
+    assert found[:3] == [{"net.layers.0.weight": 4, "net.layers.0.bias": 1}] * 3
+    # The network's outputs cannot go: each of their weights is on its own.
+    assert len(found) == groups.count == 3 + 2 * 3 + 2
+
+
+def test_what_reads_a_unit():
+    found = members(structure.groups(nn.MLP(4, (3,), 2, key=KEY), jnp.ones(4), along="inputs"))
+    assert found[:4] == [{"net.layers.0.weight": 3}] * 4
+    assert [g for g in found if "net.layers.1.weight" in g] == [{"net.layers.1.weight": 2}] * 3
+
+
+def test_filters_and_heads():
+    found = members(structure.groups(nn.LeNet5(key=KEY), jnp.ones((1, 28, 28)), name="f"))
+    assert found.count({"f.convs.1.weight": 6 * 25, "f.convs.1.bias": 1}) == 16
+    vit = nn.ViT(image_size=8, depth=1, width=8, heads=2, hidden=6, key=KEY)
+    found = members(structure.groups(vit, jnp.ones((1, 8, 8))))
+    parts = ("query", "key", "value")
+    head = {f"net.blocks.0.attention.{p}.weight": 4 * 8 for p in parts}
+    head |= {f"net.blocks.0.attention.{p}.bias": 4 for p in parts}
+    assert found.count(head) == 2
+
+
+def test_flax_networks():
+    network = nn.NNXMLP(4, (3,), 2, rngs=nnx.Rngs(0))
+    found = members(structure.groups(network, jnp.ones((2, 4))))
+    assert found.count({"net.layers.0.kernel": 4, "net.layers.0.bias": 1}) == 3
+    with pytest.raises(ValueError, match="along must be"):
+        structure.groups(network, jnp.ones((2, 4)), along="rows")
+
+
+def posterior():
+    keys = jax.random.split(KEY, 4)
+    return {
+        "a.weight": reduction.Normal(jax.random.normal(keys[0], (6, 3)), jnp.full((6, 3), 0.5)),
+        "a.bias": reduction.Normal(jax.random.normal(keys[1], (6,)), jnp.full(6, 0.5)),
+        "b.weight": reduction.Normal(jax.random.normal(keys[2], (2, 6)), jnp.full((2, 6), 0.4)),
+    }
+
+
+LAYERS = {"a.weight": "a", "a.bias": "a", "b.weight": "b"}
+
+
+def prior(q):
+    return {n: reduction.Normal(jnp.zeros_like(s.loc), jnp.ones_like(s.loc)) for n, s in q.items()}
+
+
+def rows():
+    row = jnp.arange(6)
+    ids = {
+        "a.weight": jnp.tile(row[:, None], (1, 3)),
+        "a.bias": row,
+        "b.weight": 6 + jnp.arange(12).reshape(2, 6),
+    }
+    return criteria.Groups(ids, 18)
+
+
+@pytest.mark.parametrize("removed", ["excluded", "at prior"])
+def test_groups_of_one_are_elements(removed):
+    q = posterior()
+    sizes = np.cumsum([0, *(s.loc.size for s in q.values())])
+    ids = {
+        n: jnp.arange(a, a + s.loc.size).reshape(s.loc.shape)
+        for (n, s), a in zip(q.items(), sizes, strict=False)
+    }
+    alone = criteria.SpikeAndSlab(removed=removed)
+    grouped = criteria.SpikeAndSlab(removed=removed, groups=criteria.Groups(ids, int(sizes[-1])))
+    state = alone.init(q)
+    state.keep["a.weight"] = state.keep["a.weight"].at[0].set(False)
+    expected = alone(q, prior(q), state, layers=LAYERS)
+    found = grouped(q, prior(q), state, layers=LAYERS)
+    for name in q:
+        np.testing.assert_allclose(
+            found.state.inclusion_prob[name], expected.state.inclusion_prob[name], rtol=1e-5
+        )
+        np.testing.assert_allclose(found.state.alpha[name], expected.state.alpha[name], rtol=1e-5)
+        np.testing.assert_allclose(found.state.beta[name], expected.state.beta[name], rtol=1e-5)
+    assert grouped.mask_log_prob(found.keep, layers=LAYERS) == pytest.approx(
+        alone.mask_log_prob(expected.keep, layers=LAYERS)
+    )
+
+
+def test_the_fixed_point_counts_groups():
+    q = posterior()
+    criterion = criteria.SpikeAndSlab(groups=rows(), num_steps=50)
+    found = criterion(q, prior(q), criterion.init(q), layers=LAYERS)
+    delta_f = rows().sum(found.delta_f)[:6]
+    alpha, beta = float(found.state.alpha["a.bias"]), float(found.state.beta["a.bias"])
+    assert alpha + beta == pytest.approx(2 + 6)
+    digamma = jax.scipy.special.digamma
+    inclusion = jax.nn.sigmoid(digamma(alpha) - digamma(beta) - delta_f)
+    np.testing.assert_allclose(found.state.inclusion_prob["a.bias"], inclusion, rtol=1e-3)
+    np.testing.assert_array_equal(
+        found.keep["a.weight"], jnp.tile(found.keep["a.bias"][:, None], (1, 3))
+    )
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.2, 0.5, 1.0])
+def test_a_capped_round_takes_whole_groups(fraction):
+    q = posterior()
+    q["a.weight"] = reduction.Normal(0.2 * q["a.weight"].loc, q["a.weight"].scale)
+    q["a.bias"] = reduction.Normal(0.2 * q["a.bias"].loc, q["a.bias"].scale)
+    criterion = criteria.Shrinkage(groups=rows())
+    keep = {name: jnp.ones(s.loc.shape, bool) for name, s in q.items()}
+    state = criterion.init(q)
+    found = reduce_once(
+        criterion, smallest_magnitude_first, q, prior(q), LAYERS, state, keep, jnp.asarray(fraction)
+    )
+    bias = np.asarray(found.keep["a.bias"])
+    np.testing.assert_array_equal(found.keep["a.weight"], np.tile(bias[:, None], (1, 3)))
+    assert 0 < int(found.removed) <= int(found.proposed)
+    if fraction < 0.1:  # a cap below one group still takes one
+        lengths = np.sqrt(
+            np.square(q["a.weight"].loc).sum(1) + np.square(np.asarray(q["a.bias"].loc))
+        )
+        ungrouped = np.abs(q["b.weight"].loc).min()
+        assert int(found.removed) == (4 if lengths.min() < ungrouped else 1)
+
+
+def test_neurons_go_whole_while_training_and_then_physically():
+    data = bmr.data.load("digits")
+    network = nn.MLP(64, (60,), 10, key=KEY)
+    groups = structure.groups(network, jnp.ones(64))
+    result = bmr.sparsify(
+        bmr.programs.classifier(network, bmr.priors.Flat()),
+        data.train,
+        key=KEY,
+        criterion=criteria.Shrinkage(groups=groups),
+        schedule=bmr.schedules.Verified(wait=6, refit=2),
+        num_epochs=20,
+        progress=False,
+    )
+    weight, bias = (np.asarray(result.keep[f"net.layers.0.{p}"]) for p in ("weight", "bias"))
+    np.testing.assert_array_equal(weight, np.tile(bias[:, None], (1, 64)))
+    assert 0 < bias.sum() < 60
+    small = result.compact(data.train[0][:2], drop_inputs=False)["net"].network
+    assert small.layers[0].weight.shape == (bias.sum(), 64)
+    assert isinstance(small.layers[0], eqx.nn.Linear)

@@ -11,6 +11,11 @@ import hypothesis
 import jax
 import pytest
 
+# Most of the time of these tests is compilation. The notebooks run with the compiler's defaults.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
 # The same examples on every run, and no deadline: the first example compiles.
 hypothesis.settings.register_profile("bmrjax", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("bmrjax")

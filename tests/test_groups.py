@@ -161,6 +161,13 @@ def test_neurons_go_whole_while_training_and_then_physically():
     weight, bias = (np.asarray(result.keep[f"net.layers.0.{p}"]) for p in ("weight", "bias"))
     np.testing.assert_array_equal(weight, np.tile(bias[:, None], (1, 64)))
     assert 0 < bias.sum() < 60
-    small = result.compact(data.train[0][:2], drop_inputs=False)["net"].network
-    assert small.layers[0].weight.shape == (bias.sum(), 64)
+    batch = data.train[0][:2]
+    found = result.compact(batch, drop_inputs=False)["net"]
+    small, dense = found.network, result.network(batch)["net"]
     assert isinstance(small.layers[0], eqx.nn.Linear)
+    assert small.layers[0].weight.shape == (bias.sum(), 64)
+    logits = [jax.vmap(n)(data.test[0]) for n in (small, dense)]
+    np.testing.assert_allclose(*logits, atol=1e-4)
+    rows = found.latency(batch_sizes=(1, 8), repeats=3)
+    assert [row.batch_size for row in rows] == [1, 8]
+    assert all(row.before > 0 and row.after > 0 for row in rows)

@@ -55,6 +55,8 @@ def test_flax_networks():
     assert found.count({"net.layers.0.kernel": 4, "net.layers.0.bias": 1}) == 3
     with pytest.raises(ValueError, match="along must be"):
         structure.groups(network, jnp.ones((2, 4)), along="rows")
+    with pytest.raises(ValueError, match="groups: NNXMLP does not run on"):
+        structure.groups(network, jnp.ones((2, 5)))
 
 
 def posterior():

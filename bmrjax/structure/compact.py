@@ -11,7 +11,14 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.structure.cost import Cost, Latency, cost, flops, latency
-from bmrjax.structure.parts import Parts, equinox_batched, is_equinox, nnx_batched, parts_of
+from bmrjax.structure.parts import (
+    Parts,
+    check_inputs,
+    equinox_batched,
+    is_equinox,
+    nnx_batched,
+    parts_of,
+)
 from bmrjax.structure.plan import Plan, Planner
 from bmrjax.structure.select import select_inputs
 
@@ -138,15 +145,7 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
     for name, array in zip(parts.names, parts.arrays, strict=True):
         if not bool(jnp.all(jnp.isfinite(array))):
             raise ValueError(f"compact: '{name}' has values that are not finite.")
-    try:
-        jax.eval_shape(parts.call, parts.arrays, inputs)
-    except Exception as error:
-        shapes = ", ".join(str(x.shape) for x in inputs) or "no inputs"
-        one = "one datum" if is_equinox(network) else "a batch"
-        raise ValueError(
-            f"compact: {type(network).__name__} does not run on {shapes}; give example inputs as the "
-            f"network takes them, {one} each. It said: {error}"
-        ) from error
+    check_inputs("compact", network, parts, inputs)
     flat = _flattened(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
     taken = inputs if flat is None else (flat,)
     planner = Planner(parts.call, parts.arrays, taken, free_inputs=flat is not None)

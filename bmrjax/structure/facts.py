@@ -87,9 +87,7 @@ def _sum_like(eqn: Any, mask: Array) -> Array:
 def _through(eqn: Any, masks: list[Array], rest: list[Any]) -> list[Array]:
     """Run an operation in `SUMS` on masks."""
     name = eqn.primitive.name
-    if name == "concatenate":
-        return bind(eqn, masks)
-    if name == "pad":
+    if name in ("concatenate", "pad"):
         return bind(eqn, masks)
     if name in ("reduce_max", "reduce_min", "reduce_prod", "reduce_window_max", "reduce_sum"):
         return [_sum_like(eqn, masks[0])]

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from bmrjax.criteria.groups import Groups
 from bmrjax.structure.facts import sites
 from bmrjax.structure.flatten import flatten
-from bmrjax.structure.parts import parts_of
+from bmrjax.structure.parts import check_inputs, parts_of
 from bmrjax.structure.units import Units
 
 
@@ -39,7 +39,7 @@ def groups(
 
     Raises:
         TypeError: For anything but a network.
-        ValueError: For another `along`.
+        ValueError: For another `along`, or if the network does not run on the inputs.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -55,6 +55,7 @@ def groups(
     parts = parts_of(network)
     count = len(parts.arrays)
     inputs = tuple(jnp.asarray(x) for x in inputs)
+    check_inputs("groups", network, parts, inputs)
     flat = along == "inputs" and len(inputs) == 1 and inputs[0].ndim == 1
     traced = flatten(lambda *v: parts.call(v[:count], v[count:]), *parts.arrays, *inputs)
     jaxpr = traced.jaxpr

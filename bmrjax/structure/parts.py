@@ -26,10 +26,6 @@ class Parts(Protocol):
         """Return the network with other arrays, and the sizes that they have."""
         ...
 
-    def batched(self) -> Callable[..., Any]:
-        """Return a function of a batch of inputs."""
-        ...
-
 
 def is_equinox(network: Any) -> bool:
     """Say whether a network is an Equinox module, or one with its state."""
@@ -55,9 +51,32 @@ def parts_of(network: Any) -> Parts:
     if is_nnx(network):
         return NNXParts(network)
     raise TypeError(
-        "compact takes an Equinox module, an (Equinox module, State) pair or a Flax NNX module, got "
+        "expected an Equinox module, an (Equinox module, State) pair or a Flax NNX module, got "
         f"{type(network).__name__}."
     )
+
+
+def check_inputs(caller: str, network: Any, parts: Parts, inputs: tuple[Array, ...]) -> None:
+    """Refuse example inputs that a network does not run on.
+
+    Args:
+        caller: Who asks, for the message.
+        network: The network.
+        parts: The network, taken apart.
+        inputs: Example inputs.
+
+    Raises:
+        ValueError: If the network's code raises on inputs of these shapes.
+    """
+    try:
+        jax.eval_shape(parts.call, parts.arrays, inputs)
+    except Exception as error:
+        shapes = ", ".join(str(x.shape) for x in inputs) or "no inputs"
+        one = "one datum" if is_equinox(network) else "a batch"
+        raise ValueError(
+            f"{caller}: {type(network).__name__} does not run on {shapes}; give example inputs as the "
+            f"network takes them, {one} each. It said: {error}"
+        ) from error
 
 
 def named_arrays(network: Any) -> dict[str, Array]:
@@ -114,10 +133,6 @@ class EquinoxParts:
         for old, fresh in pairs:
             _resize_equinox(old, fresh)
         return new
-
-    def batched(self) -> Callable[..., Any]:
-        """See `Parts.batched`."""
-        return equinox_batched(self._tree)
 
 
 def _call_equinox(network: Any, inputs: Sequence[Array]) -> Any:
@@ -186,10 +201,6 @@ class NNXParts:
             for name, value in changed(before[path], module).items():
                 setattr(module, name, value)
         return new
-
-    def batched(self) -> Callable[..., Any]:
-        """See `Parts.batched`."""
-        return nnx_batched(self._network)
 
 
 def nnx_batched(network: Any) -> Callable[..., Any]:

@@ -68,10 +68,6 @@ class Units:
         """Return why a unit has to stay, None if it may go."""
         return self._reason.get(self.root(unit))
 
-    def fix(self, labels: np.ndarray, reason: str) -> None:
-        """Keep units, for a reason."""
-        self._fix([labels], reason)
-
     def _fresh(self, size: int) -> np.ndarray:
         start = len(self._parent)
         self._parent.extend(range(start, start + size))

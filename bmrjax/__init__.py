@@ -26,5 +26,7 @@ from bmrjax.result import Result as Result
 from bmrjax.sparsify import sparsify as sparsify
 from bmrjax.storage import load as load
 from bmrjax.structure import compact as compact
+from bmrjax.trade_off import TradeOff as TradeOff
+from bmrjax.trade_off import trade_off as trade_off
 
 __version__ = "0.1.0"

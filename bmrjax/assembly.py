@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from bmrjax import reduction
 from bmrjax.batches import Batches, check_data
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion, SpikeAndSlab
@@ -22,7 +23,6 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.posterior import SitePosteriors, only
-from bmrjax.reduction import SpikeAndSlab as SpikeAndSlabPosterior
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
@@ -324,10 +324,16 @@ def _reducible(
     if sites is not None and not sites:
         raise ValueError("sparsify: sites is empty; name some, or leave it out for all of them.")
     if not names and criterion is not None:
+        told = f"sparsify: {type(criterion).__name__} needs a latent site with "
+        if criterion.family is reduction.LogNormal:
+            raise ValueError(
+                f"{told}multiplicative noise, and the program has none. Put nn.MultiplicativeNoise in the "
+                "network (nn.with_noise does), and use AutoMeanField as the guide."
+            )
+        kind = _told(criterion)
         raise ValueError(
-            f"sparsify: {type(criterion).__name__} needs a latent site with a {_told(criterion)} prior "
-            f"and a {_told(criterion)} posterior, and the program and its guide have none. Use "
-            f"AutoMeanField or AutoNormal as the guide, and {_told(criterion)} priors on what may go; or "
+            f"{told}a {kind} prior and a {kind} posterior, and the program and its guide have none. Use "
+            f"AutoMeanField or AutoNormal as the guide, and {kind} priors on what may go; or "
             "criterion=None to fit without reducing."
         )
     return found if sites is None else only(found, list(sites))
@@ -335,5 +341,6 @@ def _reducible(
 
 def _told(criterion: Criterion | None) -> str:
     """Return the name of a criterion's family for a sentence."""
-    spiked = criterion is not None and criterion.family is SpikeAndSlabPosterior
-    return "spike-and-slab" if spiked else "normal"
+    family = reduction.Normal if criterion is None else criterion.family
+    names = {reduction.SpikeAndSlab: "spike-and-slab", reduction.LogNormal: "log-normal"}
+    return names.get(family, "normal")

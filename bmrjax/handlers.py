@@ -1,7 +1,7 @@
 """Effect handlers that reduce, temper and evaluate any NumPyro program."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,6 +10,18 @@ from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.distributions import pruned
 from bmrjax.noise import with_fast_noise
+
+
+class NoiseDraws(NamedTuple):
+    """How multiplicative noise is drawn.
+
+    Attributes:
+        num_data: One draw a datum for so many; None for a single draw.
+        at_mean: No draws at all, the noise is at its mean.
+    """
+
+    num_data: int | None = None
+    at_mean: bool = False
 
 
 def _is_latent(msg: Mapping[str, Any]) -> bool:
@@ -171,6 +183,27 @@ class at_step(Messenger):
             msg["value"] = self.step
 
 
+class draws(Messenger):
+    """Say how multiplicative noise is drawn; see `noise_draws`.
+
+    Args:
+        fn: A NumPyro program or its guide.
+        num_data: One draw a datum for so many; None for a single draw.
+        at_mean: No draws at all, the noise is at its mean.
+    """
+
+    def __init__(
+        self, fn: Callable | None = None, num_data: int | None = None, *, at_mean: bool = False
+    ):
+        self.answer = NoiseDraws(num_data, at_mean)
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer the question."""
+        if msg["type"] == "noise_draws":
+            msg["value"] = self.answer
+
+
 def current_masks() -> dict[str, Bool[Array, "..."]]:
     """Return the masks of the `prune` handlers around the caller, by site; empty without one.
 
@@ -206,5 +239,29 @@ def training_step() -> Int[Array, ""] | None:
         "args": (),
         "kwargs": {},
         "value": None,
+    }
+    return apply_stack(message)["value"]
+
+
+def noise_draws() -> NoiseDraws:
+    """Return how the `draws` handler around the caller wants noise drawn; by default, once.
+
+    While it trains, and where it measures the free energy, the engine asks for one draw a datum; where
+    it predicts, for the mean.
+
+    Example:
+        >>> from bmrjax import handlers
+        >>> handlers.noise_draws()
+        NoiseDraws(num_data=None, at_mean=False)
+        >>> with handlers.draws(num_data=128):
+        ...     handlers.noise_draws().num_data
+        128
+    """
+    message: dict[str, Any] = {
+        "type": "noise_draws",
+        "fn": NoiseDraws,
+        "args": (),
+        "kwargs": {},
+        "value": NoiseDraws(),
     }
     return apply_stack(message)["value"]

@@ -8,6 +8,23 @@ from jaxtyping import Array, Float
 
 
 @dataclass(frozen=True)
+class Noise:
+    """What makes an array of a network multiplicative noise, and not a weight.
+
+    Attributes:
+        low: Lower bound of ln θ.
+        high: Upper bound of ln θ.
+        kl_weight: Factor on its divergence.
+        per_datum: Whether every datum of a batch has a draw of its own while training.
+    """
+
+    low: float = -20.0
+    high: float = 0.0
+    kl_weight: float = 1.0
+    per_datum: bool = True
+
+
+@dataclass(frozen=True)
 class Tensor:
     """One array of a layer that becomes random.
 
@@ -16,12 +33,14 @@ class Tensor:
         fan_in: How many of its elements meet in one output; 1 for biases and gains.
         init: Its value in the network at hand, where a fit starts; None for none.
         row_axis: The axis along which its rows lie, one a unit of the layer's output.
+        noise: Set where it is noise that multiplies what goes through; no prior draws that.
     """
 
     shape: tuple[int, ...]
     fan_in: int = 1
     init: Float[Array, "..."] | None = None
     row_axis: int = 0
+    noise: Noise | None = None
 
     @property
     def size(self) -> int:

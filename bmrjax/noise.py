@@ -1,4 +1,4 @@
-"""Standard normal noise from threefry, in one fused and threaded pass.
+"""Normal and uniform noise from threefry, in one fused and threaded pass.
 
 JAX lowers threefry on CPU as a loop whose every round goes through memory on one thread. The
 same function written out is one elementwise kernel, which XLA fuses with the transform to a
@@ -6,6 +6,8 @@ normal and spreads over the cores.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,12 +67,62 @@ def _pairs(words: UInt32[Array, "2"], count: int) -> Complex64[Array, " n"]:
     return lax.complex(radius * cosine, radius * sine)
 
 
-def _pairs_on_cpu(words: UInt32[Array, "2"], count: int) -> Complex64[Array, " n"]:
-    # XLA would fuse the hash into each of the noise's uses and compute it many times over. It
-    # cannot see that this loop always runs once, and fuses nothing across a loop.
-    once = jnp.where((words[0] | np.uint32(1)) != 0, 1, 0)
-    start = jnp.zeros(count, jnp.complex64)
-    return lax.fori_loop(0, once, lambda _, __: _pairs(words, count), start)
+def _uniform_pairs(words: UInt32[Array, "2"], count: int) -> Complex64[Array, " n"]:
+    counter = lax.iota(jnp.uint32, count)
+    high, low = _threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
+    return lax.complex(_uniform(high), _uniform(low))
+
+
+def once(fn: Callable[..., Array], like: jax.ShapeDtypeStruct, *args: Array) -> Array:
+    """Return ``fn(*args)``, computed a single time whatever it is used for.
+
+    XLA on CPU fuses what looks cheap, such as a hash or an inverse CDF, into each of its uses and
+    computes it many times over. It cannot see that this loop always runs once, and fuses nothing across one.
+
+    Args:
+        fn: Pure; not differentiated through.
+        like: Shape and dtype of its result.
+        args: Its arguments; the first has an element.
+    """
+
+    def on_cpu(*args: Array) -> Array:
+        start = jnp.zeros(like.shape, like.dtype)
+        first = lax.bitcast_convert_type(args[0].ravel()[0].astype(jnp.float32), jnp.uint32)
+        times = jnp.where((first | np.uint32(1)) != 0, 1, 0)
+        return lax.fori_loop(0, times, lambda _, __: fn(*args), start)
+
+    return lax.platform_dependent(*args, cpu=on_cpu, default=fn)
+
+
+def _drawn(
+    pairs: Callable[[Array, int], Array], key: Array, shape: tuple[int, ...]
+) -> Float[Array, "..."]:
+    """Draw pairs of numbers from a threefry key, and lay them out."""
+    size = math.prod(shape)
+    count = -(-size // 2)
+    like = jax.ShapeDtypeStruct((count,), jnp.complex64)
+    drawn = once(lambda words: pairs(words, count), like, jax.random.key_data(key))
+    return jnp.concatenate([drawn.real, drawn.imag])[:size].reshape(shape)
+
+
+def _is_fast(key: Array, shape: tuple[int, ...], dtype: Any) -> bool:
+    threefry = str(jax.random.key_impl(key)) == "threefry2x32"
+    return threefry and dtype == jnp.float32 and 0 < math.prod(shape) < 2**32
+
+
+def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Draw uniform noise in (0, 1), never exactly 0; see `normal`.
+
+    Args:
+        key: A JAX PRNG key of any implementation.
+        shape: Shape of the result.
+        dtype: Floating dtype of the result.
+    """
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(key)
+    if not _is_fast(key, shape, dtype):
+        return jax.random.uniform(key, shape, dtype, minval=jnp.finfo(dtype).tiny)
+    return jnp.maximum(_drawn(_uniform_pairs, key, shape), jnp.finfo(jnp.float32).tiny)
 
 
 def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
@@ -92,14 +144,9 @@ def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -
     """
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.wrap_key_data(key)
-    size = math.prod(shape)
-    if str(jax.random.key_impl(key)) != "threefry2x32" or dtype != jnp.float32 or size >= 2**32:
+    if not _is_fast(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
-    words, count = jax.random.key_data(key), -(-size // 2)
-    pairs = lax.platform_dependent(
-        words, cpu=lambda w: _pairs_on_cpu(w, count), default=lambda w: _pairs(w, count)
-    )
-    return jnp.concatenate([pairs.real, pairs.imag])[:size].reshape(shape)
+    return _drawn(_pairs, key, shape)
 
 
 class _FastNormal(dist.Normal):

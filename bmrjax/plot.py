@@ -12,6 +12,7 @@ import numpy as np
 
 from bmrjax.report import FreeEnergyReport
 from bmrjax.result import Result
+from bmrjax.trade_off import TradeOff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,6 +151,24 @@ def path(result: Result) -> "Figure":
             ax.set_xscale("symlog", linthresh=1)
     if now or left:
         axes[0].legend(frameon=False)
+    return figure
+
+
+def trade_off(curve: TradeOff) -> "Figure":
+    """Plot a held-out metric over the removed fraction, with its knee.
+
+    Args:
+        curve: From `bmrjax.trade_off`.
+    """
+    figure = _figure((5.2, 3.6))
+    ax = figure.subplots()
+    ax.plot(100 * curve.sparsity, curve.value, color=_BLUE, marker=".")
+    x, y = 100 * curve.sparsity[curve.knee], curve.value[curve.knee]
+    ax.plot([x], [y], "o", color=_ORANGE, label=f"knee: {x:.1f} % removed, {y:.4g}")
+    ax.set_xlabel("Removed, %")
+    ax.set_title(f"{_TITLES.get(curve.metric, curve.metric)}, held out")
+    ax.legend(frameon=False)
+    _clean(ax)
     return figure
 
 

@@ -11,8 +11,13 @@ from bmrjax.nn.lift import lift
 from bmrjax.priors import Prior
 
 
-def classifier(network: Any, prior: Prior) -> Callable:
-    """Return the program y ~ Categorical(softmax(net(x))) with random weights under `prior`."""
+def classifier(network: Any, prior: Prior | None) -> Callable:
+    """Return the program y ~ Categorical(softmax(net(x))) with random weights under `prior`.
+
+    Args:
+        network: The network.
+        prior: Prior of its weights; None for point estimates, where noise is what is random.
+    """
 
     def program(x: Any, y: Any = None) -> None:
         logits = lift("net", network, prior)(x)
@@ -23,7 +28,7 @@ def classifier(network: Any, prior: Prior) -> Callable:
 
 
 def regression(
-    network: Any, prior: Prior, *, precision: tuple[float, float] | None = None
+    network: Any, prior: Prior | None, *, precision: tuple[float, float] | None = None
 ) -> Callable:
     """Return the program y ~ N(net(x), noise²), one output a target dimension.
 
@@ -31,7 +36,7 @@ def regression(
 
     Args:
         network: The network.
-        prior: Prior of its weights.
+        prior: Prior of its weights; None for point estimates.
         precision: Shape and rate of a gamma prior of one over the noise's variance, a target dimension.
             `infer.AutoMeanField` gives it a gamma posterior, which the estimators ``"local"`` and
             ``"moments"`` take in closed form. By default noise ~ HalfNormal(1), for standardised targets.

@@ -27,12 +27,12 @@ from bmrjax.infer.posterior import SitePosteriors, only, site_posteriors
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.reduction import Normal
 
-# Who goes first: the lowest score.
-ORDERS: dict[str, Callable[[Any, Any], Array]] = {
-    "bmr": lambda q, p: -reduction.delta_f_each(q, p),
-    "snr": SignalToNoise(fraction=0.0).score,
-    "spr": SignalPlusRobustness(fraction=0.0).score,
-    "magnitude": Magnitude(fraction=0.0).score,
+# Who goes first: the lowest score, of a site by its name, posterior and prior.
+ORDERS: dict[str, Callable[[str, Any, Any], Array]] = {
+    "bmr": lambda name, q, p: -reduction.delta_f_each(q, p),
+    "snr": lambda name, q, p: SignalToNoise(fraction=0.0).score(name, q),
+    "spr": lambda name, q, p: SignalPlusRobustness(fraction=0.0).score(name, q),
+    "magnitude": lambda name, q, p: Magnitude(fraction=0.0).score(name, q),
 }
 
 
@@ -233,7 +233,7 @@ def free_energy_report(
         )
     curves = {}
     for order in orders:
-        score = _flat({n: ORDERS[order](found.posterior[n], found.prior[n]) for n in names})
+        score = _flat({n: ORDERS[order](n, found.posterior[n], found.prior[n]) for n in names})
         # What is gone already comes last, and is never reached.
         sequence = np.lexsort((score, ~was))
         gains = np.concatenate([[0.0], np.cumsum(delta_f[sequence][:kept])])

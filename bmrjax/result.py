@@ -19,8 +19,9 @@ from bmrjax.handlers import inference, prune
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
+from bmrjax.infer.guide import noise_bounds
 from bmrjax.infer.prepare import prepare_guide
-from bmrjax.reduction import Normal, SpikeAndSlab
+from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.structure.parts import is_nnx
 
@@ -269,13 +270,18 @@ class Result:
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
         return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
 
-    def posterior(self) -> dict[str, Normal | SpikeAndSlab]:
-        """Return the posterior of each reducible site; loc and scale of removed elements are 0."""
+    def posterior(self) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+        """Return the posterior of each reducible site.
+
+        Of removed elements loc and scale are 0; of removed noise, which has loc 0 at θ = 1, loc is -inf.
+        """
         _, guide = self._programs()
         marginals = correlated_marginals(guide, self.params, self.keep)
         return {name: self._site_posterior(name, marginals.get(name)) for name in self.keep}
 
-    def _site_posterior(self, name: str, marginal: Normal | None) -> Normal | SpikeAndSlab:
+    def _site_posterior(
+        self, name: str, marginal: Normal | None
+    ) -> Normal | SpikeAndSlab | LogNormal:
         keep, prefix = self.keep[name], getattr(self.guide, "prefix", "auto")
         if marginal is not None:
             loc, scale = marginal.loc, marginal.scale
@@ -286,6 +292,10 @@ class Result:
             raise ValueError(
                 f"posterior() reads AutoNormal parameters, and '{name}' has none; use `sample`."
             )
+        bounds = noise_bounds(self.guide, name)
+        if bounds is not None:
+            low, high = (jnp.broadcast_to(bound, keep.shape) for bound in bounds)
+            return LogNormal(jnp.where(keep, loc, -jnp.inf), jnp.where(keep, scale, 0.0), low, high)
         loc, scale = jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0)
         logits = self.params.get(f"{name}_{prefix}_logits")
         if logits is None:

@@ -9,6 +9,9 @@ from bmrjax.criteria.horseshoe import (
     RegularizedHorseshoeState as RegularizedHorseshoeState,
 )
 from bmrjax.criteria.inclusion import Inclusion as Inclusion
+from bmrjax.criteria.log_normal import BMRSNormal as BMRSNormal
+from bmrjax.criteria.log_normal import BMRSUniform as BMRSUniform
+from bmrjax.criteria.ranking import GivenScores as GivenScores
 from bmrjax.criteria.ranking import Magnitude as Magnitude
 from bmrjax.criteria.ranking import Ranking as Ranking
 from bmrjax.criteria.ranking import SignalPlusRobustness as SignalPlusRobustness

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ class Criterion(abc.ABC, Generic[State]):
             sites whose prior and posterior are of that family.
     """
 
-    family: ClassVar[type] = Normal
+    family: type = Normal
 
     @property
     def may_go_beyond(self) -> bool:

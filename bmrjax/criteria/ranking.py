@@ -11,7 +11,9 @@ from jaxtyping import Array, Float
 from bmrjax import reduction
 from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
 from bmrjax.criteria.select import smallest
-from bmrjax.reduction import Normal
+from bmrjax.reduction import LogNormal, Normal
+
+Posterior = Normal | LogNormal
 
 
 @jax.tree_util.register_dataclass
@@ -26,10 +28,12 @@ class Ranking(Criterion[MaskState]):
         threshold: Least score that stays.
         fraction: Fraction of all elements, over all sites, that is removed in the end: the lowest
             scores, those removed before counted in.
+        family: `reduction.Normal` variables, or `reduction.LogNormal` for multiplicative noise.
     """
 
     threshold: float | Float[Array, ""] | None = None
     fraction: float | None = field(default=None, metadata={"static": True})
+    family: type = field(default=Normal, metadata={"static": True})
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -47,12 +51,12 @@ class Ranking(Criterion[MaskState]):
         return False
 
     @abc.abstractmethod
-    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
         """Return a non-negative score an element; the lowest go first.
 
         Args:
-            posterior: Of one site.
-            prior: Of that site.
+            name: Of the site.
+            posterior: Of the site.
         """
 
     def init(self, posterior: Sites) -> MaskState:
@@ -70,7 +74,7 @@ class Ranking(Criterion[MaskState]):
         """Reduce once; see `Criterion`. `delta_f` is told for comparison, and decides nothing."""
         del layers
         delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
-        scores = {name: self.score(q, prior[name]) for name, q in posterior.items()}
+        scores = {name: self.score(name, q) for name, q in posterior.items()}
         if self.fraction is None:
             assert self.threshold is not None
             keep = {name: state.keep[name] & (s >= self.threshold) for name, s in scores.items()}
@@ -90,7 +94,10 @@ class Ranking(Criterion[MaskState]):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SignalToNoise(Ranking):
-    """Score by the signal-to-noise ratio ``|loc| / scale``; see `Ranking`.
+    """Score by the signal-to-noise ratio: mean over standard deviation; see `Ranking`.
+
+    The published rule for multiplicative noise is ``SignalToNoise(threshold=1.0,
+    family=reduction.LogNormal)``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -102,19 +109,21 @@ class SignalToNoise(Ranking):
         Array([ True, False], dtype=bool)
 
     References:
-        Graves (2011); Blundell et al. (2015); Beckers et al. (2024), equation 11.
+        Graves (2011); Blundell et al. (2015); Beckers et al. (2024), equation 11; for noise,
+        Neklyudov et al. (2017), section 4.4 and appendix D (equation 19 is misprinted).
     """
 
-    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
-        del prior
-        return jnp.abs(posterior.loc) / posterior.scale
+        del name
+        noise = isinstance(posterior, LogNormal)
+        return posterior.snr if noise else jnp.abs(posterior.loc) / posterior.scale
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SignalPlusRobustness(Ranking):
-    """Score by ``|loc| + scale``: what is large or may be; see `Ranking`.
+    """Score by mean plus standard deviation: what is large or may be; see `Ranking`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -129,16 +138,20 @@ class SignalPlusRobustness(Ranking):
         Nalisnick (2018), chapter 4; Beckers et al. (2024), equation 12.
     """
 
-    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
-        del prior
+        del name
+        if isinstance(posterior, LogNormal):
+            return posterior.mean + jnp.sqrt(posterior.variance)
         return jnp.abs(posterior.loc) + posterior.scale
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Magnitude(Ranking):
-    """Score by ``|loc|``; see `Ranking`.
+    """Score by the size of the mean; see `Ranking`.
+
+    For multiplicative noise that is E[θ]: ``Magnitude(threshold=0.1, family=reduction.LogNormal)``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -150,7 +163,37 @@ class Magnitude(Ranking):
         Array([False,  True], dtype=bool)
     """
 
-    def score(self, posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
-        del prior
-        return jnp.abs(posterior.loc)
+        del name
+        return posterior.mean if isinstance(posterior, LogNormal) else jnp.abs(posterior.loc)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GivenScores(Ranking):
+    """Score by numbers that were computed elsewhere, such as norms of weights or of gradients; see `Ranking`.
+
+    Args:
+        scores: Site name to non-negative numbers, shaped as the site; the lowest go first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> criterion = criteria.GivenScores(fraction=0.5, scores={"w": jnp.array([7.0, 5.0])})
+        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        Array([ True, False], dtype=bool)
+    """
+
+    scores: Mapping[str, Float[Array, "..."]] = field(default_factory=dict)
+
+    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
+        """See `Ranking.score`."""
+        if name not in self.scores or jnp.shape(self.scores[name]) != posterior.loc.shape:
+            raise ValueError(
+                f"GivenScores: site '{name}' needs scores of shape {posterior.loc.shape}; `scores` has "
+                f"{ {n: jnp.shape(s) for n, s in self.scores.items()} }."
+            )
+        return jnp.asarray(self.scores[name])

@@ -25,12 +25,12 @@ def smallest(
 
     def narrow(i: Array, threshold: Array) -> Array:
         trial = threshold | (jnp.uint32(1) << (jnp.uint32(31) - i.astype(jnp.uint32)))
-        marked = sum((jnp.sum(m) for m in below(trial)), jnp.zeros((), jnp.int32))
+        marked = sum((jnp.sum(m, dtype=jnp.int32) for m in below(trial)), jnp.zeros((), jnp.int32))
         return jnp.where(marked <= count, trial, threshold)
 
     threshold = lax.fori_loop(0, 32, narrow, jnp.zeros((), jnp.uint32))
     marked = below(threshold)
-    spare = count - sum((jnp.sum(m) for m in marked), jnp.zeros((), jnp.int32))
+    spare = count - sum((jnp.sum(m, dtype=jnp.int32) for m in marked), jnp.zeros((), jnp.int32))
     for i, (b, c) in enumerate(zip(bits, candidates, strict=True)):
         ties = c & (b == threshold)
         rank = jnp.cumsum(ties.ravel(), dtype=jnp.int32).reshape(ties.shape)

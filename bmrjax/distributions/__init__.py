@@ -11,6 +11,8 @@ from bmrjax.distributions.joint import PrunedJoint as PrunedJoint
 from bmrjax.distributions.joint import without as without
 from bmrjax.distributions.log_gamma import LogGamma as LogGamma
 from bmrjax.distributions.matrix_normal import ScaledMatrixNormal as ScaledMatrixNormal
+from bmrjax.distributions.per_datum import PerDatum as PerDatum
+from bmrjax.distributions.per_datum import log_normal_parameters as log_normal_parameters
 from bmrjax.distributions.precision_normal import PrecisionNormal as PrecisionNormal
 from bmrjax.distributions.precision_normal import expected_log_prob as expected_log_prob
 from bmrjax.distributions.spike_slab import RelaxedSpikeAndSlab as RelaxedSpikeAndSlab

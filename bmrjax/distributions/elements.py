@@ -19,12 +19,17 @@ class NotElementwiseError(ValueError):
 class Prunable(dist.Distribution):
     """A distribution over dependent elements that knows how single ones are removed."""
 
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        """The shape of a mask; ``batch_shape + event_shape``, unless a draw has more axes."""
+        return self.batch_shape + self.event_shape
+
     @abc.abstractmethod
     def without(self, keep: Bool[Array, "..."]) -> dist.Distribution:
         """Return the distribution of the elements that stay; the others are zero.
 
         Args:
-            keep: True stays; shaped as ``batch_shape + event_shape``.
+            keep: True stays; shaped as `element_shape`.
         """
 
 
@@ -82,7 +87,8 @@ def pruned(fn: dist.Distribution, keep: Bool[Array, "..."], *, name: str) -> dis
         ValueError: For a mask that is not boolean or has another shape.
         NotElementwiseError: If the elements of `fn` depend on each other.
     """
-    shape = fn.batch_shape + fn.event_shape
+    prunable = isinstance(fn, Prunable)
+    shape = fn.element_shape if prunable else fn.batch_shape + fn.event_shape
     if keep.dtype != jnp.bool_:
         raise ValueError(
             f"prune: the mask of site '{name}' has dtype {keep.dtype}; give booleans, True = stays."
@@ -92,7 +98,7 @@ def pruned(fn: dist.Distribution, keep: Bool[Array, "..."], *, name: str) -> dis
             f"prune: the mask of site '{name}' has shape {keep.shape}, the site has {shape} "
             "(plates, batch and event dimensions). Give one boolean an element."
         )
-    if isinstance(fn, Prunable):
+    if prunable:
         return fn.without(keep)
     try:
         base = elementwise(fn)

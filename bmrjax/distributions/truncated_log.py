@@ -1,25 +1,21 @@
 """Log-uniform and log-normal distributions between bounds: prior and posterior of multiplicative noise."""
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.custom_derivatives import SymbolicZero
-from jax.scipy.special import ndtr, ndtri
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import promote_shapes, validate_sample
 from numpyro.util import not_jax_tracer
 
+from bmrjax.distributions.log_quantile import log_quantile
+from bmrjax.noise import uniform
 from bmrjax.reduction.log_normal import LogNormal, LogUniform, divergence, exponent, integral
-
-# Beyond this many standard deviations from the mean, the inverse of the normal CDF gives way to an expansion.
-_FAR = 8.0
 
 
 def _check_bounds(low: ArrayLike, high: ArrayLike) -> None:
@@ -164,18 +160,12 @@ class TruncatedLogNormal(dist.Distribution):
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw; differentiable in all parameters."""
         shape = sample_shape + self.batch_shape
-        uniform = jax.random.uniform(key, shape, minval=jnp.finfo(jnp.float32).tiny)
-        return self.icdf(uniform)
+        return self.icdf(uniform(key, shape, self.loc.dtype))
 
     def icdf(self, q: ArrayLike) -> Array:
         """Quantile."""
-        posterior = self.posterior
-        shape = jax.lax.broadcast_shapes(jnp.shape(q), self.batch_shape)
-        q, loc, scale, low, high = (
-            jnp.broadcast_to(a, shape)
-            for a in (q, posterior.loc, posterior.scale, posterior.low, posterior.high)
-        )
-        return jnp.exp(_quantile(q, loc, scale, low, high))
+        z = log_quantile(jnp.asarray(q), self.loc, self.scale, self.low, self.high)
+        return jnp.exp(jnp.broadcast_to(z, jax.lax.broadcast_shapes(z.shape, self.batch_shape)))
 
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
@@ -205,68 +195,3 @@ class TruncatedLogNormal(dist.Distribution):
 @kl_divergence.register(TruncatedLogNormal, TruncatedLogUniform)
 def _(q: TruncatedLogNormal, p: TruncatedLogUniform) -> Array:
     return divergence(q.posterior, LogUniform(p.low, p.high))
-
-
-# --- the quantile of ln θ, and its derivatives ---------------------------------------------
-
-
-@jax.custom_jvp
-def _quantile(q: Array, loc: Array, scale: Array, low: Array, high: Array) -> Array:
-    """Return the q-quantile of N(loc, scale²) on [low, high]; all shaped alike."""
-    return _quantile_and_offset(q, loc, scale, low, high)[0]
-
-
-def _quantile_and_offset(
-    q: Array, loc: Array, scale: Array, low: Array, high: Array
-) -> tuple[Array, Array]:
-    """Return the quantile, and how far it is from the mode in standard deviations."""
-    lower, upper = (low - loc) / scale, (high - loc) / scale
-    mode = jnp.clip(0.0, lower, upper)
-    # Mirrored so that most of the mass is below zero, where the normal CDF keeps its digits.
-    mirror = lower + upper > 0
-    a, b = jnp.where(mirror, -upper, lower), jnp.where(mirror, -lower, upper)
-    p = jnp.where(mirror, 1 - q, q)
-    below = ndtr(a)
-    near = jnp.clip(ndtri(below + p * (ndtr(b) - below)), a, b)
-    near = jnp.where(mirror, -near, near) - mode
-    far = _far_offset(p, jnp.maximum(-b, _FAR), b - a)
-    offset = jnp.where(jnp.abs(mode) > _FAR, jnp.where(mirror, far, -far), near)
-    return jnp.clip(jnp.clip(loc, low, high) + scale * offset, low, high), offset
-
-
-def _far_offset(p: Array, distance: Array, width: Array) -> Array:
-    """Return how far below -distance the p-quantile of a normal on [-distance - width, -distance] is.
-
-    The mass beyond d falls as exp(-h), h = (r + 1/r) d + d²/2, up to terms of order 1 / r⁴.
-    """
-    slope = distance + 1 / distance
-    end = slope * width + jnp.square(width) / 2
-    height = -jnp.log(p + (1 - p) * jnp.exp(-end))
-    return 2 * height / (slope + jnp.sqrt(jnp.square(slope) + 2 * height))
-
-
-@functools.partial(_quantile.defjvp, symbolic_zeros=True)
-def _(primals: Any, tangents: Any) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    # By the implicit function theorem: the CDF at the quantile stays q.
-    q, loc, scale, low, high = primals
-    z, offset = _quantile_and_offset(q, loc, scale, low, high)
-    lower, upper = (low - loc) / scale, (high - loc) / scale
-    mode = jnp.clip(0.0, lower, upper)
-    height = exponent(mode, offset)
-    # Densities at the bounds over the one at the quantile, each with the mass on the other side.
-    at_low = (1 - q) * jnp.exp(exponent(mode, lower - mode) - height)
-    at_high = q * jnp.exp(exponent(mode, upper - mode) - height)
-    at_low, at_high = jnp.minimum(at_low, 1.0), jnp.minimum(at_high, 1.0)
-    slopes = (
-        # Draws are not differentiated by their probability, and an integral a draw is much.
-        lambda: scale * jnp.exp(integral(lower, upper).log_value - height),
-        lambda: 1 - at_low - at_high,
-        lambda: mode + offset - lower * at_low - upper * at_high,
-        lambda: at_low,
-        lambda: at_high,
-    )
-    tangent = jnp.zeros_like(z)
-    for slope, change in zip(slopes, tangents, strict=True):
-        if not isinstance(change, SymbolicZero):
-            tangent = tangent + slope() * change
-    return z, tangent

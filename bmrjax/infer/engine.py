@@ -13,7 +13,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from bmrjax.handlers import at_step, fast_noise, inference, prune, temper
+from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
@@ -198,8 +198,10 @@ class Engine:
         key: Array,
     ) -> tuple[Array, Any]:
         args, kwargs = arguments(batch)
-        scale = self.num_data / length(batch)
-        model, guide = (at_step(fn, step) for fn in self._programs(keep, scale, kl))
+        rows = length(batch)
+        scale = self.num_data / rows
+        programs = (draws(fn, rows) for fn in self._programs(keep, scale, kl))
+        model, guide = (at_step(fn, step) for fn in programs)
         assert self._constrain is not None
         values = {**self._constrain(params), **(mutable or {})}
         if mutable is None:

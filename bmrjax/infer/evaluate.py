@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from bmrjax import metrics
-from bmrjax.handlers import fast_noise, inference, prune
+from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.prepare import prepare_guide
@@ -65,10 +65,11 @@ class Evaluator:
         args, kwargs = arguments(batch)
         handlers = numpyro.handlers
         guide_key, model_key = jax.random.split(key)
-        guide = prune(fast_noise(self.guide), keep)
+        guide = draws(prune(fast_noise(self.guide), keep), at_mean=True)
         guide = handlers.substitute(handlers.seed(guide, guide_key), data=dict(params))
         guide_trace = handlers.trace(guide).get_trace(*args, **kwargs)
-        model = handlers.replay(inference(prune(self.model, keep)), guide_trace)
+        program = draws(inference(prune(self.model, keep)), at_mean=True)
+        model = handlers.replay(program, guide_trace)
         model = handlers.substitute(handlers.seed(model, model_key), data=dict(params))
         model_trace = handlers.trace(model).get_trace(*args, **kwargs)
         observed = {

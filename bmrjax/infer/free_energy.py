@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
-from bmrjax.handlers import fast_noise, hide_data, inference, prune, temper
+from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
 
@@ -47,6 +47,7 @@ class FreeEnergy:
         likelihood = length(data) / size
         model = temper(inference(prune(self.model, keep)), likelihood=likelihood)
         guide = temper(inference(prune(fast_noise(self.guide), keep)), likelihood=likelihood)
+        model, guide = draws(model, size), draws(guide, size)
         key = jax.random.fold_in(key, i)
         return total + self.loss.loss(key, params, model, guide, *args, **kwargs)
 

@@ -1,5 +1,6 @@
 """The mean-field guide that `sparsify` uses by default."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +16,19 @@ from numpyro.primitives import Messenger
 
 from bmrjax.distributions import (
     LogGamma,
+    PerDatum,
     RelaxedSpikeAndSlab,
     SpikeAndSlab,
+    TruncatedLogNormal,
     elementwise,
     spike_and_slab_parameters,
 )
-from bmrjax.handlers import training_step
+from bmrjax.handlers import noise_draws, training_step
 from bmrjax.infer.init import init_to_network
 from bmrjax.infer.log_scale import log_scale
+
+# Noise starts all but at one, with what a network has learned intact.
+_NOISE_SCALE = math.exp(-5)
 
 Temperature = float | optax.Schedule
 
@@ -39,7 +45,8 @@ class AutoMeanField(AutoNormal):
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
     "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the
-    standard deviation over the mean.
+    standard deviation over the mean. The noise of a `nn.MultiplicativeNoise` gets a truncated log-normal
+    posterior, whose parameters are those of ln θ.
 
     Args:
         model: NumPyro program.
@@ -91,6 +98,8 @@ class AutoMeanField(AutoNormal):
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""
         trace: Any = self.prototype_trace
+        if isinstance(prior := trace[name]["fn"], PerDatum):
+            return _noise_posterior(prior, elementwise(fn.base_dist))
         if self._asks_for_gamma(name):
             event_dim = fn.event_dim
             normal: Any = elementwise(fn.base_dist)
@@ -130,6 +139,13 @@ class AutoMeanField(AutoNormal):
             and spike_and_slab_parameters(site["fn"]) is not None
         }
 
+    def starting_scale(self, param: str) -> float | None:
+        """Return what the parameter of a noise site's scale starts with; None for any other parameter."""
+        trace: Any = self.prototype_trace
+        name = param.removesuffix(f"_{self.prefix}_scale")
+        is_noise = name != param and name in trace and isinstance(trace[name]["fn"], PerDatum)
+        return _NOISE_SCALE if is_noise else None
+
     def with_spike(self, name: str, slab: Any) -> dist.Distribution:
         """Return the spike-and-slab posterior of a site around its normal slab."""
         event_dim = slab.event_dim
@@ -154,7 +170,9 @@ class AutoMeanField(AutoNormal):
         found: dict[str, dist.Distribution] = {}
         for name in self._init_locs:
             loc, scale = (params[f"{name}_{self.prefix}_{part}"] for part in ("loc", "scale"))
-            if name in gammas:  # on the real line, as the others
+            if (bounds := noise_bounds(self, name)) is not None:
+                found[name] = _OnTheLine(loc, scale, *bounds)
+            elif name in gammas:  # on the real line, as the others
                 found[name] = LogGamma(*_gamma_parameters(loc, scale))
             elif name in spiked:
                 found[name] = SpikeAndSlab(loc, scale, params[f"{name}_{self.prefix}_logits"])
@@ -210,6 +228,38 @@ def _gamma_parameters(loc: Array, scale: Array) -> tuple[Array, Array]:
     return concentration, concentration * jnp.exp(-loc)
 
 
+def _noise_posterior(prior: PerDatum, on_the_line: Any) -> PerDatum:
+    """Return the posterior of multiplicative noise, drawn as the handlers around the guide want it."""
+    bounds: Any = prior.base_dist
+    posterior = TruncatedLogNormal(on_the_line.loc, on_the_line.scale, bounds.low, bounds.high)
+    asked = noise_draws()
+    return PerDatum(
+        posterior,
+        num_data=asked.num_data if prior.is_per_datum else None,
+        at_mean=asked.at_mean,
+        kl_weight=prior.kl_weight,
+    )
+
+
+def noise_bounds(guide: Any, name: str) -> tuple[Array, Array] | None:
+    """Return the bounds of ln θ, if a guide that has met its model has a noise site of this name."""
+    trace = getattr(guide, "prototype_trace", None) or {}
+    prior = trace[name]["fn"] if name in trace else None
+    if not isinstance(prior, PerDatum):
+        return None
+    bounds: Any = prior.base_dist
+    return bounds.low, bounds.high
+
+
+class _OnTheLine(TruncatedLogNormal):
+    """The logarithm of multiplicative noise."""
+
+    support: Any = constraints.real
+
+    def icdf(self, q: Any) -> Array:
+        return jnp.log(super().icdf(q))  # draws are quantiles too
+
+
 class _InPlace(Messenger):
     """Put the guide's own posteriors in place of the normal ones of its base class."""
 
@@ -218,5 +268,9 @@ class _InPlace(Messenger):
         super().__init__(None)
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "param":
+            start = self._guide.starting_scale(msg["name"])
+            if start is not None:
+                msg["args"] = (jnp.full_like(msg["args"][0], start), *msg["args"][1:])
         if msg["type"] == "sample":
             msg["fn"] = self._guide.site_posterior(msg["name"], msg["fn"])

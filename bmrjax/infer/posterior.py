@@ -7,24 +7,30 @@ import jax
 import numpyro
 from jaxtyping import Array
 
-from bmrjax.distributions import center, normal_parameters, spike_and_slab_parameters
+from bmrjax.distributions import (
+    center,
+    log_normal_parameters,
+    normal_parameters,
+    spike_and_slab_parameters,
+)
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.joint_guide import JointGuide
-from bmrjax.reduction import Normal, SpikeAndSlab
+from bmrjax.reduction import LogNormal, LogUniform, Normal, SpikeAndSlab
 
 
 class SitePosteriors(NamedTuple):
     """The sites that can be reduced in closed form.
 
     Attributes:
-        posterior: Site name to its posterior, shaped as the site: normal or spike-and-slab.
-        prior: The same for the prior, given the guide's central values of its parents.
+        posterior: Site name to its posterior, shaped as the site: normal, spike-and-slab or log-normal.
+        prior: The same for the prior (log-uniform for log-normal), given the guide's central values of its
+            parents.
         layers: Site name to the layer whose statistics it shares.
     """
 
-    posterior: dict[str, Normal | SpikeAndSlab]
-    prior: dict[str, Normal | SpikeAndSlab]
+    posterior: dict[str, Normal | SpikeAndSlab | LogNormal]
+    prior: dict[str, Normal | SpikeAndSlab | LogUniform]
     layers: dict[str, str]
 
 
@@ -67,14 +73,20 @@ def site_posteriors(
         if site["type"] != "sample" or site["is_observed"] or name not in values:
             continue
         q, p = marginals.get(name, _read(guide_trace[name]["fn"])), _read(site["fn"])
-        if q is None or type(q) is not type(p):
+        if q is None or type(p) is not _PRIORS[type(q)]:
             continue
         posterior[name], prior[name] = q, p
         layers[name] = site.get("infer", {}).get("layer", name)
     return SitePosteriors(posterior, prior, layers)
 
 
-def _read(fn: Any) -> Normal | SpikeAndSlab | None:
+# Posterior to the prior under which it has a closed form.
+_PRIORS = {Normal: Normal, SpikeAndSlab: SpikeAndSlab, LogNormal: LogUniform}
+
+
+def _read(fn: Any) -> Any:
+    if (noise := log_normal_parameters(fn)) is not None:
+        return noise
     if (normal := normal_parameters(fn)) is not None:
         return Normal(*normal)
     if (spiked := spike_and_slab_parameters(fn)) is not None:

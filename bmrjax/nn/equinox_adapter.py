@@ -6,11 +6,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
 from bmrjax.layers import Tensor
 from bmrjax.nn.lift import Values, check_tensor
+from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
 
 
 def _path_name(path: tuple[Any, ...]) -> str:
@@ -66,13 +68,14 @@ class EquinoxAdapter:
         """See `Adapter.layers`."""
         found: dict[str, tuple[str, dict[str, Tensor]]] = {}
         for (path, part), index in self._where.items():
-            owner = self._owner(path)
-            leaf = self._leaves[index]
-            tensor = Tensor(leaf.shape, _fan_in(owner, part, leaf.shape), leaf)
+            node = self._node(path)
+            owner, leaf = type(node), self._leaves[index]
+            noise = node.noise if isinstance(node, MultiplicativeNoise) else None
+            tensor = Tensor(leaf.shape, _fan_in(owner, part, leaf.shape), leaf, noise=noise)
             found.setdefault(path, (owner.__name__, {}))[1][part] = tensor
         return found
 
-    def _owner(self, path: str) -> type:
+    def _node(self, path: str) -> Any:
         node: Any = self._network
         for step in path.split(".") if path else ():
             if isinstance(node, list | tuple):
@@ -81,7 +84,15 @@ class EquinoxAdapter:
                 node = node[step] if step in node else node[int(step)]
             else:
                 node = getattr(node, step)
-        return type(node)
+        return node
+
+    def _per_datum(self, values: Values) -> dict[int, Array]:
+        """Return the arrays of which every datum has one of its own, by position among the leaves."""
+        return {
+            index: values[path][part]
+            for (path, part), index in self._where.items()
+            if jnp.ndim(values[path][part]) > self._leaves[index].ndim
+        }
 
     def buffers(self) -> dict[str, Array]:
         """See `Adapter.buffers`."""
@@ -121,24 +132,32 @@ class EquinoxAdapter:
         keys = None
         if key is not None and "key" in self._takes:
             keys = jax.random.split(key, args[0].shape[0])
+        key_axis = None if keys is None else 0
+        each = self._per_datum(values)
+        leaves, structure = jtu.tree_flatten(network)
+
+        def of_datum(each: dict[int, Array]) -> Any:
+            mine = [each.get(index, leaf) for index, leaf in enumerate(leaves)]
+            return jtu.tree_unflatten(structure, mine)
+
         if self._state is None:
 
-            def run(args: tuple[Array, ...], key: Array | None) -> Any:
-                return network(*args, **({} if key is None else {"key": key}))
+            def run(args: tuple[Array, ...], each: dict[int, Array], key: Array | None) -> Any:
+                return of_datum(each)(*args, **({} if key is None else {"key": key}))
 
-            outputs = jax.vmap(run, in_axes=(0, None if keys is None else 0), axis_name="batch")(
-                args, keys
-            )
-            return outputs, {}
+            axes = (0, 0, key_axis)
+            return jax.vmap(run, in_axes=axes, axis_name="batch")(args, each, keys), {}
         state = self._filled(buffers)
 
-        def run_with_state(args: tuple[Array, ...], state: Any, key: Array | None) -> Any:
-            return network(*args, state, **({} if key is None else {"key": key}))
+        def run_with_state(
+            args: tuple[Array, ...], state: Any, each: dict[int, Array], key: Array | None
+        ) -> Any:
+            return of_datum(each)(*args, state, **({} if key is None else {"key": key}))
 
         outputs, state = jax.vmap(
             run_with_state,
-            in_axes=(0, None, None if keys is None else 0),
+            in_axes=(0, None, 0, key_axis),
             out_axes=(0, None),
             axis_name="batch",
-        )(args, state, keys)
+        )(args, state, each, keys)
         return outputs, {f"{i:04d}": leaf for i, leaf in enumerate(jtu.tree_leaves(state))}

@@ -24,23 +24,29 @@ class FeedForward(eqx.Module):
         size: Number of inputs and of outputs.
         hidden: Width of the hidden layer.
         dropout: Probability of dropping an output of either layer while training.
+        exact_gelu: Whether the GELU has the error function in it instead of an approximation by tanh.
         key: Source of the initial weights.
     """
 
     hidden: eqx.nn.Linear
     output: eqx.nn.Linear
     dropout: eqx.nn.Dropout
+    exact_gelu: bool = eqx.field(static=True)
 
-    def __init__(self, size: int, hidden: int, *, dropout: float = 0.0, key: Array):
+    def __init__(
+        self, size: int, hidden: int, *, dropout: float = 0.0, exact_gelu: bool = False, key: Array
+    ):
         keys = jax.random.split(key)
         self.hidden = scaled(eqx.nn.Linear, size, hidden, gain=2.0, key=keys[0])
         self.output = scaled(eqx.nn.Linear, hidden, size, key=keys[1])
         self.dropout = eqx.nn.Dropout(dropout)
+        self.exact_gelu = exact_gelu
 
     def __call__(
         self, x: Float[Array, "rows size"], *, key: Array | None = None
     ) -> Float[Array, "rows size"]:
         """Apply to every row."""
         keys = (None, None) if key is None else jax.random.split(key)
-        x = self.dropout(jax.nn.gelu(on_rows(self.hidden, x)), key=keys[0])
+        x = jax.nn.gelu(on_rows(self.hidden, x), approximate=not self.exact_gelu)
+        x = self.dropout(x, key=keys[0])
         return self.dropout(on_rows(self.output, x), key=keys[1])

@@ -9,6 +9,8 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.primitives import apply_stack, mutable
 
+from bmrjax.distributions import PerDatum, TruncatedLogUniform
+from bmrjax.handlers import noise_draws
 from bmrjax.layers import Layer, Tensor
 from bmrjax.priors import Prior
 
@@ -58,10 +60,11 @@ class Lifted:
         values: Layer path to tensor name to the value sampled in this execution.
     """
 
-    def __init__(self, name: str, adapter: Adapter, values: Values):
+    def __init__(self, name: str, adapter: Adapter, values: Values, num_data: int | None = None):
         self.name = name
         self.values = values
         self._adapter = adapter
+        self._num_data = num_data
 
     @property
     def module(self) -> Any:
@@ -97,6 +100,12 @@ class Lifted:
         return apply_stack(message)["value"]
 
     def _apply(self, *args: Array, inference: bool) -> Any:
+        if self._num_data is not None and args[0].shape[0] != self._num_data:
+            raise ValueError(
+                f"lift('{self.name}'): its noise is drawn for each of {self._num_data} data, and it is "
+                f"called on {args[0].shape[0]}. Call it on the whole batch, or make the noise one draw "
+                "a batch: MultiplicativeNoise(..., per_datum=False)."
+            )
         # A program run by hand, without handlers around it, has no source of randomness.
         key = None if inference else numpyro.prng_key()
         buffers = self._adapter.buffers()
@@ -115,7 +124,7 @@ class Lifted:
 def lift(
     name: str,
     network: Any,
-    prior: Prior,
+    prior: Prior | None,
     *,
     random: Callable[[str], bool] | None = None,
 ) -> Lifted:
@@ -126,15 +135,17 @@ def lift(
     embeddings, and the arrays that a module of your own holds. Sites are named after the path to
     the layer, such as ``"net.layers.0.weight"``, and start at the network's own values. Dropout
     draws from the program's key; the running statistics of batch normalisation are mutable state
-    that `numpyro.infer.SVI` and `bmrjax.sparsify` carry.
+    that `numpyro.infer.SVI` and `bmrjax.sparsify` carry. A `nn.MultiplicativeNoise` brings its own prior: its
+    site ``"….value"`` is random whatever becomes of the weights.
 
     Args:
         name: Prefix of the sites.
         network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair as
             `equinox.nn.make_with_state` returns it, or a Flax NNX module.
-        prior: Draws the tensors of one layer at a time.
+        prior: Draws the tensors of one layer at a time; None for weights that are point estimates, as
+            `numpyro.param` sites.
         random: Takes a layer's path (without `name`); the layers for which it is false stay
-            deterministic, as `numpyro.param` sites. By default all are random.
+            deterministic, noise as well. By default all are random.
 
     Returns:
         A callable from a batch of inputs to a batch of outputs.
@@ -153,29 +164,56 @@ def lift(
         >>> numpyro.handlers.seed(program, jax.random.key(1))(jnp.ones((5, 4))).shape
         (5, 3)
     """
-    if not isinstance(prior, Prior):
+    if prior is not None and not isinstance(prior, Prior):
         raise TypeError(
             f"lift('{name}'): the prior is a {type(prior).__name__}; give a bmrjax prior "
-            "such as priors.Flat() or priors.Normal(1.0)."
+            "such as priors.Flat() or priors.Normal(1.0), or None for point estimates."
         )
     adapter = _adapter(name, network)
     layers = adapter.layers()
     if not layers:
         raise TypeError(f"lift('{name}'): {type(network).__name__} has no floating-point arrays.")
     values: dict[str, dict[str, Array]] = {}
+    num_data, num_drawn = noise_draws().num_data, None
     for index, (path, (kind, tensors)) in enumerate(layers.items()):
         full = f"{name}.{path}" if path else name
-        if random is not None and not random(path):
+        layer = Layer(full, tensors, kind=kind, index=index, depth=len(layers))
+        stays = random is not None and not random(path)
+        noises = [] if stays else [p for p, tensor in tensors.items() if tensor.noise is not None]
+        if noises:
+            values[path] = {part: _noise(layer, part, num_data) for part in noises}
+            num_drawn = num_data if any(_each(tensors[p]) for p in noises) else num_drawn
+        elif stays or prior is None:
             values[path] = {
                 part: jnp.asarray(numpyro.param(f"{full}.{part}", tensor.init))
                 for part, tensor in tensors.items()
             }
-            continue
-        layer = Layer(full, tensors, kind=kind, index=index, depth=len(layers))
-        drawn = prior.layer(layer)
-        _check_drawn(name, prior, layer, drawn)
-        values[path] = drawn
-    return Lifted(name, adapter, values)
+        else:
+            drawn = prior.layer(layer)
+            _check_drawn(name, prior, layer, drawn)
+            values[path] = drawn
+    return Lifted(name, adapter, values, num_drawn)
+
+
+def _each(tensor: Tensor) -> bool:
+    return tensor.noise is not None and tensor.noise.per_datum
+
+
+def _noise(layer: Layer, part: str, num_data: int | None) -> Array:
+    """Sample multiplicative noise under its own prior; a draw a datum with a leading axis of them."""
+    tensor = layer.tensors[part]
+    noise = tensor.noise
+    assert noise is not None
+    bounds = (jnp.full(tensor.shape, bound) for bound in (noise.low, noise.high))
+    prior = PerDatum(
+        TruncatedLogUniform(*bounds),
+        num_data=num_data if noise.per_datum else None,
+        at_mean=noise_draws().at_mean,
+        kl_weight=noise.kl_weight,
+        is_per_datum=noise.per_datum,
+    )
+    infer = {"layer": layer.name, "init": 1.0}
+    return jnp.asarray(numpyro.sample(layer.site(part), prior, infer=infer))
 
 
 def _check_drawn(name: str, prior: Prior, layer: Layer, drawn: Mapping[str, Array]) -> None:

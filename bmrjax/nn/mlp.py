@@ -21,7 +21,10 @@ class MLP(eqx.Module):
         key: Source of the initial weights.
 
     References:
-        Marković, Friston and Kiebel (2024), Appendix A: five hidden layers of 400, swish.
+        Marković, Friston and Kiebel (2024), Appendix A: five hidden layers of 400, swish. Neklyudov et
+        al. (2017), LeNet-500-300: ``hidden=(500, 300), activation=jax.nn.relu``. Federici, Ullrich and
+        Welling (2017), LeNet-300-100, likewise. Wright, Igel and Selvan (2024), Appendix C.1: seven
+        hidden layers of 100, one and five of 150; their code has tanh, and one layer more.
     """
 
     layers: list[eqx.nn.Linear]

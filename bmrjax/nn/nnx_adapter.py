@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from bmrjax.layers import Tensor
 from bmrjax.nn.lift import Values, check_tensor
+from bmrjax.nn.nnx_multiplicative_noise import NNXMultiplicativeNoise
 
 
 def _fan_in(owner: type, part: str, shape: tuple[int, ...]) -> int:
@@ -44,16 +45,18 @@ class NNXAdapter:
         """See `Adapter.layers`."""
         found: dict[str, tuple[str, dict[str, Tensor]]] = {}
         for path, (layer, part) in self._random.items():
-            owner = self._owner(path[:-1])
+            node = self._node(path[:-1])
+            owner = type(node)
+            noise = node.noise if isinstance(node, NNXMultiplicativeNoise) else None
             value = self._flat[path][...]
             # Kernels end in the output axis; a table of embeddings begins with its entries.
             row_axis = 0 if issubclass(owner, nnx.Embed) else -1
             fan_in = _fan_in(owner, part, value.shape)
-            tensor = Tensor(value.shape, fan_in, value, row_axis=row_axis)
+            tensor = Tensor(value.shape, fan_in, value, row_axis=row_axis, noise=noise)
             found.setdefault(layer, (owner.__name__, {}))[1][part] = tensor
         return found
 
-    def _owner(self, path: tuple[Any, ...]) -> type:
+    def _node(self, path: tuple[Any, ...]) -> Any:
         node: Any = self._network
         for step in path:
             node = (
@@ -61,7 +64,7 @@ class NNXAdapter:
                 if isinstance(step, int) or isinstance(node, dict)
                 else getattr(node, step)
             )
-        return type(node)
+        return node
 
     def _statistics(self, rest: Any) -> dict[str, Array]:
         flat = nnx.to_flat_state(nnx.filter_state(rest, nnx.BatchStat))

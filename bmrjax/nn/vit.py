@@ -70,6 +70,8 @@ class TransformerBlock(eqx.Module):
         hidden: Width of the perceptron's hidden layer.
         dropout: Probability of dropping an output of the attention or of a perceptron's layer
             while training.
+        exact_gelu: See `FeedForward`.
+        norm_eps: What a LayerNorm adds to the variance.
         key: Source of the initial weights.
     """
 
@@ -79,12 +81,22 @@ class TransformerBlock(eqx.Module):
     mlp: FeedForward
     dropout: eqx.nn.Dropout
 
-    def __init__(self, width: int, heads: int, hidden: int, *, dropout: float, key: Array):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        *,
+        dropout: float,
+        exact_gelu: bool,
+        norm_eps: float,
+        key: Array,
+    ):
         keys = jax.random.split(key)
-        self.attention_norm = eqx.nn.LayerNorm(width)
+        self.attention_norm = eqx.nn.LayerNorm(width, norm_eps)
         self.attention = Attention(width, heads, key=keys[0])
-        self.mlp_norm = eqx.nn.LayerNorm(width)
-        self.mlp = FeedForward(width, hidden, dropout=dropout, key=keys[1])
+        self.mlp_norm = eqx.nn.LayerNorm(width, norm_eps)
+        self.mlp = FeedForward(width, hidden, dropout=dropout, exact_gelu=exact_gelu, key=keys[1])
         self.dropout = eqx.nn.Dropout(dropout)
 
     def __call__(
@@ -113,6 +125,8 @@ class ViT(eqx.Module):
         heads: Attention heads of a block; divides `width`.
         hidden: Width of the hidden layer of a block's perceptron.
         dropout: Probability of dropping an activation while training.
+        exact_gelu: Whether the GELU has the error function in it instead of an approximation by tanh.
+        norm_eps: What a LayerNorm adds to the variance.
         key: Source of the initial weights.
 
     Raises:
@@ -152,6 +166,8 @@ class ViT(eqx.Module):
         heads: int = 8,
         hidden: int = 512,
         dropout: float = 0.0,
+        exact_gelu: bool = False,
+        norm_eps: float = 1e-5,
         key: Array,
     ):
         num_patches = count_patches(image_size, patch)
@@ -164,9 +180,18 @@ class ViT(eqx.Module):
             weight=EMBEDDING_SCALE * jax.random.normal(position_key, (1 + num_patches, width))
         )
         self.blocks = [
-            TransformerBlock(width, heads, hidden, dropout=dropout, key=k) for k in block_keys
+            TransformerBlock(
+                width,
+                heads,
+                hidden,
+                dropout=dropout,
+                exact_gelu=exact_gelu,
+                norm_eps=norm_eps,
+                key=k,
+            )
+            for k in block_keys
         ]
-        self.norm = eqx.nn.LayerNorm(width)
+        self.norm = eqx.nn.LayerNorm(width, norm_eps)
         self.head = scaled(eqx.nn.Linear, width, out_size, key=head_key)
         self.dropout = eqx.nn.Dropout(dropout)
         self.image_size, self.patch = image_size, patch

@@ -5,12 +5,14 @@ quadrature relative to the density at its mode: the textbook formulas subtract h
 a posterior has gone past a bound, this adds positive ones.
 """
 
+import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 
@@ -135,7 +137,8 @@ def integral(
     # As `mode - lower` and `upper - mode`, whose gradients would cancel where the mode is a bound.
     down = jnp.minimum(jnp.minimum(upper, 0.0) - jnp.minimum(lower, 0.0), reach)
     up = jnp.minimum(jnp.maximum(upper, 0.0) - jnp.maximum(lower, 0.0), reach)
-    nodes, of_nodes = (part.astype(mode.dtype) for part in (rule.nodes, rule.weights))
+    last = (1,) * mode.ndim + (-1,)
+    nodes, of_nodes = (part.astype(mode.dtype).reshape(last) for part in (rule.nodes, rule.weights))
     offsets = (down + up)[..., None] * nodes - down[..., None]
     exponents = exponent(mode[..., None], offsets)
     weights = jnp.exp(exponents) * of_nodes
@@ -159,11 +162,56 @@ def divergence(posterior: LogNormal, prior: LogUniform) -> Float[Array, "..."]:
     References:
         Neklyudov et al. (2017), equation 17.
     """
-    found = integral(*posterior.bounds)
-    spread = jnp.log(prior.high - prior.low) - jnp.log(posterior.scale)
-    value = spread - found.log_value + jnp.sum(found.probs * found.exponents, -1)
     inside = (posterior.low >= prior.low) & (posterior.high <= prior.high)
+    q = posterior
+    value = jnp.log(prior.high - prior.low) + _negative_entropy(q.loc, q.scale, q.low, q.high)
     return jnp.where(inside, value, jnp.inf)
+
+
+@jax.custom_jvp
+def _negative_entropy(loc: Array, scale: Array, low: Array, high: Array) -> Array:
+    """Return E[ln q(ln θ)], nats."""
+    return _negative_entropy_and_integral(loc, scale, low, high)[0]
+
+
+def _negative_entropy_and_integral(
+    loc: Array, scale: Array, low: Array, high: Array
+) -> tuple[Array, Integral]:
+    found = integral((low - loc) / scale, (high - loc) / scale)
+    height = jnp.sum(found.probs * found.exponents, -1)
+    return height - jnp.log(scale) - found.log_value, found
+
+
+@functools.partial(_negative_entropy.defjvp, symbolic_zeros=True)
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    # E[∂ ln q] is zero, so a derivative of E[ln q] is the covariance of ln q and its score: no quadrature
+    # has to be differentiated, which takes seconds to compile.
+    loc, scale, low, high = primals
+    value, found = _negative_entropy_and_integral(*primals)
+    height = jnp.sum(found.probs * found.exponents, -1)
+    centred = found.exponents - height[..., None]
+
+    def edge(bound: Array) -> Array:
+        above = exponent(found.mode, (bound - loc) / scale - found.mode)
+        return (height - above + 1) * jnp.exp(above - found.log_value) / scale
+
+    def by_loc() -> Array:
+        # A shift of the mean is one of both bounds. Within them that is exact where the covariance
+        # cancels, and past one of them it is the other way round.
+        past = jnp.sum(found.probs * found.offsets * centred, -1) / scale
+        return jnp.where(found.mode == 0, edge(high) - edge(low), past)
+
+    slopes = (
+        by_loc,
+        lambda: -2 * jnp.sum(found.probs * jnp.square(centred), -1) / scale,
+        lambda: jnp.where(found.mode > 0, edge(high) - by_loc(), edge(low)),
+        lambda: jnp.where(found.mode < 0, -edge(low) - by_loc(), -edge(high)),
+    )
+    tangent = jnp.zeros_like(value)
+    for slope, change in zip(slopes, tangents, strict=True):
+        if not isinstance(change, SymbolicZero):
+            tangent = tangent + slope() * change
+    return value, tangent
 
 
 class LogNormalReduction(NamedTuple):

@@ -3,8 +3,10 @@
 import functools
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from bmrjax.reduction.log_normal import LogNormal, LogUniform, log_normal
 from bmrjax.reduction.low_rank_normal import LowRankNormal
 from bmrjax.reduction.low_rank_normal import delta_f_each as _each_low_rank
 from bmrjax.reduction.low_rank_normal import remove as _remove_low_rank
@@ -28,10 +30,10 @@ def delta_f_each(posterior: Any, prior: Any) -> Float[Array, "..."]:
     for a set and `prune_greedily` for a path.
 
     Args:
-        posterior: A `Normal`, `SpikeAndSlab`, `MultivariateNormal`, `LowRankNormal` or
-            `MatrixNormal`.
-        prior: The prior it was fitted under: a `SpikeAndSlab` for a `SpikeAndSlab`, else an
-            independent `Normal`; broadcasts.
+        posterior: A `Normal`, `SpikeAndSlab`, `LogNormal`, `MultivariateNormal`, `LowRankNormal` or
+            `MatrixNormal`. A `LogNormal` has no density at zero: its lower bound stands for it.
+        prior: The prior it was fitted under: a `SpikeAndSlab` for a `SpikeAndSlab`, a `LogUniform` for a
+            `LogNormal`, else an independent `Normal`; broadcasts.
 
     Returns:
         The evidence differences, shaped as the posterior's variables.
@@ -55,6 +57,14 @@ def delta_f_each(posterior: Any, prior: Any) -> Float[Array, "..."]:
     raise TypeError(
         f"delta_f_each takes a posterior of bmrjax.reduction, got {type(posterior).__name__}."
     )
+
+
+@delta_f_each.register(LogNormal)
+def _each_log_normal(posterior: LogNormal, prior: LogUniform) -> Float[Array, "..."]:
+    # Zero is out of the support: what stands for it is the lower bound.
+    narrow = jnp.full_like(posterior.loc, 1e-6)
+    reduced = LogNormal(jnp.broadcast_to(prior.low, narrow.shape), narrow, prior.low, prior.high)
+    return log_normal(posterior, prior, reduced).delta_f
 
 
 @delta_f_each.register(Normal)

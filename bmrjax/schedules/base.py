@@ -11,6 +11,7 @@ from jaxtyping import Array
 from bmrjax.criteria import Decision
 from bmrjax.criteria.base import Sites
 from bmrjax.infer.settled import Settled
+from bmrjax.reduction import LogNormal
 
 Memory = dict[str, Any]
 
@@ -24,18 +25,24 @@ class Order(Protocol):
 
 
 def smallest_snr_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by the signal-to-noise ratio ``|loc| / scale`` of the posterior."""
+    """Score by the signal-to-noise ratio, mean over standard deviation, of the posterior."""
     del decision
-    return {name: jnp.abs(q.loc) / q.scale for name, q in posterior.items()}
+    return {
+        name: q.snr if isinstance(q, LogNormal) else jnp.abs(q.loc) / q.scale
+        for name, q in posterior.items()
+    }
 
 
 def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by ``|loc|`` in units of the site: what a removal moves in the function.
+    """Score by the size of the mean in units of the site: what a removal moves in the function.
 
     Under `priors.Flat` the site holds the standardised weight, so layers compare.
     """
     del decision
-    return {name: jnp.abs(q.loc) for name, q in posterior.items()}
+    return {
+        name: q.mean if isinstance(q, LogNormal) else jnp.abs(q.loc)
+        for name, q in posterior.items()
+    }
 
 
 def largest_delta_f_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:

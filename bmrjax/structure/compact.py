@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.structure.cost import Cost, Latency, cost, flops, latency
+from bmrjax.structure.cost import Cost, Latency, compiled, cost, flops, latency
 from bmrjax.structure.parts import (
     Parts,
     check_inputs,
@@ -143,7 +143,7 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
     parts = parts_of(network)
     inputs = tuple(jnp.asarray(x) for x in inputs)
     for name, array in zip(parts.names, parts.arrays, strict=True):
-        if not bool(jnp.all(jnp.isfinite(array))):
+        if not np.isfinite(np.asarray(array)).all():
             raise ValueError(f"compact: '{name}' has values that are not finite.")
     check_inputs("compact", network, parts, inputs)
     flat = _flattened(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
@@ -182,11 +182,9 @@ class _Compiled:
 
     def __init__(self, parts: Parts, inputs: tuple[Array, ...]):
         self.inputs = inputs
-        # Else accelerators round products to fewer digits than the outputs are compared by.
-        with jax.default_matmul_precision("highest"):
-            compiled = jax.jit(parts.call).lower(parts.arrays, inputs).compile()
-        self.flops = flops(compiled)
-        self.outputs = [compiled(parts.arrays, draw) for draw in _draws(inputs)]
+        run = compiled(parts.call, parts.arrays, inputs)
+        self.flops = flops(run)
+        self.outputs = [run(parts.arrays, draw) for draw in _draws(inputs)]
 
 
 def _try(parts: Parts, plan: Plan, old: _Compiled, *, flat: bool) -> _Tried | str:
@@ -244,14 +242,14 @@ def _draws(inputs: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """Return the inputs, and random ones like them."""
     found = [inputs]
     for seed in range(2):
-        keys = jax.random.split(jax.random.key(seed), max(len(inputs), 1))
-        pairs = zip(keys, inputs, strict=False)
+        # On the host: a device would compile a program for each shape.
+        rng = np.random.default_rng(seed)
         found.append(
             tuple(
-                jax.random.normal(k, x.shape, x.dtype)
+                jnp.asarray(rng.standard_normal(x.shape), x.dtype)
                 if jnp.issubdtype(x.dtype, jnp.floating)
                 else x
-                for k, x in pairs
+                for x in inputs
             )
         )
     return found
@@ -284,11 +282,12 @@ def _flattened(parts: Parts, inputs: tuple[Array, ...], *, batch: bool) -> Array
     if inputs[0].ndim == len(shape):
         return inputs[0]
     (x,) = _draws(inputs)[1]
-    run = jax.jit(parts.call)
     try:
-        found = [run(parts.arrays, (v,)) for v in (x, x.reshape(shape))]
+        jax.eval_shape(parts.call, parts.arrays, (x.reshape(shape),))
     except Exception:  # it takes images as images
         return None
+    run = jax.jit(parts.call)
+    found = [run(parts.arrays, (v,)) for v in (x, x.reshape(shape))]
     a, b = map(jax.tree.leaves, found)
     same = len(a) == len(b) and all(
         u.shape == v.shape and bool(jnp.allclose(u, v, rtol=1e-5, atol=1e-6))

@@ -51,6 +51,24 @@ class Latency:
         return self.before / self.after
 
 
+def compiled(function: Callable[..., Any], *args: Any) -> Any:
+    """Compile a function that runs a few times: fast to compile, not fast, with products in full precision.
+
+    Args:
+        function: Of arrays.
+        *args: Its arguments.
+
+    Returns:
+        A `jax.stages.Compiled`.
+    """
+    options: dict[str, Any] | None = None
+    if jax.default_backend() == "cpu":
+        options = {"xla_backend_optimization_level": 0}
+    # Else accelerators round products to fewer digits than outputs are compared by.
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(function).lower(*args).compile(compiler_options=options)
+
+
 def flops(compiled: Any) -> float:
     """Return the floating-point operations of a compiled function, as XLA counts them.
 

@@ -4,7 +4,7 @@ Both are facts of single elements, found by running each operation on masks of z
 operation that is not known is taken to let everything through.
 """
 
-from collections.abc import Mapping
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,10 @@ SUMS = (
     "split", "pad", "reduce_sum", "cumsum", "reduce_window_sum", "gather", "dynamic_slice",
     "reduce_max", "reduce_min", "reduce_prod", "reduce_window_max",
 )  # fmt: skip
+# Those of them whose results are elements of an argument, each at most once: so are those of their transpose.
+MOVES = frozenset((
+    "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "split", "pad",
+))  # fmt: skip
 # Operations whose result has, element by element, what its arguments have there; some may be scalars.
 ELEMENTWISE = frozenset((
     "add", "add_any", "sub", "mul", "div", "rem", "neg", "exp", "exp2", "log", "log1p", "expm1", "tanh",
@@ -68,6 +72,13 @@ def _ungrouped(eqn: Any) -> bool:
 
 def _mask(condition: Any) -> Float[Array, "..."]:
     return jnp.asarray(condition).astype(jnp.float32)
+
+
+def product(eqn: Any, masks: list[Any]) -> Array:
+    """Run an operation in `PRODUCTS` on masks in float32, whatever the precision of its own numbers."""
+    return bind_one(
+        eqn.replace(params={**eqn.params, "preferred_element_type": jnp.dtype(jnp.float32)}), masks
+    )
 
 
 def _sum_like(eqn: Any, mask: Array) -> Array:
@@ -144,7 +155,8 @@ class Facts:
 
     def nonzero(self, var: Any) -> Array:
         """Return 0 where an element is zero for every input, else 1."""
-        return jnp.maximum(self.varying(var), _mask(self.value(var) != 0))
+        nonzero = _mask(self.value(var) != 0)
+        return jnp.maximum(self.varying(var), nonzero) if self._varies(var) else nonzero
 
     def wanted(self, var: Any) -> Array:
         """Return 1 where an element reaches an output."""
@@ -157,17 +169,23 @@ class Facts:
             for var, value in zip(eqn.outvars, found, strict=True):
                 self._write(var, value, jnp.zeros(var.aval.shape, jnp.float32))
             return
+        clean = self._binary(eqn, forward=True)
         for var, value, mask in zip(eqn.outvars, found, self._depends(eqn), strict=True):
-            self._write(var, value, _mask(mask > 0))
+            self._write(var, value, mask if clean else _mask(mask > 0))
+
+    def _binary(self, eqn: Any, *, forward: bool) -> bool:
+        """Say whether an operation makes masks of zeros and ones only. Fewer operations compile faster."""
+        name = eqn.primitive.name
+        return name in MOVES or _elementwise(eqn) or (forward and name == "broadcast_in_dim")
 
     def _depends(self, eqn: Any) -> list[Array]:
         name, shapes = eqn.primitive.name, [v.aval.shape for v in eqn.outvars]
         masks = [self.varying(v) for v in eqn.invars]
         if name in PRODUCTS:
             (a, b), (varies_a, varies_b) = eqn.invars, masks
-            terms = [bind_one(eqn, [varies_a, self.nonzero(b)])] if self._varies(a) else []
+            terms = [product(eqn, [varies_a, self.nonzero(b)])] if self._varies(a) else []
             if self._varies(b):
-                terms.append(bind_one(eqn, [self.nonzero(a), varies_b]))
+                terms.append(product(eqn, [self.nonzero(a), varies_b]))
             return [sum(terms[1:], terms[0])]
         if name in SUMS and (name in ("concatenate", "pad") or len(eqn.invars) == 1):
             return _through(eqn, masks, [])
@@ -177,9 +195,12 @@ class Facts:
             return [jnp.maximum(m, where) for m in moved]
         if name == "mul":
             (a, b), (varies_a, varies_b) = eqn.invars, masks
-            return [varies_a * self.nonzero(b) + self.nonzero(a) * varies_b]
+            terms = [varies_a * self.nonzero(b)] if self._varies(a) else []
+            terms += [self.nonzero(a) * varies_b] if self._varies(b) else []
+            return [jnp.broadcast_to(functools.reduce(jnp.maximum, terms), shapes[0])]
         if _elementwise(eqn):
-            return [sum(masks, jnp.zeros(shapes[0]))]
+            those = [m for v, m in zip(eqn.invars, masks, strict=True) if self._varies(v)]
+            return [jnp.broadcast_to(functools.reduce(jnp.maximum, those), shapes[0])]
         anything = sum((jnp.max(m, initial=0.0) for m in masks), jnp.zeros(()))
         return [jnp.broadcast_to(anything, shape) for shape in shapes]
 
@@ -187,10 +208,11 @@ class Facts:
         if not any(self._varies(v) for v in eqn.invars):
             return  # its results are constants
         live = [self.wanted(v) for v in eqn.outvars]
+        clean = self._binary(eqn, forward=False)
         for var, mask in zip(eqn.invars, self._wants(eqn, live), strict=True):
             if mask is None or not self._varies(var):
                 continue
-            found = _mask(mask > 0)
+            found = mask if clean else _mask(mask > 0)
             self.live[var] = jnp.maximum(found, self.live[var]) if var in self.live else found
 
     def _wants(self, eqn: Any, live: list[Array]) -> list[Array | None]:
@@ -199,10 +221,10 @@ class Facts:
             a, b = eqn.invars
             found: list[Array | None] = [None, None]
             if self._varies(a):
-                back = jax.vjp(lambda m: bind_one(eqn, [m, self.nonzero(b)]), self.varying(a))[1]
+                back = jax.vjp(lambda m: product(eqn, [m, self.nonzero(b)]), self.varying(a))[1]
                 found[0] = back(live[0])[0]
             if self._varies(b):
-                back = jax.vjp(lambda m: bind_one(eqn, [self.nonzero(a), m]), self.varying(b))[1]
+                back = jax.vjp(lambda m: product(eqn, [self.nonzero(a), m]), self.varying(b))[1]
                 found[1] = back(live[0])[0]
             return found
         if name in SUMS:
@@ -219,8 +241,8 @@ class Facts:
         if name == "mul":
             a, b = eqn.invars
             return [
-                _fit(live[0] * self.nonzero(b), a.aval.shape),
-                _fit(live[0] * self.nonzero(a), b.aval.shape),
+                _fit(live[0] * self.nonzero(b), a.aval.shape) if self._varies(a) else None,
+                _fit(live[0] * self.nonzero(a), b.aval.shape) if self._varies(b) else None,
             ]
         if _elementwise(eqn):
             return [_fit(live[0], v.aval.shape) for v in eqn.invars]
@@ -236,7 +258,7 @@ class Facts:
         live = self.wanted(eqn.outvars[0])
 
         def back(other: Array) -> Array:
-            return jax.vjp(lambda m: bind_one(eqn, [m, other]), self.varying(a))[1](live)[0]
+            return jax.vjp(lambda m: product(eqn, [m, other]), self.varying(a))[1](live)[0]
 
         if not self._varies(a) and not self._varies(b):
             # A product of parameters: its terms may go where they are nothing.
@@ -247,21 +269,6 @@ class Facts:
         if self._varies(b):
             terms = terms + self.nonzero(a) * back(self.varying(b))
         return _along(terms, site.axis)
-
-    def constant(self, index: int, drop: Mapping[int, Array]) -> Float[Array, "..."]:
-        """Return what the dropped terms of a contraction add to it, where that reaches an output.
-
-        Args:
-            index: Position of the operation.
-            drop: For contracted axes of its first argument, which terms are dropped.
-        """
-        eqn = self.jaxpr.eqns[index]
-        a, b = (self.value(v) for v in eqn.invars)
-        gone = jnp.zeros(a.shape, bool)
-        for axis, mask in drop.items():
-            gone = gone | mask.reshape([-1 if i == axis else 1 for i in range(a.ndim)])
-        total = bind_one(eqn, [jnp.where(gone, a, 0), b])
-        return jnp.where(self.wanted(eqn.outvars[0]) > 0, total, 0)
 
 
 def _along(mask: Array, axis: int) -> Bool[Array, " size"]:

@@ -43,8 +43,11 @@ class Target:
             wanted: 1 where that must be made up for.
         """
         constant, wanted = self.carry(constant), self.carry(wanted)
-        back = jax.vjp(self.spread, jnp.zeros(self._shape, constant.dtype))[1]
-        total, count = back(constant * wanted)[0], back(wanted.astype(constant.dtype))[0]
+        # Half precision cannot count to a thousand.
+        kind = jnp.promote_types(constant.dtype, jnp.float32)
+        like, back = jax.vjp(self.spread, jnp.zeros(self._shape, kind))
+        constant, wanted = constant.astype(like.dtype), wanted.astype(like.dtype)
+        total, count = back(constant * wanted)[0], back(wanted)[0]
         shift = total / jnp.maximum(count, 1)
         error = jnp.max(jnp.abs(self.spread(shift) - constant) * wanted, initial=0.0)
         close = error <= TOLERANCE * (1 + jnp.max(jnp.abs(constant), initial=0.0))

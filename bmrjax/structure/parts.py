@@ -40,16 +40,29 @@ def is_nnx(network: Any) -> bool:
     return any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__)
 
 
-def parts_of(network: Any) -> Parts:
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def is_numeric(leaf: Any) -> bool:
+    """Say whether a leaf is an array of numbers or truth values: anything but a random key."""
+    return isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+
+
+def parts_of(network: Any, select: Callable[[Any], bool] = _is_float) -> Parts:
     """Take a network apart.
 
+    Args:
+        network: An Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
+        select: Says which leaves are its arrays; those of floating-point numbers by default.
+
     Raises:
-        TypeError: For anything but an Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
+        TypeError: For anything else.
     """
     if is_equinox(network):
-        return EquinoxParts(network)
+        return EquinoxParts(network, select)
     if is_nnx(network):
-        return NNXParts(network)
+        return NNXParts(network, select)
     raise TypeError(
         "expected an Equinox module, an (Equinox module, State) pair or a Flax NNX module, got "
         f"{type(network).__name__}."
@@ -82,6 +95,9 @@ def check_inputs(caller: str, network: Any, parts: Parts, inputs: tuple[Array, .
 def named_arrays(network: Any) -> dict[str, Array]:
     """Return the floating-point arrays of a network by the path to them.
 
+    What an Equinox network keeps in its state, such as running statistics, has the path of the layer that
+    it belongs to.
+
     Args:
         network: An Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
 
@@ -92,26 +108,24 @@ def named_arrays(network: Any) -> dict[str, Array]:
     return dict(zip(parts.names, parts.arrays, strict=True))
 
 
-def _is_float(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
-
-
 class EquinoxParts:
     """See `Parts`. A pair of module and state is taken apart as one tree."""
 
-    def __init__(self, network: Any):
+    def __init__(self, network: Any, select: Callable[[Any], bool] = _is_float):
         import equinox as eqx
 
         self._pair = isinstance(network, tuple)
         self._tree = network
         leaves, self._structure = jtu.tree_flatten_with_path(network)
         self._leaves = [leaf for _, leaf in leaves]
-        self._where = [i for i, leaf in enumerate(self._leaves) if _is_float(leaf)]
+        self._where = [i for i, leaf in enumerate(self._leaves) if select(leaf)]
         self.arrays = [self._leaves[i] for i in self._where]
-        names = [jtu.keystr(leaves[i][0], simple=True, separator=".") for i in self._where]
         if self._pair:
-            names = [n[2:] if n.startswith("0.") else f"state{n[1:]}" for n in names]
-        self.names = names
+            names = [_name(path) for path, _ in jtu.tree_leaves_with_path(network[0])]
+            names += _state_names(*network)
+        else:
+            names = [_name(path) for path, _ in leaves]
+        self.names = [names[i] for i in self._where]
         first = len(jtu.tree_leaves(network[0])) if self._pair else len(leaves)
         self.trained = [i < first for i in self._where]
         self._inference = eqx.nn.inference_mode
@@ -133,6 +147,25 @@ class EquinoxParts:
         for old, fresh in pairs:
             _resize_equinox(old, fresh)
         return new
+
+
+def _name(path: Any) -> str:
+    return jtu.keystr(path, simple=True, separator=".")
+
+
+def _state_names(module: Any, state: Any) -> list[str]:
+    """Return names for the leaves of a state: the path of the index that a layer has for them."""
+    import equinox as eqx
+
+    leaves, structure = jtu.tree_flatten(state)
+    names = [f"state.{i}" for i in range(len(leaves))]
+    numbers = jtu.tree_unflatten(structure, range(len(leaves)))
+    is_index = lambda x: isinstance(x, eqx.nn.StateIndex)  # noqa: E731
+    for path, index in jtu.tree_leaves_with_path(module, is_leaf=is_index):
+        if is_index(index):
+            for inner, number in jtu.tree_leaves_with_path(numbers.get(index)):
+                names[number] = _name((*path, *inner))
+    return names
 
 
 def _call_equinox(network: Any, inputs: Sequence[Array]) -> Any:
@@ -170,13 +203,17 @@ def _resize_equinox(old: Any, new: Any) -> None:
 class NNXParts:
     """See `Parts`."""
 
-    def __init__(self, network: Any):
+    def __init__(self, network: Any, select: Callable[[Any], bool] = _is_float):
         from flax import nnx
 
         self._nnx, self._network = nnx, network
         self._graph, state = nnx.split(network)
         self._flat = dict(nnx.to_flat_state(state))
-        self._where = [path for path, v in self._flat.items() if _is_float(v[...])]
+        self._where = [
+            path
+            for path, v in self._flat.items()
+            if not isinstance(v, nnx.RngState) and select(v[...])
+        ]
         self.arrays = [self._flat[path][...] for path in self._where]
         self.names = [".".join(map(str, path)) for path in self._where]
         self.trained = [isinstance(self._flat[path], nnx.Param) for path in self._where]

@@ -8,13 +8,15 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.structure.facts import Facts, Site, sites
+from bmrjax.jaxprs import bind_one
+from bmrjax.structure.cost import compiled
+from bmrjax.structure.facts import Facts, Site, product, sites
 from bmrjax.structure.flatten import flatten
 from bmrjax.structure.fold import target
 from bmrjax.structure.units import Units
 
-# For the position of a contraction, what it loses and where that is wanted.
-Constants = dict[int, tuple[Array, Array]]
+# For the position of a contraction: its arguments, and 1 where its result reaches an output.
+Products = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
 # Axes of parameters, as (parameter, axis).
 Dims = Collection[tuple[int, int]]
 UNABSORBED = "they are constant, and no bias can take that up"
@@ -62,10 +64,14 @@ class Plan:
 
 
 def _take(array: Array, keep: Sequence[np.ndarray]) -> Array:
+    if all(mask.all() for mask in keep):
+        return array
+    # On the host: a device would compile a program for each shape.
+    found = np.asarray(array)
     for axis, mask in enumerate(keep):
         if not mask.all():
-            array = jax.numpy.take(array, np.flatnonzero(mask), axis=axis)
-    return array
+            found = np.take(found, np.flatnonzero(mask), axis=axis)
+    return jax.numpy.asarray(found)
 
 
 class Planner:
@@ -97,17 +103,21 @@ class Planner:
         varies = [i >= count for i in range(len(args))]
         jaxpr = self._jaxpr
 
-        def found(consts: Any, args: Any, drops: Any) -> tuple[list[Array], Constants]:
+        where = sorted({site.index for site in self._sites})
+
+        def found(consts: Any, args: Any) -> Any:
             facts = Facts(jaxpr, consts, args, varies)
             return [facts.needed(site) for site in self._sites], {
-                i: (facts.constant(i, drop), facts.wanted(jaxpr.eqns[i].outvars[0]))
-                for i, drop in drops.items()
+                i: (
+                    *(facts.value(v) for v in jaxpr.eqns[i].invars),
+                    facts.wanted(jaxpr.eqns[i].outvars[0]),
+                )
+                for i in where
             }
 
-        none = self._drops(lambda unit: False)
-        run = _compiled(found, self._consts, args, none)
-        self._constants = lambda drops: run(self._consts, args, drops)[1]
-        self._needed = [np.asarray(mask) for mask in run(self._consts, args, none)[0]]
+        run = compiled(found, self._consts, args)
+        self._needed, products = jax.device_get(run(self._consts, args))
+        self._products: Products = products
 
     def plan(self, fixed: Dims = (), empty: Dims | None = None) -> Plan:
         """Return the largest removal that changes no output.
@@ -177,55 +187,54 @@ class Planner:
 
     def _folded(self, goes: Callable[[int], bool]) -> tuple[list[Array], set[int]]:
         """Return the parameters with the constants in them, and units whose constants found no place."""
-        arrays, drops = list(self.arrays), self._drops(goes)
+        arrays = list(self.arrays)
         refused: set[int] = set()
-        for index, (constant, wanted) in self._constants(drops).items():
-            (var,) = self._jaxpr.eqns[index].outvars
+        for index, drop in self._drops(goes).items():
+            eqn = self._jaxpr.eqns[index]
+            a, b, wanted = self._products[index]
+            gone = np.zeros(a.shape, bool)
+            for axis, mask in drop.items():
+                gone |= _along(mask, axis, a.ndim)
+            gone &= a != 0
+            (var,) = eqn.outvars
             # What goes itself need not be right.
             for axis, labels in enumerate(self._units.of(var)):
-                stays = _mask(self._units.roots(labels), goes)
-                wanted = wanted * stays.reshape(
-                    [-1 if i == axis else 1 for i in range(wanted.ndim)]
-                )
-            if not np.any(np.asarray(constant * wanted) != 0):
+                wanted = wanted * _along(_mask(self._units.roots(labels), goes), axis, wanted.ndim)
+            if not gone.any() or not wanted.any():
+                continue
+            with jax.default_matmul_precision("highest"):
+                constant = np.asarray(bind_one(eqn, [np.where(gone, a, 0).astype(a.dtype), b]))
+            if not np.any(constant * wanted):
                 continue
             where = target(self._jaxpr, var, len(arrays))
-            shift = None if where is None else where.shift(constant, wanted)
+            lost = jax.numpy.asarray(constant * (wanted > 0)), jax.numpy.asarray(wanted)
+            shift = None if where is None else where.shift(*lost)
             if where is None or shift is None:
-                refused |= self._guilty(index, drops, np.asarray(wanted))
+                refused |= self._guilty(index, drop, gone, wanted)
             else:
                 old = arrays[where.argument]
                 arrays[where.argument] = old + shift.astype(old.dtype)
         return arrays, refused
 
     def _guilty(
-        self, index: int, drops: dict[int, dict[int, np.ndarray]], wanted: np.ndarray
+        self, index: int, drop: dict[int, np.ndarray], gone: np.ndarray, wanted: np.ndarray
     ) -> set[int]:
-        """Return the dropped units of a contraction that are constants other than zero."""
-        none = self._drops(lambda unit: False)
-        dropped: set[int] = set()
+        """Return the dropped units of a contraction that add something to it where that is wanted."""
+        eqn, b = self._jaxpr.eqns[index], self._products[index][1]
+        # How many of the wanted results each element of the first argument adds to.
+        ones = np.zeros(gone.shape, np.float32)
+        _, back = jax.vjp(lambda m: product(eqn, [m, (b != 0).astype(np.float32)]), ones)
+        terms = gone & (np.asarray(back(wanted.astype(np.float32))[0]) > 0)
         guilty: set[int] = set()
         for site in (s for s in self._sites if s.index == index):
-            labels, drop = self._units.roots(self._labels(site)), drops[index][site.axis]
-            dropped |= set(labels[drop].tolist())
-            for k in np.flatnonzero(drop):
-                alone = np.arange(len(drop)) == k
-                constant, _ = self._constants(none | {index: none[index] | {site.axis: alone}})[
-                    index
-                ]
-                if np.any(np.asarray(constant) * wanted != 0):
-                    guilty.add(int(labels[k]))
-        # Where each alone is nothing, they are something together; then none may go.
-        return guilty or dropped
+            labels = self._units.roots(self._labels(site))
+            some = terms.any(axis=tuple(i for i in range(terms.ndim) if i != site.axis))
+            guilty |= set(labels[some & drop[site.axis]].tolist())
+        return guilty
 
 
-def _compiled(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """Compile a function that runs once: fast to compile, not fast."""
-    options: dict[str, Any] | None = None
-    if jax.default_backend() == "cpu":
-        options = {"xla_disable_hlo_passes": "fusion", "xla_backend_optimization_level": 0}
-    with jax.default_matmul_precision("highest"):
-        return jax.jit(function).lower(*args).compile(compiler_options=options)
+def _along(mask: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    return mask.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
 def _mask(labels: np.ndarray, goes: Callable[[int], bool]) -> np.ndarray:

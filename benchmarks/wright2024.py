@@ -1,0 +1,199 @@
+"""BMRS (Wright, Igel and Selvan 2024): structured pruning by evidence, beside the published figures.
+
+    python benchmarks/wright2024.py --data-root DIR
+
+Noise multiplies the outputs of every layer but the last, and a rule removes units after every epoch of
+training, with a few epochs of fine-tuning at the end. ``ours`` is BMRS-U with the divergence scaled; the
+other rules are as published. Each run is a row of results.json at once; a stopped command goes on with
+what is missing.
+``--study curve`` prunes after training, by seven rankings, up to the knee of accuracy over compression;
+``--study ranks`` correlates the rankings, and ``--study digits`` changes p1. ``--quick`` goes through a small
+data set in minutes and proves nothing; ``--report`` writes the table of the rows there are.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import records
+import structured
+import wright2024_studies as studies
+
+import bmrjax as bmr
+from bmrjax import criteria, nn
+
+RULES = ("none", "mean", "snr", "bmrs-n", "bmrs-u8", "bmrs-u4", "ours")
+# Compression and accuracy in percent, in the order of RULES without the last: Table 1.
+PAPER = {
+    ("mnist", "mlp"): "0/97.43 52.1/96.88 58.6/96.92 48.9/96.95 48.7/96.93 54.5/96.99",
+    ("mnist", "lenet5"): "0/99.07 88.3/51.3 92.7/62.7 86.9/95.59 86.1/95.27 87.6/96.66",
+    ("fashion_mnist", "mlp"): "0/88.17 91.8/85.59 99.8/10.0 93.2/84.99 93.0/85.01 91.6/85.79",
+    ("fashion_mnist", "lenet5"): "0/89.16 89.7/50.9 98.5/17.0 88.0/77.90 87.6/77.23 88.7/81.10",
+    ("cifar10", "mlp"): "0/44.94 78.0/43.39 75.9/43.97 76.4/43.59 77.2/43.45 76.6/44.06",
+    ("cifar10", "lenet5"): "0/67.62 66.2/65.83 70.3/67.68 62.9/66.14 62.5/66.28 68.1/67.66",
+}
+MLPS = {"mnist": (100,) * 7, "fashion_mnist": (150,), "cifar10": (150,) * 5}
+# Batch size and learning rate of Appendix C.
+FITS = {
+    ("mnist", "mlp"): (128, 8.5e-4),
+    ("fashion_mnist", "mlp"): (128, 1.5e-3),
+    ("cifar10", "mlp"): (32, 6.8e-4),
+    ("mnist", "lenet5"): (128, 1.4e-3),
+    ("fashion_mnist", "lenet5"): (32, 1.4e-3),
+    ("cifar10", "lenet5"): (64, 1e-3),
+}
+# What `ours` multiplies the divergence with, chosen on rows kept out of the training data.
+SCALES = {
+    ("mnist", "mlp"): 4.0,
+    ("fashion_mnist", "mlp"): 10.0,
+    ("cifar10", "mlp"): 4.0,
+    ("mnist", "lenet5"): 4.0,
+    ("fashion_mnist", "lenet5"): 10.0,
+    ("cifar10", "lenet5"): 4.0,
+}
+
+
+def build(data: str, net: str, shape: tuple[int, ...], seed: int) -> Any:
+    """Return the network of a row."""
+    key = jax.random.key(seed)
+    if net == "mlp":
+        size = int(jnp.prod(jnp.array(shape)))
+        return nn.MLP(size, MLPS[data], 10, activation=jax.nn.relu, key=key)
+    wide = {"conv_features": (18, 48, 360), "hidden": 252} if shape[0] == 3 else {}
+    return nn.LeNet5(shape[0], 10, activation=jax.nn.relu, max_pool=True, key=key, **wide)
+
+
+def settings(args: argparse.Namespace, data: str, net: str, rule: str) -> structured.Fit:
+    """Return how a row is fitted."""
+    size, rate = FITS[data, net]
+    scale = (args.kl_weight or SCALES[data, net]) if rule == "ours" else 1.0
+    fit = structured.Fit(
+        epochs=args.epochs + args.tune,
+        batch_size=args.batch_size or size,
+        rate=rate,
+        noise_rate=1e-2,
+        tune=args.tune,
+        kl_weight=scale,
+    )
+    return replace(fit, epochs=4, tune=1) if args.quick else fit
+
+
+def load(args: argparse.Namespace, data: str, net: str) -> tuple[Any, Any]:
+    """Return training and test data."""
+    found = bmr.data.load(data, data_root=args.data_root)
+    rows = 2000 if args.quick else args.rows
+    train, test = structured.images(found, rows=rows, flat=net == "mlp")
+    if args.validation:
+        cut = len(train[1]) - args.validation
+        train, test = tuple(a[:cut] for a in train), tuple(a[cut:] for a in train)
+    return train, test
+
+
+def one(args: argparse.Namespace, data: str, net: str, rule: str, seed: int) -> dict[str, Any]:
+    """Run one seed of one rule; return its row."""
+    train, test = load(args, data, net)
+    fit = settings(args, data, net, rule)
+    network = build(data, net, train[0].shape[1:], seed)
+    name = "bmrs-u8" if rule == "ours" else rule
+    row, _ = structured.run(network, None, train, test, name, fit, seed)
+    return {**row, "rows": len(train[1]), "fit": vars(fit)}
+
+
+def study(args: argparse.Namespace, data: str, net: str, seed: int) -> dict[str, Any]:
+    """Run one of the studies; return its row."""
+    train, test = load(args, data, net)
+    network = build(data, net, train[0].shape[1:], seed)
+    fit = settings(args, data, net, "bmrs-u8")
+    if args.study == "digits":
+        found = {}
+        for p1 in (4,) if args.quick else (1, 2, 4, 6, 8, 11, 14):
+            structured.CRITERIA["digits"] = criteria.BMRSUniform(p1)
+            row, _ = structured.run(network, None, train, test, "digits", fit, seed)
+            found[p1] = {"accuracy": row["accuracy"], "compression": row["compression"]}
+        return {"digits": found, "fit": vars(fit)}
+    return {**studies.rankings(network, train, test, fit, seed, curve=args.study == "curve")}
+
+
+def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Write table.md: compression and accuracy, ours over the paper's."""
+    mean = records.mean_and_error
+    lines = []
+    runs = [r for r in rows if r["study"] is None and not r["quick"]]
+    for (data, net), part in records.group(runs, lambda r: (r["data"], r["net"])).items():
+        published = [*PAPER[data, net].split(), "–"]
+        cells = []
+        for rule, paper in zip(RULES, published, strict=True):
+            of = [r for r in part if r["rule"] == rule]
+            if not of:
+                cells.append(f"– ({paper})")
+                continue
+            compression = mean([r["compression"] for r in of], 1)
+            accuracy = mean([r["accuracy"] for r in of], 2)
+            cells.append(f"{compression} / {accuracy} ({paper}), {len(of)}")
+        epochs = "/".join(sorted({str(r["fit"]["epochs"]) for r in part}))
+        lines.append([data, net, epochs, *cells])
+    header = ["data", "network", "epochs", *RULES]
+    text = records.table(header, lines)
+    text += (
+        "\nCompression in percent of the parameters / test accuracy in percent of the compacted network "
+        "(the paper's figures), number of seeds. The paper trains for 50 + 10 epochs.\n"
+    )
+    for r in (r for r in rows if r["study"] and not r["quick"]):
+        text += "\n" + studies.told(r)
+    (out / "table.md").write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/wright2024"))
+    parser.add_argument("--data", nargs="+", default=list(MLPS), choices=list(MLPS))
+    parser.add_argument("--nets", nargs="+", default=["mlp", "lenet5"], choices=["mlp", "lenet5"])
+    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--tune", type=int, default=10, help="epochs of fine-tuning")
+    parser.add_argument("--batch-size", type=int, help="instead of the paper's")
+    parser.add_argument("--kl-weight", type=float, help="of `ours`, instead of the row's own")
+    parser.add_argument("--rows", type=int, help="training and test data at most")
+    parser.add_argument(
+        "--validation", type=int, default=0, help="rows to score on, not the test set"
+    )
+    parser.add_argument("--study", choices=["curve", "ranks", "digits"])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--report", action="store_true", help="only write the table")
+    args = parser.parse_args()
+    if args.quick:
+        args.data, args.nets, args.seeds = ["fashion_mnist"], ["mlp"], 1
+    found = records.Rows(args.out)
+    wanted = [
+        {
+            "data": data, "net": net, "rule": rule, "seed": seed, "study": args.study,
+            "quick": args.quick, "validation": args.validation,
+        }
+        for data in args.data for net in args.nets for seed in range(args.seeds)
+        for rule in ([None] if args.study else args.rules)
+    ]  # fmt: skip
+    for what in wanted if not args.report else []:
+        if found.has(**what):
+            continue
+        data, net, rule, seed = (what[name] for name in ("data", "net", "rule", "seed"))
+        if args.study:
+            row = study(args, data, net, seed)
+            print(f"{data} {net} seed {seed}: {args.study}", flush=True)
+        else:
+            row = one(args, data, net, rule, seed)
+            print(
+                f"{data} {net} {rule} seed {seed}: {row['compression']:.1f} % smaller, accuracy "
+                f"{row['accuracy']:.2f} %, {row['seconds']:.0f} s",
+                flush=True,
+            )
+        found.add({**what, **row, **records.environment()})
+    write_table(args.out, [r for r in found.rows if not r["validation"]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Putting multiplicative noise into an Equinox network, and folding it into the weights again."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
+
+Place = Literal["inputs", "outputs", "both"]
+_LAYERS = (eqx.nn.Linear, eqx.nn.Conv, eqx.nn.BatchNorm)
+
+
+class Noisy(eqx.Module):
+    """A layer with multiplicative noise on what goes in or comes out of it.
+
+    Attributes:
+        layer: The layer.
+        before: Noise on its inputs; None for none.
+        after: Noise on its outputs; None for none.
+    """
+
+    layer: Any
+    before: MultiplicativeNoise | None
+    after: MultiplicativeNoise | None
+
+    def __call__(self, x: Array, *args: Any, **kwargs: Any) -> Any:
+        """Apply to what the layer takes."""
+        if self.before is not None:
+            x = self.before(x)
+        found = self.layer(x, *args, **kwargs)
+        if self.after is None:
+            return found
+        if isinstance(found, tuple):  # with the running statistics
+            return self.after(found[0]), *found[1:]
+        return self.after(found)
+
+
+def with_noise(
+    network: Any, where: Callable[[str, Any], Place | None] | None = None, **options: Any
+) -> Any:
+    """Return an Equinox network with multiplicative noise around its layers.
+
+    Noise comes on neurons and channels: the features that a linear layer takes or gives, the channels of a
+    convolution or of a batch normalisation. Before a rectifier it does what it would do behind it.
+
+    Args:
+        network: An Equinox module, or a pair of module and state.
+        where: Takes a layer's path and the layer (`equinox.nn.Linear`, `Conv` or `BatchNorm`), and
+            returns where noise goes: ``"inputs"``, ``"outputs"``, ``"both"`` or None. By default on the
+            outputs of each but the last, and not on a convolution where the network has batch
+            normalisation, which would undo it: there it follows the normalisation.
+        options: Of `MultiplicativeNoise`.
+
+    Returns:
+        The network, each such layer within a `Noisy`; `without_noise` is the way back.
+
+    Raises:
+        TypeError: For something else than an Equinox network.
+        ValueError: If no layer gets noise.
+
+    Example:
+        >>> import jax
+        >>> from bmrjax import nn
+        >>> network = nn.with_noise(nn.MLP(784, (500, 300), 10, key=jax.random.key(0)))
+        >>> [layer.after.value.shape for layer in network.layers[:-1]]
+        [(500,), (300,)]
+
+    References:
+        Neklyudov et al. (2017), section 5, on inputs; Wright, Igel and Selvan (2024), section 5, on outputs.
+    """
+    if isinstance(network, tuple):
+        module, state = network
+        return with_noise(module, where, **options), state
+    if not isinstance(network, eqx.Module):
+        raise TypeError(
+            f"with_noise takes an Equinox network, got {type(network).__name__}. Put "
+            "nn.MultiplicativeNoise (for Flax NNX, nn.NNXMultiplicativeNoise) between its layers."
+        )
+    found = [
+        (_name(path), layer)
+        for path, layer in jax.tree_util.tree_flatten_with_path(network, is_leaf=_is_layer)[0]
+        if _is_layer(layer)
+    ]
+    place = _by_default(found) if where is None else where
+    noisy = [_noisy(layer, place(path, layer), options) for path, layer in found]
+    if all(new is old for new, (_, old) in zip(noisy, found, strict=True)):
+        raise ValueError(
+            f"with_noise: none of the layers {[path for path, _ in found]} gets noise; let `where` return "
+            "'inputs' or 'outputs' for some."
+        )
+    fresh = iter(noisy)
+    return jax.tree.map(
+        lambda node: next(fresh) if _is_layer(node) else node, network, is_leaf=_is_layer
+    )
+
+
+def without_noise(network: Any) -> Any:
+    """Return a network with its noise folded into the weights: the same function, of the class it had.
+
+    Args:
+        network: From `with_noise`, fitted or not: an Equinox module, or a pair of module and state.
+    """
+
+    def fold(node: Any) -> Any:
+        return _folded(node) if isinstance(node, Noisy) else node
+
+    return jax.tree.map(fold, network, is_leaf=lambda node: isinstance(node, Noisy))
+
+
+def _is_layer(node: Any) -> bool:
+    return isinstance(node, _LAYERS)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return ".".join(
+        str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part))))
+        for part in path
+    )
+
+
+def _by_default(found: list[tuple[str, Any]]) -> Callable[[str, Any], Place | None]:
+    normalised = any(isinstance(layer, eqx.nn.BatchNorm) for _, layer in found)
+    last = found[-1][0] if found else None
+
+    def place(path: str, layer: Any) -> Place | None:
+        if path == last or (normalised and isinstance(layer, eqx.nn.Conv)):
+            return None
+        return "outputs"
+
+    return place
+
+
+def _shapes(layer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of noise on what a layer takes and on what it gives."""
+    if isinstance(layer, eqx.nn.Linear):
+        return (layer.weight.shape[1],), (layer.weight.shape[0],)
+    if isinstance(layer, eqx.nn.Conv):
+        flat = (1,) * layer.num_spatial_dims
+        return (layer.in_channels, *flat), (layer.out_channels, *flat)
+    both = (layer.weight.shape[0], 1, 1)
+    return both, both
+
+
+def _noisy(layer: Any, place: Place | None, options: dict[str, Any]) -> Any:
+    if place is None:
+        return layer
+    if place not in ("inputs", "outputs", "both"):
+        raise ValueError(
+            f"with_noise: `where` returned {place!r}; give 'inputs', 'outputs', 'both' or None."
+        )
+    if isinstance(layer, eqx.nn.BatchNorm) and (place != "outputs" or layer.weight is None):
+        raise ValueError(
+            "with_noise: a batch normalisation undoes what comes before it, and without a gain nothing can "
+            "take noise up; put noise on the outputs of one with channelwise_affine=True."
+        )
+    before, after = (MultiplicativeNoise(shape, **options) for shape in _shapes(layer))
+    return Noisy(
+        layer,
+        before if place in ("inputs", "both") else None,
+        after if place in ("outputs", "both") else None,
+    )
+
+
+def _folded(noisy: Noisy) -> Any:
+    layer = noisy.layer
+    weight, bias = layer.weight, layer.bias
+    if noisy.before is not None:
+        inputs = noisy.before.value.ravel()
+        if isinstance(layer, eqx.nn.Conv) and layer.groups > 1:
+            each = inputs.reshape(layer.groups, 1, -1)
+            rows = jnp.repeat(each, weight.shape[0] // layer.groups, 1)
+            inputs = rows.reshape(weight.shape[0], -1)
+        else:
+            inputs = inputs[None]
+        weight = weight * inputs.reshape(*inputs.shape, *(1,) * (weight.ndim - 2))
+    if noisy.after is not None:
+        outputs = noisy.after.value.ravel()
+        weight = weight * outputs.reshape(-1, *(1,) * (weight.ndim - 1))
+        bias = None if bias is None else bias * outputs.reshape(-1, *(1,) * (bias.ndim - 1))
+    return eqx.tree_at(
+        lambda node: (node.weight, node.bias), layer, (weight, bias), is_leaf=lambda x: x is None
+    )

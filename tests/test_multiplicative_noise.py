@@ -1,0 +1,367 @@
+"""Noise layers: what they multiply, how they are drawn, and what a run makes of them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import optax
+import pytest
+from flax import nnx
+from numpyro.infer import SVI, TraceMeanField_ELBO
+
+import bmrjax as bmr
+from bmrjax import criteria, handlers, nn, reduction, schedules
+from bmrjax.distributions import PerDatum, TruncatedLogNormal, TruncatedLogUniform
+from bmrjax.infer import AutoMeanField
+from bmrjax.infer.engine import Engine
+
+KEY = jax.random.key(0)
+
+
+class Noisy(nnx.Module):
+    """A perceptron of Flax NNX with noise on its hidden units."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(4, 6, rngs=rngs)
+        self.noise = nn.NNXMultiplicativeNoise((6,))
+        self.second = nnx.Linear(6, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.second(self.noise(nnx.relu(self.first(x))))
+
+
+def equinox_network():
+    return nn.with_noise(nn.MLP(4, (6,), 3, activation=jax.nn.relu, key=KEY))
+
+
+NETWORKS = {
+    "Equinox": (equinox_network, "net.layers.0.after.value"),
+    "NNX": (lambda: Noisy(nnx.Rngs(0)), "net.noise.value"),
+}
+
+
+def data(rows=240):
+    x = jax.random.normal(jax.random.key(1), (rows, 4))
+    return x, jnp.argmax(x[:, :3], -1)
+
+
+def latents(program, *args):
+    seeded = numpyro.handlers.seed(program, KEY)
+    trace = numpyro.handlers.trace(seeded).get_trace(*args)
+    return {n: s for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
+
+
+class TestLayer:
+    @pytest.mark.parametrize("shape", [(5,), (4, 1), (3, 1, 5), ()])
+    def test_multiplies_the_group(self, shape):
+        x = jax.random.normal(KEY, (3, 4, 5))
+        value = 1.0 + jnp.arange(float(np.prod(shape))).reshape(shape)
+        layer = eqx.tree_at(lambda n: n.value, nn.MultiplicativeNoise(shape), value)
+        np.testing.assert_array_equal(layer(x), x * value)
+        np.testing.assert_array_equal(nn.MultiplicativeNoise(shape)(x), x)
+        nnx_layer = nn.NNXMultiplicativeNoise(shape)
+        each = jnp.stack([value, 2 * value])
+        nnx_layer.value = nnx.Param(each)  # as a lifted network holds a draw a datum
+        np.testing.assert_array_equal(
+            nnx_layer(jnp.stack([x, x])), jnp.stack([x * value, 2 * x * value])
+        )
+
+    def test_refuses_what_it_does_not_fit(self):
+        with pytest.raises(ValueError, match=r"shape \(5,\) does not broadcast .* \(4,\)"):
+            nn.MultiplicativeNoise((5,))(jnp.ones(4))
+        with pytest.raises(ValueError, match=r"shape \(3, 1\) does not broadcast .* \(3,\)"):
+            nn.MultiplicativeNoise((3, 1))(jnp.ones(3))
+        with pytest.raises(ValueError, match="positive integers"):
+            nn.MultiplicativeNoise((0,))
+        with pytest.raises(ValueError, match="low < high"):
+            nn.NNXMultiplicativeNoise((3,), low=0.0, high=-1.0)
+        with pytest.raises(ValueError, match="kl_weight"):
+            nn.MultiplicativeNoise((3,), kl_weight=-1.0)
+
+
+@pytest.mark.parametrize("library", NETWORKS)
+class TestLifted:
+    def test_is_drawn_for_every_datum_where_the_engine_asks(self, library):
+        make, site = NETWORKS[library]
+        program = bmr.programs.classifier(make(), None)
+        x, y = data(10)
+        assert latents(program, x, y)[site]["value"].shape == (6,)
+        drawn = latents(handlers.draws(program, 10), x, y)
+        assert set(drawn) == {site}  # the weights are point estimates
+        assert drawn[site]["value"].shape == (10, 6)
+        assert len(np.unique(drawn[site]["value"])) == 60
+
+    def test_every_datum_sees_its_own_draw(self, library):
+        make, site = NETWORKS[library]
+        x = jnp.tile(jnp.arange(1.0, 5.0), (3, 1))
+        noise = jnp.stack([jnp.ones(6), jnp.zeros(6), jnp.arange(6.0)])
+
+        def program(x):
+            return bmr.lift("net", make(), None)(x)
+
+        def outputs(value, rows):
+            asked = handlers.draws(program, None if value.ndim == 1 else len(value))
+            fitted = numpyro.handlers.substitute(asked, data={site: value})
+            return numpyro.handlers.seed(fitted, KEY)(rows)
+
+        together = outputs(noise, x)
+        alone = [outputs(value, x[:1])[0] for value in noise]
+        np.testing.assert_allclose(together, jnp.stack(alone), rtol=1e-5)
+        assert np.abs(together[0] - together[2]).max() > 0.1
+
+    def test_a_part_of_the_batch_is_refused(self, library):
+        make, _ = NETWORKS[library]
+
+        def program(x):
+            return bmr.lift("net", make(), None)(x[:2])
+
+        with pytest.raises(ValueError, match="drawn for each of 10 data, and it is called on 2"):
+            latents(handlers.draws(program, 10), data(10)[0])
+
+    def test_a_run_removes_unused_units_and_compact_takes_them_away(self, library):
+        make, site = NETWORKS[library]
+        train = data()
+        result = bmr.sparsify(
+            bmr.programs.classifier(make(), None),
+            train,
+            key=KEY,
+            num_epochs=8,
+            steps_per_epoch=60,
+            batch_size=60,
+            criterion=criteria.BMRSUniform(4),
+            schedule=schedules.Every(wait=5),
+            optimizer=optax.adam(3e-2),
+            held_out=data(60),
+            final_samples=2,
+            progress=False,
+        )
+        posterior = result.posterior()[site]
+        assert isinstance(posterior, reduction.LogNormal)
+        assert 0 < result.num_kept < 6
+        assert result.metrics["accuracy"] > 0.85
+        network = result.network(train[0][:2])["net"]
+        noise = network.noise.value[...] if library == "NNX" else network.layers[0].after.value
+        np.testing.assert_array_equal(noise == 0, ~result.keep[site])
+        kept = result.keep[site]
+        np.testing.assert_allclose(noise[kept], posterior.mean[kept], rtol=1e-5)
+        small = result.compact(train[0][:2], drop_inputs=False)["net"]
+        assert small.after.parameters < small.before.parameters
+        # Predictions take the noise at its mean, so two samples of the posterior are one network.
+        probs = result.predict(KEY, *train, num_samples=2).mean
+        rows = train[0]
+        logits = small.network(rows) if library == "NNX" else jax.vmap(small.network)(rows)
+        np.testing.assert_allclose(probs, jax.nn.softmax(logits), atol=1e-5)
+
+
+def test_the_divergence_counts_once_and_by_its_weight():
+    def divergence(rows, weight):
+        network = nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), kl_weight=weight)
+        program = bmr.programs.classifier(network, None)
+        asked = handlers.draws(handlers.hide_data(program), rows)
+        guide = AutoMeanField(program)
+        x, y = data(rows)
+        svi = SVI(asked, handlers.draws(guide, rows), optax.sgd(0.0), TraceMeanField_ELBO())
+        return svi.evaluate(svi.init(KEY, x, y), x, y)
+
+    q = TruncatedLogNormal(jnp.zeros(6), jnp.exp(-5.0))
+    wanted = jnp.sum(numpyro.distributions.kl_divergence(q, TruncatedLogUniform()))
+    np.testing.assert_allclose(divergence(10, 1.0), wanted, rtol=1e-5)
+    np.testing.assert_allclose(divergence(20, 1.0), wanted, rtol=1e-5)
+    np.testing.assert_allclose(divergence(10, 0.5), 0.5 * wanted, rtol=1e-5)
+
+
+def test_gradients_of_a_draw_a_datum_are_right_and_vary_less():
+    network = equinox_network()
+    program = bmr.programs.classifier(network, None)
+    x, y = data(64)
+    guide = AutoMeanField(program)
+    site = "net.layers.0.after.value"
+    svi = SVI(program, guide, optax.sgd(0.0), TraceMeanField_ELBO())
+    params = svi.get_params(svi.init(KEY, x, y))
+    params = {**params, f"{site}_auto_scale": jnp.full(6, 0.5)}
+
+    def gradient(key, rows):
+        def loss(loc):
+            model, asked = handlers.draws(program, rows), handlers.draws(guide, rows)
+            values = {**params, f"{site}_auto_loc": loc}
+            return TraceMeanField_ELBO().loss(key, values, model, asked, x, y)
+
+        return jax.grad(loss)(jnp.full(6, -0.5))
+
+    keys = jax.random.split(jax.random.key(3), 400)
+    once, each = (jax.jit(jax.vmap(lambda k, r=rows: gradient(k, r)))(keys) for rows in (None, 64))
+    error = jnp.sqrt((jnp.var(once, 0) + jnp.var(each, 0)) / len(keys))
+    assert (np.abs(jnp.mean(once, 0) - jnp.mean(each, 0)) < 4 * error).all()
+    assert (jnp.var(each, 0) < 0.2 * jnp.var(once, 0)).all()
+
+
+def test_removed_noise_is_zero_without_divergence_and_without_gradient():
+    keep = jnp.array([True, False, True])
+
+    def divergence(loc):
+        q = PerDatum(TruncatedLogNormal(loc, 0.5), num_data=4).without(keep)
+        p = PerDatum(TruncatedLogUniform(jnp.full(3, -20.0), 0.0), num_data=4).without(keep)
+        return numpyro.distributions.kl_divergence(q, p)
+
+    loc = jnp.array([-1.0, -2.0, -3.0])
+    alone = numpyro.distributions.kl_divergence(TruncatedLogNormal(loc, 0.5), TruncatedLogUniform())
+    np.testing.assert_allclose(divergence(loc), jnp.sum(alone[keep]), rtol=1e-5)
+    gradient = jax.grad(divergence)(loc)
+    assert gradient[1] == 0
+    assert (gradient[keep] != 0).all()
+    draws = PerDatum(TruncatedLogNormal(loc, 0.5), num_data=4).without(keep).sample(KEY)
+    assert (draws[:, 1] == 0).all()
+    assert (draws[:, keep] > 0).all()
+
+
+def test_noise_of_a_batch_is_drawn_once():
+    network = nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), per_datum=False)
+    program = bmr.programs.classifier(network, None)
+    site = "net.layers.0.after.value"
+    assert latents(handlers.draws(program, 10), *data(10))[site]["value"].shape == (6,)
+    guide = AutoMeanField(program)
+    assert latents(handlers.draws(guide, 10), *data(10))[site]["value"].shape == (6,)
+
+
+def test_bayesian_weights_and_noise_fit_together():
+    network = equinox_network()
+    program = bmr.programs.classifier(network, bmr.priors.Flat())
+    site = "net.layers.0.after.value"
+    found = latents(handlers.draws(program, 10), *data(10))
+    assert {site, "net.layers.0.layer.weight", "net.layers.0.layer.precision"} < set(found)
+    result = bmr.sparsify(
+        program,
+        data(),
+        key=KEY,
+        num_epochs=2,
+        steps_per_epoch=20,
+        criterion=criteria.SignalToNoise(threshold=1.0, family=reduction.LogNormal),
+        schedule=schedules.Every(),
+        estimator="local",
+        progress=False,
+    )
+    assert set(result.keep) == {site}
+    assert np.isfinite(result.vfe)
+
+
+def test_the_guide_answers_for_its_noise():
+    program = bmr.programs.classifier(equinox_network(), None)
+    guide = AutoMeanField(program)
+    x, y = data(10)
+    site = "net.layers.0.after.value"
+    svi = SVI(program, guide, optax.sgd(0.0), TraceMeanField_ELBO())
+    params = dict(svi.get_params(svi.init(KEY, x, y)))
+    np.testing.assert_allclose(params[f"{site}_auto_scale"], np.exp(-5.0), rtol=1e-5)
+    params[f"{site}_auto_scale"] = jnp.full(6, 0.5)
+    posterior = TruncatedLogNormal(jnp.zeros(6), 0.5)
+    draws = guide.sample_posterior(KEY, params, sample_shape=(4000,))[site]
+    np.testing.assert_allclose(jnp.mean(draws, 0), posterior.mean, rtol=0.02)
+    np.testing.assert_allclose(guide.median(params)[site], posterior.icdf(0.5), rtol=1e-5)
+
+
+class TestWithNoise:
+    def test_is_the_same_network_and_folds_into_it(self):
+        network = nn.MLP(4, (6, 5), 3, key=KEY)
+        noisy = nn.with_noise(network, lambda path, layer: "both")
+        x = data(7)[0]
+        np.testing.assert_array_equal(jax.vmap(noisy)(x), jax.vmap(network)(x))
+        drawn = jax.tree.map(
+            lambda n: (
+                eqx.tree_at(lambda m: m.value, n, jax.random.uniform(KEY, n.value.shape))
+                if isinstance(n, nn.MultiplicativeNoise)
+                else n
+            ),
+            noisy,
+            is_leaf=lambda n: isinstance(n, nn.MultiplicativeNoise),
+        )
+        folded = nn.without_noise(drawn)
+        assert jax.tree.structure(folded) == jax.tree.structure(network)
+        np.testing.assert_allclose(jax.vmap(folded)(x), jax.vmap(drawn)(x), rtol=1e-4, atol=1e-6)
+
+    def test_convolutions_with_groups_and_batch_normalisation(self):
+        class Net(eqx.Module):
+            conv: eqx.nn.Conv2d
+            norm: eqx.nn.BatchNorm
+            grouped: eqx.nn.Conv2d
+
+            def __init__(self, key):
+                self.conv = eqx.nn.Conv2d(2, 4, 3, key=key)
+                self.norm = eqx.nn.BatchNorm(4, "batch", mode="batch")
+                self.grouped = eqx.nn.Conv2d(4, 6, 3, groups=2, key=key)
+
+            def __call__(self, x, state):
+                x, state = self.norm(self.conv(x), state)
+                return self.grouped(jax.nn.relu(x)), state
+
+        pair = eqx.nn.make_with_state(Net)(KEY)
+        by_default, _ = nn.with_noise(pair)
+        assert isinstance(by_default.conv, eqx.nn.Conv2d)  # the normalisation would undo it
+        assert isinstance(by_default.norm, nn.Noisy)
+        places = {"conv": "inputs", "norm": "outputs", "grouped": "both"}
+        noisy, state = nn.with_noise(pair, lambda path, layer: places[path])
+        values = [
+            jax.random.uniform(jax.random.key(i), v.shape)
+            for i, v in enumerate(self._values(noisy))
+        ]
+        noisy = eqx.tree_at(self._values, noisy, values)
+        x = jax.random.normal(KEY, (3, 2, 8, 8))
+
+        def outputs(net):
+            net = eqx.nn.inference_mode(net)
+            return jax.vmap(lambda x: net(x, state)[0], axis_name="batch")(x)
+
+        folded = nn.without_noise((noisy, state))[0]
+        np.testing.assert_allclose(outputs(folded), outputs(noisy), rtol=1e-4, atol=1e-5)
+
+    @staticmethod
+    def _values(net):
+        return [net.conv.before.value, net.norm.after.value] + [
+            net.grouped.before.value,
+            net.grouped.after.value,
+        ]
+
+    def test_tells_what_it_cannot_do(self):
+        with pytest.raises(ValueError, match="none of the layers"):
+            nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), lambda path, layer: None)
+        with pytest.raises(ValueError, match="'left'; give 'inputs'"):
+            nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), lambda path, layer: "left")
+        with pytest.raises(TypeError, match="NNXMultiplicativeNoise"):
+            nn.with_noise(nn.NNXMLP(4, (6,), 3, rngs=nnx.Rngs(0)))
+
+
+def test_a_criterion_of_noise_needs_noise():
+    program = bmr.programs.classifier(nn.MLP(4, (6,), 3, key=KEY), bmr.priors.Flat())
+    with pytest.raises(ValueError, match="multiplicative noise, and the program has none"):
+        bmr.sparsify(program, data(), key=KEY, criterion=criteria.BMRSNormal(), num_epochs=1)
+
+
+def test_a_mask_reaches_every_draw():
+    program = bmr.programs.classifier(equinox_network(), None)
+    site = "net.layers.0.after.value"
+    keep = {site: jnp.array([True, False] * 3)}
+    value = latents(handlers.draws(handlers.prune(program, keep), 5), *data(5))[site]["value"]
+    assert (value[:, 1::2] == 0).all()
+    assert (value[:, ::2] > 0).all()
+    with pytest.raises(ValueError, match=r"has shape \(5,\), the site has \(6,\)"):
+        latents(handlers.prune(program, {site: jnp.ones(5, bool)}), *data(5))
+
+
+def test_a_step_compiles_once_while_masks_change():
+    program = bmr.programs.classifier(equinox_network(), None)
+    engine = Engine(
+        program,
+        AutoMeanField(program),
+        optimizer=optax.adam(1e-2),
+        loss=TraceMeanField_ELBO(),
+        num_data=240,
+        batch_size=60,
+    )
+    train = data()
+    state = engine.init(KEY, jax.tree.map(lambda a: a[:60], train))
+    site = "net.layers.0.after.value"
+    for kept in (6, 3):
+        keep = {site: jnp.arange(6) < kept}
+        state, info = engine.epoch(state, keep, train, KEY, num_steps=4)
+        assert np.isfinite(info.losses).all()
+    assert engine.num_compilations == 1

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax.nn.init import scaled
+from bmrjax.nn.pool import HalvingMaxPool2d
 
 
 class LeNet5(eqx.Module):
@@ -63,8 +64,8 @@ class LeNet5(eqx.Module):
                 [conv_features[-1], hidden], [hidden, out_size], keys[3:], strict=True
             )
         ]
-        pool = eqx.nn.MaxPool2d if max_pool else eqx.nn.AvgPool2d
-        self.pool = pool(kernel_size=2, stride=2)
+        average = eqx.nn.AvgPool2d(kernel_size=2, stride=2)
+        self.pool = HalvingMaxPool2d() if max_pool else average
         self.dropout = eqx.nn.Dropout(dropout)
         self.activation = activation
 

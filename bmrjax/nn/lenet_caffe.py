@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from bmrjax.nn.init import scaled
+from bmrjax.nn.pool import HalvingMaxPool2d
 
 
 class LeNet5Caffe(eqx.Module):
@@ -58,7 +59,7 @@ class LeNet5Caffe(eqx.Module):
             scaled(eqx.nn.Linear, 16 * second, hidden, gain=2.0, key=keys[2]),
             scaled(eqx.nn.Linear, hidden, out_size, key=keys[3]),
         ]
-        self.pool = eqx.nn.MaxPool2d(kernel_size=2, stride=2)
+        self.pool = HalvingMaxPool2d()
         self.dropout = eqx.nn.Dropout(dropout)
 
     def __call__(

@@ -69,6 +69,8 @@ class Compact:
     def latency(self, *, batch_sizes: Sequence[int] = (1, 256), repeats: int = 50) -> list[Latency]:
         """Time the network as it was and as it is, in turns, on the default device.
 
+        Each is compiled in the form that is fastest there; see `compile_fastest`.
+
         Args:
             batch_sizes: Data a call.
             repeats: Calls of each.

@@ -66,6 +66,8 @@ def one(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     fit = FITS[name]
     if args.kl_weight is not None:
         fit = replace(fit, kl_weight=args.kl_weight)
+    if args.conv_kl_weight is not None:
+        fit = replace(fit, conv_kl_weight=args.conv_kl_weight)
     if args.epochs is not None or args.quick:
         epochs = args.epochs or 6
         fit = replace(fit, epochs=epochs, tune=max(1, epochs * 3 // 10))
@@ -149,6 +151,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, help="instead of the network's own")
     parser.add_argument("--kl-weight", type=float, help="instead of the network's own")
+    parser.add_argument("--conv-kl-weight", type=float, help="the same in convolutions")
     parser.add_argument("--rows", type=int, help="training and test data at most")
     parser.add_argument(
         "--validation", type=int, default=0, help="rows to score on, not the test set"

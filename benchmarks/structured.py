@@ -41,6 +41,7 @@ class Fit:
         pretrain: Epochs without noise before.
         weight_decay: While they last.
         kl_weight: Factor on the divergence of the noise.
+        conv_kl_weight: The same in convolutions; None for the same.
     """
 
     epochs: int = 50
@@ -53,6 +54,13 @@ class Fit:
     pretrain: int = 0
     weight_decay: float = 0.0
     kl_weight: float = 1.0
+    conv_kl_weight: float | None = None
+
+    def weigh(self, path: str, layer: Any) -> float:
+        """Return the factor of a layer."""
+        del path
+        special = isinstance(layer, eqx.nn.Conv) and self.conv_kl_weight is not None
+        return float(self.conv_kl_weight if special else self.kl_weight)  # type: ignore[arg-type]
 
 
 def optimizer(fit: Fit) -> optax.GradientTransformation:
@@ -110,7 +118,7 @@ def run(
     if rule == "none":
         noisy = network
     else:
-        noisy = nn.with_noise(network, where, kl_weight=fit.kl_weight)
+        noisy = nn.with_noise(network, where, kl_weight=fit.weigh)
     program = bmr.programs.classifier(noisy, None)
     result = bmr.sparsify(
         program,

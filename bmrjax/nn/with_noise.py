@@ -40,7 +40,11 @@ class Noisy(eqx.Module):
 
 
 def with_noise(
-    network: Any, where: Callable[[str, Any], Place | None] | None = None, **options: Any
+    network: Any,
+    where: Callable[[str, Any], Place | None] | None = None,
+    *,
+    kl_weight: float | Callable[[str, Any], float] = 1.0,
+    **options: Any,
 ) -> Any:
     """Return an Equinox network with multiplicative noise around its layers.
 
@@ -53,7 +57,10 @@ def with_noise(
             returns where noise goes: ``"inputs"``, ``"outputs"``, ``"both"`` or None. By default on the
             outputs of each but the last, and not on a convolution where the network has batch
             normalisation, which would undo it: there it follows the normalisation.
-        options: Of `MultiplicativeNoise`.
+        kl_weight: Of `MultiplicativeNoise`, or a function of a layer's path and the layer that returns it.
+            A removed channel saves many more operations than a removed neuron, yet the divergence counts
+            both alike: where operations matter, let it count more in convolutions.
+        options: Further ones of `MultiplicativeNoise`.
 
     Returns:
         The network, each such layer within a `Noisy`; `without_noise` is the way back.
@@ -74,7 +81,7 @@ def with_noise(
     """
     if isinstance(network, tuple):
         module, state = network
-        return with_noise(module, where, **options), state
+        return with_noise(module, where, kl_weight=kl_weight, **options), state
     if not isinstance(network, eqx.Module):
         raise TypeError(
             f"with_noise takes an Equinox network, got {type(network).__name__}. Put "
@@ -86,7 +93,11 @@ def with_noise(
         if _is_layer(layer)
     ]
     place = _by_default(found) if where is None else where
-    noisy = [_noisy(layer, place(path, layer), options) for path, layer in found]
+    weigh = kl_weight if callable(kl_weight) else lambda path, layer: kl_weight
+    noisy = [
+        _noisy(layer, place(path, layer), {**options, "kl_weight": weigh(path, layer)})
+        for path, layer in found
+    ]
     if all(new is old for new, (_, old) in zip(noisy, found, strict=True)):
         raise ValueError(
             f"with_noise: none of the layers {[path for path, _ in found]} gets noise; let `where` return "

@@ -168,7 +168,8 @@ def test_the_divergence_counts_once_and_by_its_weight():
     wanted = jnp.sum(numpyro.distributions.kl_divergence(q, TruncatedLogUniform()))
     np.testing.assert_allclose(divergence(10, 1.0), wanted, rtol=1e-5)
     np.testing.assert_allclose(divergence(20, 1.0), wanted, rtol=1e-5)
-    np.testing.assert_allclose(divergence(10, 0.5), 0.5 * wanted, rtol=1e-5)
+    each_layer = divergence(10, lambda path, layer: 0.5 if path == "layers.0" else 7.0)
+    np.testing.assert_allclose(each_layer, 0.5 * wanted, rtol=1e-5)
 
 
 def test_gradients_of_a_draw_a_datum_are_right_and_vary_less():

@@ -1,6 +1,6 @@
 """Starting a fit in one compiled program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -73,30 +73,14 @@ def initialise(
         ValueError: If a parameter starts at a value that is not finite.
     """
     fresh = [g for g in auto_guides(guide) if g.prototype_trace is None]
-    static: list[_Static] = []
 
-    def start(key: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
-        untouched = [dict(vars(g)) for g in fresh]
-        try:
-            svi = SVI(model, guide, optax.set_to_zero(), loss)
-            state = svi.init(key, *args, **kwargs)
-            assert isinstance(svi.constrain_fn, partial)
-            kept: list[Any] = [svi.constrain_fn.args]
-            for g in fresh:
-                kept.append({k: v for k, v in vars(g).items() if k not in _REBUILT})
-        finally:
-            for g, attributes in zip(fresh, untouched, strict=True):
-                vars(g).clear()
-                vars(g).update(attributes)
-        traced, rest = _split(kept)
-        static.append(rest)
-        return svi.optim.get_params(state.optim_state), state.mutable_state, traced
+    def start(key: Array, *args: Any, **kwargs: Any) -> Any:
+        svi = SVI(model, guide, optax.set_to_zero(), loss)
+        state = svi.init(key, *args, **kwargs)
+        assert isinstance(svi.constrain_fn, partial)
+        return svi.optim.get_params(state.optim_state), state.mutable_state, svi.constrain_fn.args
 
-    params, mutable, traced = jax.jit(start)(key, args, dict(kwargs))
-    transforms, *prototypes = _join(traced, static[-1])
-    for g, attributes in zip(fresh, prototypes, strict=True):
-        vars(g).update(attributes)
-        _rebuild(g, args, kwargs)
+    params, mutable, transforms = set_up(fresh, start, key, args, kwargs)
     bad = sorted(k for k, v in params.items() if not bool(jax.numpy.all(jax.numpy.isfinite(v))))
     if bad:
         raise ValueError(
@@ -105,6 +89,51 @@ def initialise(
         )
     constrain = partial(transform_fn, *transforms)
     return Start(params, mutable, constrain, partial(constrain, invert=True))
+
+
+def set_up(
+    fresh: Sequence[AutoGuide],
+    function: Callable[..., Any],
+    key: Array,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Call a function in one compiled program, in which automatic guides meet their model.
+
+    Op by op, each operation of the program would be compiled on its own. What the guides learn is made
+    concrete afterwards, so that they work as usual.
+
+    Args:
+        fresh: Guides that are set up when the function calls them.
+        function: Takes a key and the program's arguments.
+        key: The key.
+        args: Positional arguments of the program: one batch.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        What the function returns, its arrays concrete.
+    """
+    static: list[_Static] = []
+
+    def run(key: Array, args: tuple, kwargs: dict[str, Any]) -> list[Array]:
+        untouched = [dict(vars(g)) for g in fresh]
+        try:
+            kept: list[Any] = [function(key, *args, **kwargs)]
+            for g in fresh:
+                kept.append({k: v for k, v in vars(g).items() if k not in _REBUILT})
+        finally:
+            for g, attributes in zip(fresh, untouched, strict=True):
+                vars(g).clear()
+                vars(g).update(attributes)
+        traced, rest = _split(kept)
+        static.append(rest)
+        return traced
+
+    found, *learned = _join(jax.jit(run)(key, args, dict(kwargs)), static[-1])
+    for g, attributes in zip(fresh, learned, strict=True):
+        vars(g).update(attributes)
+        rebuild(g, args, kwargs)
+    return found
 
 
 class _Static(NamedTuple):
@@ -143,7 +172,7 @@ def auto_guides(guide: Any) -> list[AutoGuide]:
     return found
 
 
-def _rebuild(guide: AutoGuide, args: tuple, kwargs: Mapping[str, Any]) -> None:
+def rebuild(guide: AutoGuide, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Give `guide` the functions that NumPyro's own set-up closes over its arguments."""
     seeded = numpyro.handlers.seed(guide.model, jax.random.key(0))
 

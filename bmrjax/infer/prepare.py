@@ -1,6 +1,7 @@
 """Making a guide of a loaded result ready to draw from."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpyro
 from jaxtyping import Array
 
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.init import auto_guides
+from bmrjax.infer.init import auto_guides, rebuild, set_up
 
 
 def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batch: Data) -> None:
@@ -27,40 +28,55 @@ def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batc
     fresh = [g for g in auto_guides(guide) if g.prototype_trace is None]
     if not fresh:
         return
-    trace = _trace(model, batch)
-    for g in fresh:
-        joint = f"{g.prefix}_loc" in params
-        targets = _sites_of_data(model, batch) if joint else set()
-        drawn = {
-            name: site["value"]
-            for name, site in trace.items()
-            if site["type"] == "sample"
-            and not site["is_observed"]
-            and (name in targets if joint else not _has_parameters(name, g.prefix, params))
-        }
-        whole, g.model = g.model, numpyro.handlers.condition(g.model, data=drawn)
-        args, kwargs = arguments(batch)
-        try:
-            numpyro.handlers.seed(g, jax.random.key(0))(*args, **kwargs)
-        finally:
-            g.model = whole
+    args, kwargs = arguments(batch)
+    joint = [f"{g.prefix}_loc" in params for g in fresh]
+    targets = _sites_of_data(model, batch) if any(joint) else set()
+
+    def meet(key: Array, *args: Any, **kwargs: Any) -> list[dict[str, Array]]:
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(*args, **kwargs)
+        found = []
+        for g, is_joint in zip(fresh, joint, strict=True):
+            drawn = {
+                name: site["value"]
+                for name, site in trace.items()
+                if site["type"] == "sample"
+                and not site["is_observed"]
+                and (name in targets if is_joint else not _has_parameters(name, g.prefix, params))
+            }
+            found.append(drawn)
+            with _conditioned(g, drawn):
+                numpyro.handlers.seed(g, key)(*args, **kwargs)
+        return found
+
+    drawn = set_up(fresh, meet, jax.random.key(0), args, kwargs)
+    for g, values in zip(fresh, drawn, strict=True):
+        with _conditioned(g, values):
+            rebuild(g, args, kwargs)
+
+
+@contextlib.contextmanager
+def _conditioned(guide: Any, values: Mapping[str, Array]) -> Iterator[None]:
+    """Condition the model of a guide for as long as it is set up."""
+    whole, guide.model = guide.model, numpyro.handlers.condition(guide.model, data=dict(values))
+    try:
+        yield
+    finally:
+        guide.model = whole
 
 
 def _has_parameters(name: str, prefix: str, params: Mapping[str, Array]) -> bool:
     return any(param.startswith(f"{name}_{prefix}") for param in params)
 
 
-def _trace(model: Callable, batch: Data) -> dict[str, Any]:
-    args, kwargs = arguments(batch)
-    seeded = numpyro.handlers.seed(model, jax.random.key(0))
-    return numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
-
-
 def _sites_of_data(model: Callable, batch: Data) -> set[str]:
     """Return the sites that grow with the batch: in a program that could be fitted, its targets."""
+
+    def sites(batch: Data) -> dict[str, Any]:
+        args, kwargs = arguments(batch)
+        seeded = numpyro.handlers.seed(model, jax.random.key(0))
+        trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
+        return {name: s["value"] for name, s in trace.items() if s["type"] == "sample"}
+
     twice = jax.tree.map(lambda a: jnp.concatenate([a, a]), batch)
-    shapes = [
-        {n: jnp.shape(s["value"]) for n, s in _trace(model, b).items() if s["type"] == "sample"}
-        for b in (batch, twice)
-    ]
-    return {name for name, shape in shapes[0].items() if shapes[1][name] != shape}
+    one, two = (jax.eval_shape(sites, b) for b in (batch, twice))
+    return {name for name, value in one.items() if two[name].shape != value.shape}

@@ -6,6 +6,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer import Predictive, TraceMeanField_ELBO
+from starting import started
 
 import bmrjax as bmr
 from bmrjax import criteria, handlers, infer, priors, schedules, sparsify
@@ -113,7 +114,7 @@ def test_indicators_are_relaxed_only_while_training():
 def test_summaries_of_the_posterior():
     x, y = make(0)
     guide = infer.AutoMeanField(linear)
-    numpyro.handlers.seed(guide, jax.random.key(0))(x, y)
+    started(linear, guide, x, y)
     shape = (100,)
     params = {
         "beta_auto_loc": jnp.full(shape, 2.0),

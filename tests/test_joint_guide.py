@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import TraceMeanField_ELBO
+from starting import started
 
 import bmrjax as bmr
 from bmrjax import handlers, infer, reduction, schedules, sparsify
@@ -93,7 +94,7 @@ def test_a_joint_posterior_knows_what_a_factorised_one_cannot():
 def trained(make_guide):
     guide = make_guide(linear)
     args = make()
-    numpyro.handlers.seed(guide, jax.random.key(0))(*args)
+    started(linear, guide, *args)
     rng = np.random.default_rng(0)
     factor = jnp.asarray(0.2 * rng.standard_normal((SIZE, SIZE)), jnp.float32)
     params = {"auto_loc": jnp.asarray(rng.standard_normal(SIZE), jnp.float32)}
@@ -178,7 +179,7 @@ def test_constrained_sites_cannot_be_removed():
 
     guide = infer.AutoMultivariate(model)
     x, y = make()
-    numpyro.handlers.seed(guide, jax.random.key(0))(x, y)
+    started(model, guide, x, y)
     assert guide.real_sites() == ["beta"]
     program = handlers.prune(guide, {"noise": jnp.array([True, False])})
     with pytest.raises(ValueError, match=r"\['noise'\] are constrained"):

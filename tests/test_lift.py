@@ -146,14 +146,14 @@ def test_both_libraries_give_the_same_loss():
         program = program_of(network, priors.Flat())
         guide = AutoNormal(program, init_loc_fn=init_to_network, init_scale=1e-6)
         svi = SVI(program, guide, optax.adabelief(1e-3), TraceMeanField_ELBO())
-        losses.append(svi.evaluate(svi.init(KEY, x, y), x, y))
+        losses.append(jax.jit(lambda svi=svi: svi.evaluate(svi.init(KEY, x, y), x, y))())
     np.testing.assert_allclose(*losses, rtol=1e-4)  # noise of width 1e-6 differs by layout
 
 
 def test_predictive_and_svi_work_without_the_engine():
     network = nn.MLP(4, [5], 3, dropout=0.3, key=KEY)
     program, x = program_of(network, priors.Flat()), jax.random.normal(KEY, (6, 4))
-    draws = Predictive(program, num_samples=3)(jax.random.key(1), x)
+    draws = jax.jit(Predictive(program, num_samples=3))(jax.random.key(1), x)
     assert draws["y"].shape == (3, 6, 3)
     assert draws["net.layers.0.weight"].shape == (3, 5, 4)
     guide = AutoNormal(program, init_loc_fn=init_to_network)

@@ -9,6 +9,7 @@ import optax
 import pytest
 from flax import nnx
 from numpyro.infer import SVI, TraceMeanField_ELBO
+from starting import started
 
 import bmrjax as bmr
 from bmrjax import criteria, handlers, nn, reduction, schedules
@@ -162,7 +163,7 @@ def test_the_divergence_counts_once_and_by_its_weight():
         guide = AutoMeanField(program)
         x, y = data(rows)
         svi = SVI(asked, handlers.draws(guide, rows), optax.sgd(0.0), TraceMeanField_ELBO())
-        return svi.evaluate(svi.init(KEY, x, y), x, y)
+        return jax.jit(lambda: svi.evaluate(svi.init(KEY, x, y), x, y))()
 
     q = TruncatedLogNormal(jnp.zeros(6), jnp.exp(-5.0))
     wanted = jnp.sum(numpyro.distributions.kl_divergence(q, TruncatedLogUniform()))
@@ -178,8 +179,7 @@ def test_gradients_of_a_draw_a_datum_are_right_and_vary_less():
     x, y = data(64)
     guide = AutoMeanField(program)
     site = "net.layers.0.after.value"
-    svi = SVI(program, guide, optax.sgd(0.0), TraceMeanField_ELBO())
-    params = svi.get_params(svi.init(KEY, x, y))
+    params = started(program, guide, x, y)
     params = {**params, f"{site}_auto_scale": jnp.full(6, 0.5)}
 
     def gradient(key, rows):
@@ -251,14 +251,14 @@ def test_the_guide_answers_for_its_noise():
     guide = AutoMeanField(program)
     x, y = data(10)
     site = "net.layers.0.after.value"
-    svi = SVI(program, guide, optax.sgd(0.0), TraceMeanField_ELBO())
-    params = dict(svi.get_params(svi.init(KEY, x, y)))
+    params = started(program, guide, x, y)
     np.testing.assert_allclose(params[f"{site}_auto_scale"], np.exp(-5.0), rtol=1e-5)
     params[f"{site}_auto_scale"] = jnp.full(6, 0.5)
     posterior = TruncatedLogNormal(jnp.zeros(6), 0.5)
-    draws = guide.sample_posterior(KEY, params, sample_shape=(4000,))[site]
+    draw = jax.jit(lambda p: guide.sample_posterior(KEY, p, sample_shape=(4000,)))
+    draws = draw(params)[site]
     np.testing.assert_allclose(jnp.mean(draws, 0), posterior.mean, rtol=0.02)
-    np.testing.assert_allclose(guide.median(params)[site], posterior.icdf(0.5), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(guide.median)(params)[site], posterior.icdf(0.5), rtol=1e-5)
 
 
 class TestWithNoise:

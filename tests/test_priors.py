@@ -6,6 +6,7 @@ import pytest
 from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from scipy import stats
+from starting import started
 
 from bmrjax import init_to_network, nn, priors, programs
 
@@ -31,13 +32,15 @@ class TestContract:
         args = (x, jnp.zeros(5, int))
         model = programs.classifier(network, prior)
         guide = guide_class(model, init_loc_fn=init_to_network)
-        seeded = numpyro.handlers.seed(guide, jax.random.key(1))
-        sites = numpyro.handlers.trace(seeded).get_trace(*args)
-        params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
-        at_start = numpyro.handlers.substitute(
-            numpyro.handlers.seed(model, jax.random.key(0)), data=guide.median(params)
-        )
-        found = numpyro.handlers.trace(at_start).get_trace(*args)["y"]["fn"].logits
+        params = started(model, guide, *args)
+
+        def logits(params):
+            at_start = numpyro.handlers.substitute(
+                numpyro.handlers.seed(model, jax.random.key(0)), data=guide.median(params)
+            )
+            return numpyro.handlers.trace(at_start).get_trace(*args)["y"]["fn"].logits
+
+        found = jax.jit(logits)(params)
         expected = jax.vmap(network)(x)
         np.testing.assert_allclose(found - found[:, :1], expected - expected[:, :1], rtol=1e-4)
 

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
+from starting import started
 
 import bmrjax as bmr
 from bmrjax.infer import AutoMeanField, AutoMultivariate
@@ -139,8 +140,7 @@ def test_what_cannot_be_reported_is_refused():
     with pytest.raises(ValueError, match="free_energy_report: data"):
         report(params, (data[0], data[1][:3]))
     guide = AutoMultivariate(program)
-    svi = SVI(program, guide, numpyro.optim.Adam(0.02), TraceMeanField_ELBO())
-    params = svi.get_params(svi.init(jax.random.key(0), *data))
+    params = started(program, guide, *data)
     with pytest.raises(
         ValueError, match="needs latent sites whose prior and posterior are independent"
     ):
@@ -166,7 +166,7 @@ def test_a_number_that_is_not_one_is_no_good_news(factorised):
     assert replace(factorised, proposed_vfe=float("nan")).overshoots()
     data, params = orthogonal()
     guide = AutoMeanField(program)
-    numpyro.handlers.seed(guide, jax.random.key(0))(*data)
+    started(program, guide, *data)
     data = data[0].at[0, 0].set(1e30), data[1]
     with pytest.raises(ValueError, match="the VFE of this program .* is not finite"):
         report(params, data, guide, num_samples=1)

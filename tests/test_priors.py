@@ -24,7 +24,7 @@ PRIORS = [
 class TestContract:
     def test_draws_plain_arrays(self, prior):
         draws = Predictive(lambda: {"b": prior.sample("b", (3, 2))}, num_samples=4)
-        assert draws(jax.random.key(0))["b"].shape == (4, 3, 2)
+        assert jax.jit(draws)(jax.random.key(0))["b"].shape == (4, 3, 2)
 
     @pytest.mark.parametrize("guide_class", [AutoNormal, AutoDelta])
     def test_a_fit_starts_at_the_network(self, prior, guide_class):
@@ -46,10 +46,15 @@ class TestContract:
 
     def test_tensors_of_a_layer_share_its_name(self, prior):
         model = programs.classifier(nn.MLP(3, [4], 2, key=jax.random.key(0)), prior)
-        seeded = numpyro.handlers.seed(model, jax.random.key(0))
-        trace = numpyro.handlers.trace(seeded).get_trace(jnp.ones((2, 3)))
-        for part in ("weight", "bias"):
-            assert trace[f"net.layers.1.{part}"]["infer"]["layer"] == "net.layers.1"
+        layers = {}
+
+        def look(x):
+            seeded = numpyro.handlers.seed(model, jax.random.key(0))
+            for name, site in numpyro.handlers.trace(seeded).get_trace(x).items():
+                layers[name] = site.get("infer", {}).get("layer")
+
+        jax.eval_shape(look, jnp.ones((2, 3)))
+        assert [layers[f"net.layers.1.{p}"] for p in ("weight", "bias")] == ["net.layers.1"] * 2
 
 
 def test_flat_is_a_students_t():

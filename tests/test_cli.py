@@ -119,6 +119,29 @@ def test_priors(tmp_path, options):
     np.testing.assert_allclose(np.load(tmp_path / "p.npy").sum(1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (
+            "--method noise --kl-weight 30 --wait 2 --learning-rate 0.01",
+            "units kept",
+        ),
+        ("--groups outputs --reduced-prior shrinkage --schedule every --wait 2", "weights kept"),
+    ],
+)
+def test_whole_units_go(tmp_path, options, kept, capsys):
+    found = run(
+        tmp_path / "out", *"--hidden 48 --epochs 12 --steps-per-epoch 40".split(), *options.split()
+    )
+    assert 0 < found["kept"] < found["total"]
+    assert kept in capsys.readouterr().out
+    cli.main(["compact", str(tmp_path / "out"), "--repeats", "0"])
+    # Neurons are gone, not only weights.
+    before, after = capsys.readouterr().out.split("layers.0.weight: ")[1].split()[:3:2]
+    assert before == "48x64"
+    assert int(after.split("x")[0]) < 48
+
+
 @pytest.mark.parametrize(("method", "net"), [("map", "mlp"), ("mean-field", "mlp-nnx")])
 def test_other_methods_and_networks(tmp_path, method, net):
     found = run(tmp_path / "out", "--method", method, "--net", net)

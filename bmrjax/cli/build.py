@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from bmrjax.cli.options import BLOCK_NETS, IMAGE_NETS, Sparsify
+from bmrjax.cli.options import BLOCK_NETS, IMAGE_NETS, NOISE_RATE, Sparsify, learning_rate_of
 
 
 def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
@@ -21,6 +21,8 @@ def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int)
     if options.net == "lenet5":
         wide = {"conv_features": (18, 48, 360), "hidden": 256} if input_shape[0] == 3 else {}
         return nn.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
+    if options.net == "lenet5-caffe":
+        return nn.LeNet5Caffe(input_shape[0], outputs, dropout=dropout, key=key)
     if options.net in BLOCK_NETS:
         return _block_network(options, input_shape, outputs, dropout, key)
     if options.net == "gru":
@@ -72,20 +74,19 @@ def build_schedule(options: Sparsify) -> Any:
         for name in ("wait", "refit", "cooldown", "fraction")
         if (value := getattr(options, name)) is not None
     }
-    if options.schedule == "verified":
+    schedule = options.schedule or ("every" if options.method == "noise" else "verified")
+    if schedule == "verified":
         return schedules.Verified(**given, mask_prior=options.mask_prior)
     if options.mask_prior:
         raise ValueError("--mask-prior goes with --schedule verified.")
-    if options.schedule == "every":
+    if schedule == "every":
         if "refit" in given:
             given["every"] = given.pop("refit")
         return schedules.Every(**given)
-    iterative = options.schedule == "iterative"
+    iterative = schedule == "iterative"
     unknown = sorted(set(given) - (set() if iterative else {"cooldown", "fraction"}))
     if unknown:
-        raise ValueError(
-            f"--schedule {options.schedule} takes no --{unknown[0]}: it watches the VFE."
-        )
+        raise ValueError(f"--schedule {schedule} takes no --{unknown[0]}: it watches the VFE.")
     if iterative:
         return schedules.Iterative()
     return schedules.WhenConverged(**given)
@@ -97,11 +98,14 @@ def build_programs(
     """Return the program and its guide."""
     from numpyro.infer.autoguide import AutoDelta
 
-    from bmrjax import init_to_network, programs
+    from bmrjax import init_to_network, nn, programs
     from bmrjax.infer import AutoMeanField
 
     network = build_network(options, input_shape, outputs)
     build = programs.classifier if num_classes else programs.regression
+    if options.method == "noise":
+        model = build(nn.with_noise(network, kl_weight=options.kl_weight), None)
+        return model, AutoMeanField(model)
     model = build(network, build_prior(options))
     if options.method == "map":
         return model, AutoDelta(model, init_loc_fn=init_to_network)
@@ -122,12 +126,38 @@ def build_prior(options: Sparsify) -> Any:
     return kind(0.1) if options.prior == "spike-slab" else kind()
 
 
-def build_criterion(options: Sparsify) -> Any:
-    """Return the criterion that the options name, or None."""
-    from bmrjax import criteria
+def build_optimizer(options: Sparsify) -> Any:
+    """Return AdaBelief, with a rate of its own for the parameters of noise."""
+    import optax
 
+    rate = learning_rate_of(options)
+    if options.method != "noise":
+        return optax.adabelief(rate)
+
+    def label(params: dict[str, Any]) -> dict[str, str]:
+        return {name: "noise" if ".value_auto_" in name else "weights" for name in params}
+
+    rates: dict[Any, Any] = {
+        "weights": optax.adabelief(rate),
+        "noise": optax.adabelief(NOISE_RATE * rate),
+    }
+    return optax.partition(rates, label)
+
+
+def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+    """Return the criterion that the options name, or None."""
+    from bmrjax import criteria, reduction
+
+    if options.method == "noise":
+        if options.rule == "snr":
+            return criteria.SignalToNoise(threshold=1.0, family=reduction.LogNormal)
+        return criteria.BMRSUniform(8) if options.rule == "bmrs-u" else criteria.BMRSNormal()
     if options.method != "bmr":
         return None
+    if options.groups is not None:
+        units = _units(options, input_shape, outputs)
+        kind = criteria.Shrinkage if options.reduced_prior == "shrinkage" else criteria.SpikeAndSlab
+        return kind(groups=units)
     if options.prior == "spike-slab":
         return criteria.Inclusion()
     kinds = {
@@ -136,6 +166,18 @@ def build_criterion(options: Sparsify) -> Any:
         "spike-slab": criteria.SpikeAndSlab,
     }
     return kinds[options.reduced_prior]()
+
+
+def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+    import jax.numpy as jnp
+
+    from bmrjax import structure
+
+    network, example = build_network(options, input_shape, outputs), jnp.zeros(input_shape)
+    along: Any = options.groups
+    if options.net.endswith("-nnx"):
+        return structure.groups(network, example[None], along=along)
+    return structure.groups(network, example, along=along)
 
 
 def num_outputs(found: Any) -> int:

@@ -15,8 +15,10 @@ OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json
 # What may differ between a run and its continuation.
 FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs")
 BLOCK_NETS = ("vit", "mixer", "vit-nnx")
-IMAGE_NETS = ("lenet5", *BLOCK_NETS)
-RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2}
+IMAGE_NETS = ("lenet5", "lenet5-caffe", *BLOCK_NETS)
+RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2, "noise": 1e-3}
+# The parameters of noise end far from where they start.
+NOISE_RATE = 10.0
 
 
 @dataclass
@@ -35,7 +37,9 @@ class Sparsify:
     """For files: by default told from the targets of a .npz; a .csv is a regression."""
     num_targets: int = 1
     """For a .csv: how many of the last columns are targets."""
-    net: Literal["mlp", "lenet5", "vit", "mixer", "gru", "mlp-nnx", "vit-nnx"] = "mlp"
+    net: Literal["mlp", "lenet5", "lenet5-caffe", "vit", "mixer", "gru", "mlp-nnx", "vit-nnx"] = (
+        "mlp"
+    )
     """Network: an Equinox module, or with -nnx a Flax NNX module. The mlps take anything, a gru takes
     sequences, the others images."""
     hidden: tuple[int, ...] = (400, 400, 400, 400, 400)
@@ -44,8 +48,9 @@ class Sparsify:
     """Blocks of a vit or mixer; 6 by default."""
     width: int | None = None
     """Features of a token of a vit or mixer, 256 by default; their hidden layers have twice as many."""
-    method: Literal["bmr", "mean-field", "map"] = "bmr"
-    """bmr prunes; mean-field fits the posterior only; map fits a point, with dropout."""
+    method: Literal["bmr", "noise", "mean-field", "map"] = "bmr"
+    """bmr prunes weights; noise fits the weights as points, multiplies neurons and channels by log-normal
+    noise, and prunes these; mean-field fits the posterior only; map fits a point, with dropout."""
     epochs: int = 50
     """Epochs at most."""
     steps_per_epoch: int | None = None
@@ -53,7 +58,8 @@ class Sparsify:
     batch_size: int = 128
     """Data a step."""
     learning_rate: float | None = None
-    """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map."""
+    """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map and noise, whose own
+    parameters learn ten times faster."""
     prior: Literal["flat", "horseshoe", "spike-slab"] = "flat"
     """Prior of the weights: normal with a learned scale a layer, regularised horseshoe, or
     spike-and-slab with an indicator a weight, which bmr then reads instead of computing them."""
@@ -63,13 +69,21 @@ class Sparsify:
     reduced_prior: Literal["spike-slab", "horseshoe", "shrinkage"] = "spike-slab"
     """What bmr puts in the prior's place to see who stays; shrinkage is a normal around zero of
     variance 1e-16, weight by weight."""
+    groups: Literal["outputs", "inputs"] | None = None
+    """bmr: ask the evidence about whole neurons, filters and heads (outputs), or about what reads them
+    (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
+    rule: Literal["bmrs-u", "bmrs-n", "snr"] = "bmrs-u"
+    """noise: what goes. bmrs-u, whose evidence does not miss more than 8 binary digits of the noise; bmrs-n,
+    whose evidence does not miss it at all; snr, whose signal-to-noise ratio is below one."""
+    kl_weight: float = 1.0
+    """noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"
     """Of the expected log likelihood: one sample of the weights a step, a sample of the pre-activations
     a datum, or means and variances without sampling."""
-    schedule: Literal["verified", "every", "converged", "iterative"] = "verified"
-    """When to reduce: verified takes rounds back that raise the VFE; every is the published one; converged
-    waits until epochs no longer lower the VFE; iterative ends an epoch there, --steps-per-epoch at most, and
-    reduces as far as the measured VFE falls."""
+    schedule: Literal["verified", "every", "converged", "iterative"] | None = None
+    """When to reduce; by default verified, and every for noise. verified takes rounds back that raise the
+    VFE; every is the published one; converged waits until epochs no longer lower the VFE; iterative ends an
+    epoch there, --steps-per-epoch at most, and reduces as far as the measured VFE falls."""
     wait: int | None = None
     """Epochs before the first reduction."""
     refit: int | None = None
@@ -162,6 +176,7 @@ def check_options(options: Sparsify) -> None:
         if value is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}.")
     learning_rate_of(options)
+    _check_units(options)
     if options.prior_scale is not None and not 0 < options.prior_scale < math.inf:
         raise ValueError(f"--prior-scale must be positive, got {options.prior_scale}.")
     if options.prior != "flat" and options.method == "map":
@@ -186,6 +201,30 @@ def check_options(options: Sparsify) -> None:
         if changed:
             told = ", ".join(f"--{k.replace('_', '-')} was {before.get(k)}" for k in changed)
             raise ValueError(f"--resume goes on with the options that the run had: {told}.")
+
+
+def _check_units(options: Sparsify) -> None:
+    """Refuse options of whole units that do not fit together."""
+    if not 0 < options.kl_weight < math.inf:
+        raise ValueError(f"--kl-weight must be positive, got {options.kl_weight}.")
+    if options.groups is not None:
+        if options.method != "bmr":
+            raise ValueError("--groups is of --method bmr; noise is on whole units anyway.")
+        if options.prior != "flat" or options.reduced_prior == "horseshoe":
+            raise ValueError(
+                "--groups goes with --prior flat, and --reduced-prior shrinkage or spike-slab."
+            )
+    if options.method != "noise":
+        return
+    if options.net in ("gru", "mlp-nnx", "vit-nnx"):
+        raise ValueError(
+            f"--method noise puts noise into the layers of an Equinox network; {options.net} takes "
+            "--method bmr --groups outputs."
+        )
+    if options.estimator != "global" or options.prior != "flat":
+        raise ValueError("--method noise has no prior on its weights: no --estimator, no --prior.")
+    if options.schedule == "iterative":
+        raise ValueError("--method noise takes --schedule every, converged or verified.")
 
 
 def config_of(options: Sparsify) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def summary_of(document: dict[str, Any]) -> str:
             lines.append(f"  {label:<28}{document[name]:.4g}")
     if document["total"]:
         kept = f"{document['kept']:,} of {document['total']:,} ({document['sparsity']:.1%} removed)"
-        lines.append(f"  {'weights kept':<28}{kept}")
+        what = "units kept" if config["method"] == "noise" else "weights kept"
+        lines.append(f"  {what:<28}{kept}")
         for layer, sparsity in document["sparsity_per_layer"].items():
             lines.append(f"    {layer:<26}{sparsity:.1%} removed")
     if document["skipped_steps"]:

@@ -59,6 +59,7 @@ def run_compact(options: Compact) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
+    from bmrjax import compact, nn
     from bmrjax.structure import named_arrays
 
     document = read_json(options.directory)
@@ -66,9 +67,12 @@ def run_compact(options: Compact) -> None:
         raise ValueError("--repeats must be at least 0, and --batch-sizes at least 1.")
     if options.out is not None and options.out.suffix != ".safetensors":
         raise ValueError(f"--out {options.out} must end in .safetensors.")
-    _, result = _loaded(options.directory, document)
+    run, result = _loaded(options.directory, document)
     example = jnp.zeros((2, *document["input_shape"]))
-    (found,) = result.compact(example).values()
+    if run.method == "noise":
+        found = compact(nn.without_noise(result.network(example)["net"]), example[0])
+    else:
+        (found,) = result.compact(example).values()
     print(found)
     sizes = options.batch_sizes if options.repeats else ()
     for row in found.latency(batch_sizes=sizes, repeats=options.repeats):

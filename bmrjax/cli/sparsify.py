@@ -4,9 +4,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from bmrjax.cli.build import build_criterion, build_programs, build_schedule, num_outputs
+from bmrjax.cli.build import (
+    build_criterion,
+    build_optimizer,
+    build_programs,
+    build_schedule,
+    num_outputs,
+)
 from bmrjax.cli.documents import write_json
-from bmrjax.cli.options import OURS, PLOTS, Sparsify, check_options, config_of, learning_rate_of
+from bmrjax.cli.options import OURS, PLOTS, Sparsify, check_options, config_of
 from bmrjax.cli.report import document_of, summary_of, write_plots
 
 
@@ -15,7 +21,6 @@ def run_sparsify(options: Sparsify) -> None:
     out = options.out
     check_options(options)
     import jax
-    import optax
 
     from bmrjax import NonFiniteError, sparsify
     from bmrjax.data import load
@@ -41,10 +46,10 @@ def run_sparsify(options: Sparsify) -> None:
             train,
             key=jax.random.key(options.seed),
             num_epochs=options.epochs,
-            criterion=build_criterion(options),
+            criterion=build_criterion(options, found.input_shape, num_outputs(found)),
             schedule=schedule,
             guide=guide,
-            optimizer=optax.adabelief(learning_rate_of(options)),
+            optimizer=build_optimizer(options),
             estimator=options.estimator,
             batch_size=options.batch_size,
             steps_per_epoch=options.steps_per_epoch,

@@ -1,5 +1,6 @@
 """Bayesian model reduction for JAX and NumPyro."""
 
+from bmrjax import codec as codec
 from bmrjax import criteria as criteria
 from bmrjax import data as data
 from bmrjax import handlers as handlers

@@ -1,7 +1,7 @@
 """Networks that are really smaller."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +35,14 @@ class Resized:
         before: Its shape.
         after: Its shape now.
         stays: Reasons why indices stayed that nothing needs, and for each how many of which axis.
+        keep: For each axis, which of its indices stayed.
     """
 
     name: str
     before: tuple[int, ...]
     after: tuple[int, ...]
     stays: tuple[str, ...] = ()
+    keep: tuple[np.ndarray, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,30 @@ class Compact:
         """
         before, after = _batched(self._old), _batched(self.network)
         return latency(before, after, self._shapes, batch_sizes=batch_sizes, repeats=repeats)
+
+    def cut(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return arrays that go with those of the old network, cut as these were.
+
+        Args:
+            arrays: Path in the old network to an array of the same shape, or to a number.
+
+        Returns:
+            Path in the smaller network to the array without the indices that went.
+
+        Raises:
+            ValueError: For a path that the old network does not have, or another shape.
+        """
+        prefix = "" if self.inputs is None else "network."
+        known = {a.name: a for a in self.arrays}
+        found = {}
+        for name, given in arrays.items():
+            array = np.asarray(given)
+            old = known.get(name)
+            if old is None or array.shape not in ((), old.before):
+                expected = f"shape {old.before}" if old else f"one of {list(known)[:3]}, ..."
+                raise ValueError(f"cut: '{name}' has shape {array.shape}, expected {expected}.")
+            found[prefix + name] = array[np.ix_(*old.keep)] if array.ndim else array
+        return found
 
     def __str__(self) -> str:
         """Return a table of what went, and what could not."""
@@ -312,5 +338,6 @@ def _resized(parts: Parts, tried: _Tried) -> list[Resized]:
             stays += [f"{n} of axis {axis} stay: {reason}" for reason, n in told.items()]
             if (i, axis) in tried.refused:
                 stays.append(f"axis {axis} stays: {tried.refused[i, axis]}")
-        found.append(Resized(name, old.shape, after, tuple(stays)))
+        keep = tuple(np.asarray(mask, bool) for mask in tried.plan.keep[i])
+        found.append(Resized(name, old.shape, after, tuple(stays), keep))
     return found

@@ -1,0 +1,317 @@
+"""Networks to bytes and back."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bmrjax.codec.arithmetic import ArithmeticReader, ArithmeticWriter
+from bmrjax.codec.container import Container, pack, unpack, write_file
+from bmrjax.codec.errors import CodecError
+from bmrjax.codec.huffman import HuffmanReader, HuffmanWriter
+from bmrjax.codec.layouts import Bitmap, Layout
+from bmrjax.codec.quantise import Mixture, Quantiser, Uniform
+from bmrjax.codec.rate_distortion import RateDistortion
+from bmrjax.codec.records import RecordReader, RecordWriter, Row
+from bmrjax.codec.relative_entropy import RelativeEntropy
+from bmrjax.codec.report import Report
+from bmrjax.codec.scales import only_network, posterior_scales
+from bmrjax.codec.structure import Builder, Describer, Hole
+
+Coder = Literal["range", "ans", "huffman"]
+# Numbers of a decoded network at most: 256 MiB in float32.
+MAX_PARAMETERS = 2**26
+# And so many for each byte of the file. The sparsest networks that are of use have some hundreds.
+MOST_PER_BYTE = 2**13
+
+
+def encode(
+    network: Any,
+    *,
+    inputs: tuple[Any, ...] = (),
+    posterior_scale: Mapping[str, Any] | None = None,
+    quantiser: Quantiser | RelativeEntropy | None = None,
+    layout: Layout | None = None,
+    coder: Coder = "range",
+    dense: Literal["float16", "float32"] = "float16",
+    extra: Any = None,
+) -> bytes:
+    """Return a sparse network as few bytes.
+
+    Weights are quantised, their places and values are entropy-coded, and all that a decoder needs is in the
+    bytes: structure, code, checksum. Zeros stay zeros. Quantised are matrices and what has more axes, and what
+    has a posterior; other floating-point arrays are float16 where that is exact to a thousandth,
+    else float32, and all others are exact.
+
+    Args:
+        network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, what
+            `compact` returned, or a `Result` with one lifted network.
+        inputs: For a result: one batch of its program's arguments, without the targets.
+        posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation of
+            its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those
+            of the network as it was.
+        quantiser: `RateDistortion`, `Uniform`, `KMeans`, `Mixture`, or `RelativeEntropy`. By default
+            `RateDistortion` where there is a posterior, `Uniform` elsewhere.
+        layout: `Gaps`, `Bitmap`, `CSR` or `Dense`; by default the smallest for each array.
+        coder: ``"range"``, ``"ans"``, or ``"huffman"`` as in the paper.
+        dense: ``"float32"`` to leave arrays that are not quantised as they are.
+        extra: Plain values that go with the network, as JSON has them; `inspect` returns them.
+
+    Returns:
+        The bytes of a file, which `decode` reads.
+
+    Raises:
+        CodecError: For a network that no file can hold; the message names the part.
+        TypeError: For a Flax NNX network, or what is no network.
+        ValueError: For options that do not fit together.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax import codec, nn
+        >>> network = nn.MLP(64, (32,), 10, key=jax.random.key(0))
+        >>> data = codec.encode(network, quantiser=codec.KMeans(16))
+        >>> codec.decode(data).layers[0].weight.shape, codec.inspect(data).ratio > 6
+        ((32, 64), True)
+
+    References:
+        Federici, Ullrich and Welling (2017), section 3, for layout=CSR() and coder="huffman".
+    """
+    if coder not in ("range", "ans", "huffman"):
+        raise ValueError(f"encode: coder must be 'range', 'ans' or 'huffman', got {coder!r}.")
+    if dense not in ("float16", "float32"):
+        raise ValueError(f"encode: dense must be 'float16' or 'float32', got {dense!r}.")
+    if isinstance(layout, Bitmap) and coder == "huffman":
+        raise ValueError("encode: a Bitmap needs probabilities; take coder='range' or 'ans'.")
+    network, scales, original = _resolved(network, inputs, posterior_scale)
+    module, state = network if isinstance(network, tuple) else (network, None)
+    describer = Describer(state)
+    text = describer.text(module)
+    writer: Any = HuffmanWriter() if coder == "huffman" else ArithmeticWriter(stack=coder == "ans")
+    _write(describer, RecordWriter(writer, layout, dense), scales, quantiser)
+    parameters = sum(h.size for h in describer.holes if "float" in h.dtype)
+    container = Container(coder, original or parameters, text, extra, writer.finish())
+    data = pack(container)
+    # Networks with hardly anything in them are made long enough to be read.
+    least = -(-sum(hole.size for hole in describer.holes) // MOST_PER_BYTE)
+    if len(data) < least:
+        data = pack(
+            Container(
+                coder, container.parameters, text, extra, container.code + bytes(least - len(data))
+            )
+        )
+    return data
+
+
+def _resolved(
+    network: Any, inputs: tuple[Any, ...], posterior_scale: Mapping[str, Any] | None
+) -> tuple[Any, dict[str, np.ndarray], int | None]:
+    """Return the network itself, posterior scales by path, and the numbers it had before."""
+    import equinox as eqx
+
+    from bmrjax.result import Result
+    from bmrjax.structure import Compact
+
+    if isinstance(network, Result):
+        if posterior_scale is None:
+            posterior_scale = posterior_scales(network, *inputs)
+        network = only_network(network, *inputs)[1]
+    scales = {name: np.asarray(s, np.float64) for name, s in (posterior_scale or {}).items()}
+    original = None
+    if isinstance(network, Compact):
+        original = network.before.bytes // 4
+        scales = network.cut(scales)
+        network = network.network
+    first = network[0] if isinstance(network, tuple) and len(network) == 2 else network
+    if not isinstance(first, eqx.Module):
+        raise TypeError(
+            "encode takes an Equinox module, an (Equinox module, State) pair, what compact returned, or a "
+            f"result; got {type(network).__name__}."
+        )
+    return network, scales, original
+
+
+def _write(
+    describer: Describer,
+    records: RecordWriter,
+    scales: dict[str, np.ndarray],
+    quantiser: Quantiser | RelativeEntropy | None,
+) -> None:
+    """Write all arrays, those quantised that are to be."""
+    names = [hole.name for hole in describer.holes]
+    _check_scales(describer.holes, scales)
+    assigned = quantiser.assignments if isinstance(quantiser, Mixture) else {}
+    chosen = {}
+    for hole, array in zip(describer.holes, describer.arrays, strict=True):
+        if "float" not in hole.dtype or not hole.size:
+            continue
+        vector = sum(n > 1 for n in hole.shape) < 2
+        if vector and hole.name not in scales and hole.name not in assigned:
+            continue
+        chosen[hole.name] = array.astype(np.float32)
+        if not np.isfinite(chosen[hole.name]).all():
+            raise CodecError(f"encode: '{hole.name}' has values that are not finite.")
+    if len(set(names)) < len(names):
+        raise CodecError(
+            "encode: two arrays of the network have the same path; rename keys with dots in them."
+        )
+    drawn = isinstance(quantiser, RelativeEntropy)
+    if drawn or quantiser is None:
+        rest = {name: array for name, array in chosen.items() if not drawn or name not in scales}
+        coarse = Uniform() if drawn else RateDistortion()
+        found = coarse(rest, {} if drawn else scales) if rest else {}
+    else:
+        found = quantiser(chosen, scales)
+    for part, (hole, array) in enumerate(zip(describer.holes, describer.arrays, strict=True)):
+        if hole.name in found:
+            records.quantised(found[hole.name])
+        elif hole.name in chosen and isinstance(quantiser, RelativeEntropy):
+            there = chosen[hole.name] != 0
+            spread = np.broadcast_to(scales[hole.name], there.shape)[there]
+            coded = quantiser.code(chosen[hole.name][there], spread, part=part)
+            records.drawn(there, coded)
+        else:
+            records.plain(array)
+
+
+def _check_scales(holes: list[Hole], scales: dict[str, np.ndarray]) -> None:
+    shapes = {hole.name: hole.shape for hole in holes}
+    for name, scale in scales.items():
+        if name not in shapes:
+            raise CodecError(
+                f"encode: posterior_scale has '{name}', and the network has no such array; its arrays start "
+                f"with {list(shapes)[:3]}."
+            )
+        if scale.shape not in ((), shapes[name]) or not (np.isfinite(scale) & (scale >= 0)).all():
+            raise CodecError(
+                f"encode: posterior_scale['{name}'] must be finite numbers from 0, shaped "
+                f"{shapes[name]}; got shape {scale.shape}."
+            )
+
+
+def _read(
+    data: bytes, max_parameters: int
+) -> tuple[Container, Builder, list[np.ndarray], list[Row]]:
+    container = unpack(data)
+    builder = Builder(container.text)
+    total = sum(hole.size for hole in builder.holes)
+    allowed = min(max_parameters, MOST_PER_BYTE * len(data))
+    if total > allowed or len(builder.holes) > len(data) + 2**16:
+        raise CodecError(
+            f"the file declares {total:,} numbers, and {allowed:,} are allowed for its {len(data):,} bytes. A "
+            "larger network needs a larger max_parameters."
+        )
+    reader: Any
+    if container.coder == "huffman":
+        reader = HuffmanReader(container.code)
+    else:
+        reader = ArithmeticReader(container.code, stack=container.coder == "ans")
+    records = RecordReader(reader, len(container.code))
+    found = [records.read(hole) for hole in builder.holes]
+    return container, builder, [array for array, _ in found], [row for _, row in found]
+
+
+def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Any:
+    """Return the network that `encode` made bytes of.
+
+    It is safe on any bytes: no code of the file runs, and sizes are checked before memory is taken.
+
+    Args:
+        data: What `encode` returned.
+        max_parameters: Refuse a network with more numbers.
+
+    Returns:
+        The Equinox network, or a pair of it and its state, with all weights as they were quantised. Of what
+        `compact` returned, the smaller network.
+
+    Raises:
+        CodecError: For bytes that are cut short, damaged, made up, of another version, or too large.
+        TypeError: For anything but bytes.
+    """
+    _, builder, arrays, _ = _read(data, max_parameters)
+    return builder.build(arrays)
+
+
+def inspect(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Report:
+    """Return what the bytes of a network take, array by array.
+
+    Args:
+        data: What `encode` returned.
+        max_parameters: See `decode`.
+
+    Returns:
+        Sizes, ratio, and a table by ``print``.
+
+    Raises:
+        CodecError: As `decode`.
+
+    Example:
+        >>> import jax
+        >>> from bmrjax import codec, nn
+        >>> print(codec.inspect(codec.encode(nn.MLP(8, (4,), 2, key=jax.random.key(0)))))
+        array ...
+        description ...
+    """
+    container, _, _, rows = _read(data, max_parameters)
+    # Unlike the arrays' parts, which are shares of one code, this is what it is to the byte.
+    return Report(
+        size=len(data),
+        original=4 * container.parameters,
+        coder=container.coder,
+        description=len(data) - len(container.code),
+        rows=rows,
+        extra=container.extra,
+    )
+
+
+def save(network: Any, path: str | Path, **options: Any) -> Report:
+    """Encode a network into a file, which is written whole or not at all.
+
+    Args:
+        network: See `encode`.
+        path: Of the file; one that is there is replaced.
+        **options: Of `encode`.
+
+    Returns:
+        What the file takes.
+    """
+    data = encode(network, **options)
+    write_file(Path(path), data)
+    return inspect(data, max_parameters=2**62)
+
+
+def load(path: str | Path, *, max_parameters: int = MAX_PARAMETERS) -> Any:
+    """Decode the network in a file.
+
+    Args:
+        path: Of a file that `save` wrote.
+        max_parameters: See `decode`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CodecError: As `decode`.
+    """
+    return decode(read_file(path, max_parameters), max_parameters=max_parameters)
+
+
+def read_file(path: str | Path, max_parameters: int = MAX_PARAMETERS) -> bytes:
+    """Return the bytes of a file that can be a network, whatever its size on disk.
+
+    Args:
+        path: Of the file.
+        max_parameters: See `decode`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CodecError: If it is larger than any such network.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    # Exact float64 takes 8 bytes a number, and a description at most 2**20.
+    most = 8 * max_parameters + 2**21
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise CodecError(f"{path} is too large for {max_parameters:,} parameters.")
+    return data

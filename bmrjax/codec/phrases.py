@@ -1,0 +1,40 @@
+"""What descriptions of networks are made of: the dictionary that they are compressed with.
+
+A part of the format: another dictionary is another version.
+"""
+
+PHRASES = (
+    b'{"eqx.Embedding":{"num_embeddings":5,"embedding_size":8,"weight":{"array":[5,8]}}}{"Attention":{"que'
+    b'ry":0,"key":0,"value":0,"output":0,"heads":2}}{"TransformerBlock":{"attention_norm":0,"attention":0,'
+    b'"mlp_norm":0,"mlp":0,"dropout":0}}{"ViT":{"patches":0,"class_token":0,"positions":0,"blocks":[0],"no'
+    b'rm":0,"head":0,"dropout":0,"image_size":8,"patch":4}}{"FeedForward":{"hidden":0,"output":0,"dropout"'
+    b':0,"exact_gelu":false}}{"MixerBlock":{"token_norm":0,"token_mlp":0,"channel_norm":0,"channel_mlp":0}'
+    b'}{"eqx.LayerNorm":{"shape":{"tuple":[8]},"eps":1e-05,"use_weight":true,"use_bias":true,"weight":{"ar'
+    b'ray":[8]},"bias":{"array":[8]}}}{"MLPMixer":{"patches":0,"blocks":[0],"norm":0,"head":0,"image_size"'
+    b':8,"patch":4}}{"eqx.GRUCell":{"weight_ih":{"array":[48,1]},"weight_hh":{"array":[48,16]},"bias":{"ar'
+    b'ray":[48]},"bias_n":{"array":[16]},"input_size":1,"hidden_size":16,"use_bias":true}}{"GRU":{"cell":0'
+    b',"last":0}}{"VGG":{"convs":[0],"norms":[0],"hidden":0,"hidden_norm":0,"head":0,"pool":0,"dropouts":['
+    b'0],"depths":{"tuple":[1]},"image_size":32}}{"eqx.BatchNorm":{"weight":{"array":[4]},"bias":{"array":'
+    b'[4]},"ema_first_time_index":null,"ema_state_index":null,"batch_counter":{"state":{"array":[],"dtype"'
+    b':"int32"}},"batch_state_index":{"state":{"tuple":[{"array":[4]},{"array":[4]}]}},"axis_name":"batch"'
+    b',"inference":false,"input_size":4,"eps":1e-05,"channelwise_affine":true,"momentum":0.9,"mode":"batch'
+    b'"}}{"ResidualBlock":{"convs":[0],"norms":[0],"shortcut":null,"shortcut_norm":null}}{"ResNet":{"stem"'
+    b':0,"stem_norm":0,"pool":null,"stages":[0],"head":0}}{"eqx.AvgPool2d":{"init":0,"operation":{"functio'
+    b'n":"lax.add"},"num_spatial_dims":2,"kernel_size":{"tuple":[2,2]},"stride":{"tuple":[2,2]},"padding":'
+    b'{"tuple":[{"tuple":[0,0]},{"tuple":[0,0]}]},"use_ceil":false}}{"LeNet5":{"convs":[0],"linears":[0],"'
+    b'pool":0,"dropout":0,"activation":{"function":"jnp.tanh"}}}{"eqx.Conv2d":{"num_spatial_dims":2,"weigh'
+    b't":{"array":[50,20,5,5]},"bias":{"array":[50,1,1]},"in_channels":20,"out_channels":50,"kernel_size":'
+    b'{"tuple":[5,5]},"stride":{"tuple":[1,1]},"padding":{"tuple":[{"tuple":[0,0]},{"tuple":[0,0]}]},"dila'
+    b'tion":{"tuple":[1,1]},"groups":1,"use_bias":true,"padding_mode":"ZEROS"}}{"eqx.MaxPool2d":{"init":{"'
+    b'float":"-inf"},"operation":{"function":"lax.max"},"num_spatial_dims":2,"kernel_size":{"tuple":[2,2]}'
+    b',"stride":{"tuple":[2,2]},"padding":{"tuple":[{"tuple":[0,0]},{"tuple":[0,0]}]},"use_ceil":false}}{"'
+    b'LeNet5Caffe":{"convs":[0],"linears":[0],"pool":0,"dropout":0}}{"eqx.Linear":{"weight":{"array":[10,1'
+    b'00]},"bias":{"array":[10]},"in_features":100,"out_features":10,"use_bias":true}}{"eqx.Dropout":{"p":'
+    b'0.0,"inference":false}}{"MLP":{"layers":[0],"dropout":0,"activation":{"function":"relu"}}}{"SelectIn'
+    b'puts":{"network":0,"indices":{"array":[3],"dtype":"int32"}}}{"MLP":{"layers":[{"eqx.Linear":{"weight'
+    b'":{"array":[300,784]},"bias":{"array":[300]},"in_features":784,"out_features":300,"use_bias":true}},'
+    b'{"eqx.Linear":{"weight":{"array":[100,300]},"bias":{"array":[100]},"in_features":300,"out_features":'
+    b'100,"use_bias":true}},{"eqx.Linear":{"weight":{"array":[10,100]},"bias":{"array":[10]},"in_features"'
+    b':100,"out_features":10,"use_bias":true}}],"dropout":{"eqx.Dropout":{"p":0.0,"inference":false}},"act'
+    b'ivation":{"function":"relu"}}}'
+)

@@ -1,0 +1,63 @@
+"""How widely the posterior of a run spreads each weight of its network."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from bmrjax.codec.errors import CodecError
+
+
+def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
+    """Return the posterior standard deviation of each weight of a lifted network, 0 for those removed.
+
+    A site holds a weight in a unit of its own, such as the learned scale of its layer. What the unit is
+    follows from the network at the posterior mean, by division; where that is zero, from the rest of the array.
+
+    Args:
+        result: Of `sparsify`, with one lifted network.
+        *inputs: Arguments of the program: one batch, as for `Result.network`.
+
+    Returns:
+        Path of an array in the network, such as ``"layers.0.weight"``, to standard deviations, shaped as it.
+
+    Raises:
+        CodecError: If the program has no lifted network, or several.
+    """
+    from bmrjax.structure import named_arrays
+
+    name, network = only_network(result, *inputs)
+    posterior = result.posterior()
+    found = {}
+    for path, array in named_arrays(network).items():
+        site = posterior.get(f"{name}.{path}")
+        if site is None or site.loc.shape != array.shape:
+            continue
+        weight, loc, scale = (
+            np.asarray(jax.device_get(a), np.float64) for a in (array, site.loc, site.scale)
+        )
+        known = np.abs(loc) > 1e-6 * np.abs(loc).max(initial=0.0)
+        unit = np.abs(np.divide(weight, loc, out=np.zeros_like(weight), where=known))
+        usual = float(np.median(unit[known])) if known.any() else 1.0
+        found[path] = (scale * np.where(known, unit, usual)).astype(np.float32)
+    return found
+
+
+def only_network(result: Any, *inputs: Any) -> tuple[str, Any]:
+    """Return the one lifted network of a result, at the posterior mean, and its name.
+
+    Raises:
+        CodecError: If there is none, or several.
+    """
+    if not inputs:
+        raise CodecError(
+            "encode: a result needs one batch of its program's arguments, without the targets: "
+            "inputs=(x[:2],)."
+        )
+    networks = result.network(*inputs)
+    if len(networks) != 1:
+        raise CodecError(
+            f"encode: the program has {len(networks)} lifted networks ({', '.join(networks)}); take one of "
+            "result.network(...) and encode that."
+        )
+    return next(iter(networks.items()))

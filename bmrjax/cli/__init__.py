@@ -5,7 +5,8 @@ import sys
 
 import tyro
 
-from bmrjax.cli.options import Compact, Info, Predict, Sparsify
+from bmrjax.cli.compress import run_compress
+from bmrjax.cli.options import Compact, Compress, Info, Predict, Sparsify
 from bmrjax.cli.saved import run_compact, run_info, run_predict
 from bmrjax.cli.sparsify import run_sparsify
 
@@ -13,7 +14,13 @@ from bmrjax.cli.sparsify import run_sparsify
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors are one line on stderr and exit code 2."""
     command = tyro.extras.subcommand_cli_from_dict(
-        {"sparsify": Sparsify, "info": Info, "predict": Predict, "compact": Compact},
+        {
+            "sparsify": Sparsify,
+            "info": Info,
+            "predict": Predict,
+            "compact": Compact,
+            "compress": Compress,
+        },
         prog="bmrjax",
         description="Bayesian model reduction for JAX and NumPyro.",
         args=arguments,
@@ -23,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
         Info: run_info,
         Predict: run_predict,
         Compact: run_compact,
+        Compress: run_compress,
     }[type(command)]
     try:
         run(command)

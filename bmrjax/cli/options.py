@@ -124,16 +124,20 @@ class Info:
 
 @dataclass
 class Predict:
-    """Predict with a saved run: class probabilities, or means in the unit of the targets."""
+    """Predict with a saved run, or with a file of bmrjax compress: class probabilities, or means in the unit of the
+    targets."""
 
     directory: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
+    """Folder of the run, or the file."""
     data: Path
-    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data."""
-    out: Path
+    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data. Or the name of a
+    data set, whose held-out data are predicted and scored."""
+    out: Path | None = None
     """Where to write the predictions, as .npy."""
+    data_root: Path | None = None
+    """For the name of a data set: folder with a folder a data set."""
     samples: int = 100
-    """Posterior samples."""
+    """Posterior samples; a file has one network."""
     seed: int = 0
     """Of the samples."""
 
@@ -150,6 +154,40 @@ class Compact:
     """Sizes of a batch to time both networks on."""
     repeats: int = 50
     """Calls a timing; 0 for none."""
+
+
+@dataclass
+class Compress:
+    """Write a saved run's network as a small file, and print what takes how much.
+
+    Example: bmrjax compress runs/digits --out digits.bmr
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    out: Path
+    """Where to write the file."""
+    compact: bool = True
+    """Leave out neurons, filters and inputs that do nothing."""
+    quantiser: Literal["rate-distortion", "k-means", "uniform", "relative-entropy"] = (
+        "rate-distortion"
+    )
+    """rate-distortion weighs bits against each weight's posterior width; relative-entropy codes a draw from
+    the posterior."""
+    rate: float | None = None
+    """rate-distortion: nats that a bit is worth, ln 2 by default; more for a smaller file."""
+    tolerance: float = 0.02
+    """uniform, and weights without a posterior: largest error, relative to the layer's typical weight."""
+    clusters: int = 64
+    """k-means: how many."""
+    seed: int = 0
+    """relative-entropy: of the draw."""
+    coder: Literal["range", "ans", "huffman"] = "range"
+    """Entropy coder."""
+    layout: Literal["smallest", "gaps", "bitmap", "csr"] = "smallest"
+    """How to say where the weights are."""
+    offset_bits: int = 5
+    """csr: bits of an offset."""
 
 
 def check_options(options: Sparsify) -> None:

@@ -24,16 +24,17 @@ def run_info(options: Info) -> None:
 
 
 def run_predict(options: Predict) -> None:
-    """Predict with a saved run."""
+    """Predict with a saved run, or with a compressed network."""
     import jax
     import numpy as np
 
-    document = read_json(options.directory)
+    from bmrjax.cli.compress import CompressedNetwork
+
     if options.samples < 1:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")
-    if not options.data.is_file():
-        raise FileNotFoundError(f"There is no file {options.data}.")
-    x = _inputs(options.data)
+    file = CompressedNetwork(options.directory) if options.directory.is_file() else None
+    document = file.about if file else read_json(options.directory)
+    x, y = _raw_data(options)
     if list(x.shape[1:]) != document["input_shape"]:
         raise ValueError(
             f"{options.data} has inputs of shape {x.shape[1:]}, the run was trained on "
@@ -41,16 +42,47 @@ def run_predict(options: Predict) -> None:
         )
     mean, scale = (np.asarray(document[f"input_{part}"]) for part in ("mean", "scale"))
     x = ((x - mean) / scale).astype(np.float32)
-    run, result = _loaded(options.directory, document)
-    samples = options.samples if run.method != "map" else 1
-    prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
-    values = np.asarray(prediction.mean)
+    if file:
+        values = file.predict(x)
+    else:
+        run, result = loaded_run(options.directory, document)
+        samples = options.samples if run.method != "map" else 1
+        prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
+        values = np.asarray(prediction.mean)
     if document["num_classes"] is None:
         values = values * np.asarray(document["target_scale"]) + np.asarray(document["target_mean"])
+    if y is not None:
+        print(_score(values, y, document))
+    if options.out is None:
+        print(f"predictions of shape {values.shape}; --out writes them")
+        return
     staged = options.out.with_suffix(".tmp.npy")
     np.save(staged, values)
     os.replace(staged, options.out)
     print(f"predictions of shape {values.shape} in {options.out}")
+
+
+def _raw_data(options: Predict) -> tuple[Any, Any]:
+    """Return inputs in their own unit, and the targets of a data set that is named, standardised."""
+    from bmrjax.data import BUNDLED, HUB, SIGNALS, load
+
+    name = str(options.data)
+    if options.data.is_file() or name not in (*BUNDLED, *HUB, *SIGNALS):
+        if not options.data.is_file():
+            raise FileNotFoundError(f"There is no file {options.data}, and no data set of this name.")
+        return _inputs(options.data), None
+    found = load(name, data_root=options.data_root)
+    return found.test[0] * found.input_scale + found.input_mean, found.test[1]
+
+
+def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
+    import numpy as np
+
+    if document["num_classes"] is not None:
+        return f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} of {len(y):,} held-out data"
+    scaled = (values - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
+    error = float(np.sqrt(np.mean(np.square(scaled.reshape(np.shape(y)) - np.asarray(y)))))
+    return f"RMSE {error:.4f} (standardised target) of {len(y):,} held-out data"
 
 
 def run_compact(options: Compact) -> None:
@@ -67,7 +99,7 @@ def run_compact(options: Compact) -> None:
         raise ValueError("--repeats must be at least 0, and --batch-sizes at least 1.")
     if options.out is not None and options.out.suffix != ".safetensors":
         raise ValueError(f"--out {options.out} must end in .safetensors.")
-    run, result = _loaded(options.directory, document)
+    run, result = loaded_run(options.directory, document)
     example = jnp.zeros((2, *document["input_shape"]))
     if run.method == "noise":
         found = compact(nn.without_noise(result.network(example)["net"]), example[0])
@@ -89,7 +121,7 @@ def run_compact(options: Compact) -> None:
     print(f"{len(arrays)} arrays in {options.out}")
 
 
-def _loaded(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any]:
+def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any]:
     """Return the options of a run, and its result with its program."""
     from bmrjax import load
 

@@ -1,0 +1,132 @@
+"""`bmrjax compress`, and predictions of the files that it writes."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from bmrjax.cli.documents import read_json
+from bmrjax.cli.options import Compress
+
+# What goes with a network: how its inputs were standardised, and what its outputs mean.
+_EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mean", "target_scale")
+
+
+def run_compress(options: Compress) -> None:
+    """Write a saved run's network as a small file."""
+    from bmrjax import codec
+    from bmrjax.cli.saved import loaded_run
+
+    document = read_json(options.directory)
+    quantiser = _quantiser(options)
+    if options.coder == "huffman" and options.layout == "bitmap":
+        raise ValueError("--layout bitmap needs --coder range or ans.")
+    import jax.numpy as jnp
+
+    _, result = loaded_run(options.directory, document)
+    example = jnp.zeros((2, *document["input_shape"]))
+    (network,) = (result.compact if options.compact else result.network)(example).values()
+    scales = codec.posterior_scales(result, example) if result.keep else None
+    layouts = {
+        "csr": codec.CSR(options.offset_bits),
+        "gaps": codec.Gaps(),
+        "bitmap": codec.Bitmap(),
+        "smallest": None,
+    }
+    report = codec.save(
+        network,
+        options.out,
+        posterior_scale=scales,
+        quantiser=quantiser,
+        layout=layouts[options.layout],
+        coder=options.coder,
+        extra={name: _short(document[name]) for name in _EXTRA if document[name] is not None},
+    )
+    print(report)
+    print(f"written to {options.out}")
+
+
+def _quantiser(options: Compress) -> Any:
+    from bmrjax import codec
+
+    if options.rate is not None and options.quantiser != "rate-distortion":
+        raise ValueError("--rate goes with --quantiser rate-distortion.")
+    if options.quantiser == "rate-distortion":
+        rate = math.log(2) if options.rate is None else options.rate
+        return codec.RateDistortion(rate, without_posterior=codec.Uniform(options.tolerance))
+    return {
+        "k-means": lambda: codec.KMeans(options.clusters),
+        "uniform": lambda: codec.Uniform(options.tolerance),
+        "relative-entropy": lambda: codec.RelativeEntropy(seed=options.seed),
+    }[options.quantiser]()
+
+
+def _short(value: Any) -> Any:
+    """Return numbers with the digits of float32 in them, and no more."""
+    if isinstance(value, list):
+        return [_short(each) for each in value]
+    return float(f"{value:.8g}") if isinstance(value, float) else value
+
+
+class CompressedNetwork:
+    """A network from a file, with what goes with it.
+
+    Args:
+        path: Of a file that `bmrjax compress` wrote.
+
+    Raises:
+        CodecError: If it is none, or damaged.
+    """
+
+    def __init__(self, path: Path):
+        from bmrjax import codec
+        from bmrjax.codec.network import read_file
+
+        data = read_file(path)
+        self.network = codec.decode(data)
+        self.about = _checked(codec.inspect(data).extra, path)
+        self._path = path
+
+    def predict(self, x: Any) -> Any:
+        """Return class probabilities, or outputs in standard units, for standardised inputs."""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        from bmrjax.codec import CodecError
+        from bmrjax.structure.parts import equinox_batched
+
+        run = jax.jit(equinox_batched(self.network))
+        try:
+            outputs = np.concatenate([run(jnp.asarray(x[i : i + 1000])) for i in range(0, len(x), 1000)])
+        except Exception as error:
+            raise CodecError(f"the network in {self._path} does not run: {error}") from None
+        if self.about["num_classes"] is not None:
+            return np.asarray(jax.nn.softmax(jnp.asarray(outputs)))
+        return outputs if np.ndim(self.about["target_mean"]) else outputs.reshape(len(x), -1)[:, 0]
+
+
+def _checked(extra: Any, path: Path) -> dict[str, Any]:
+    """Return what goes with a network, if it is what `bmrjax compress` writes."""
+    import numpy as np
+
+    from bmrjax.codec import CodecError
+
+    try:
+        shape = tuple(extra["input_shape"])
+        arrays = [np.asarray(extra[f"input_{part}"], np.float64) for part in ("mean", "scale")]
+        classes = extra.get("num_classes")
+        good = classes is None or (type(classes) is int and classes > 0)
+        good = good and all(type(n) is int and n > 0 for n in shape)
+        # Statistics of one datum, whatever their axes before it.
+        good = good and all(np.broadcast_shapes(a.shape, (1, *shape))[1:] == shape for a in arrays)
+        if classes is None:
+            arrays += [np.asarray(extra[f"target_{part}"], np.float64) for part in ("mean", "scale")]
+        good = good and all(np.isfinite(a).all() for a in arrays)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        good = False
+    if not good:
+        raise CodecError(
+            f"{path} holds a network without its data's shape and units; bmrjax compress writes them. In Python, "
+            "codec.load reads it."
+        )
+    return {"num_classes": None, **extra}

@@ -1,0 +1,341 @@
+"""Networks to bytes and back."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bmrjax as bmr
+from bmrjax import codec, nn
+from bmrjax.codec.quantise import Grid, step_below, step_of
+
+QUANTISERS = {
+    "uniform": codec.Uniform(0.05),
+    "k-means": codec.KMeans(8),
+    "mixture": codec.Mixture(np.array([0.0, -0.4, -0.1, 0.1, 0.4])),
+    "rate-distortion": codec.RateDistortion(),
+    "relative-entropy": codec.RelativeEntropy(bits=8),
+}
+
+
+def sparse(network, density=0.2, seed=0):
+    """Return a network with most weights removed, and some noise on all else."""
+    rng = np.random.default_rng(seed)
+
+    def change(leaf):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        values = np.asarray(leaf) + 0.1 * rng.standard_normal(leaf.shape)
+        if leaf.ndim > 1:
+            values = np.where(rng.random(leaf.shape) < density, values, 0)
+        return jnp.asarray(values, leaf.dtype)
+
+    return jax.tree.map(change, network)
+
+
+def arrays_of(network):
+    return [np.asarray(a) for a in jax.tree.leaves(eqx.filter(network, eqx.is_array))]
+
+
+@pytest.fixture(scope="module")
+def network():
+    return sparse(nn.MLP(20, (12,), 3, activation=jax.nn.relu, key=jax.random.key(0)))
+
+
+@pytest.fixture(scope="module")
+def scales(network):
+    rng = np.random.default_rng(1)
+    return {
+        f"layers.{i}.{part}": 0.02 + 0.1 * rng.random(getattr(network.layers[i], part).shape)
+        for i in (0, 1)
+        for part in ("weight", "bias")
+    }
+
+
+@pytest.mark.parametrize("quantiser", QUANTISERS)
+def test_every_coder_and_layout_decodes_the_same_network(quantiser, network, scales):
+    decoded = []
+    for coder in ("range", "ans", "huffman"):
+        for layout in (None, codec.CSR(3), codec.Gaps(), codec.Bitmap(), codec.Dense()):
+            if coder == "huffman" and isinstance(layout, codec.Bitmap):
+                continue
+            data = codec.encode(
+                network,
+                quantiser=QUANTISERS[quantiser],
+                posterior_scale=scales,
+                coder=coder,
+                layout=layout,
+            )
+            decoded.append(codec.decode(data))
+    for other in decoded[1:]:
+        assert eqx.tree_equal(decoded[0], other)
+    assert decoded[0].activation is jax.nn.relu
+    for before, after in zip(arrays_of(network), arrays_of(decoded[0]), strict=True):
+        assert before.shape == after.shape
+        assert (after[before == 0] == 0).all()
+
+
+def test_decoded_weights_are_those_of_the_quantiser(network, scales):
+    weights = {f"layers.{i}.weight": np.asarray(network.layers[i].weight) for i in (0, 1)}
+    quantiser = codec.RateDistortion(rate=0.5)
+    used = {name: scales[name] for name in weights}
+    decoded = codec.decode(codec.encode(network, quantiser=quantiser, posterior_scale=used))
+    for i, found in enumerate(quantiser(weights, used).values()):
+        np.testing.assert_array_equal(decoded.layers[i].weight, found.values)
+
+
+def test_the_file_is_all_that_is_counted(network, tmp_path):
+    report = codec.save(network, tmp_path / "n.bmr", extra={"about": [1, "two"]})
+    numbers = sum(a.size for a in arrays_of(network))
+    assert report.size == (tmp_path / "n.bmr").stat().st_size
+    assert report.original == 4 * numbers
+    assert report.ratio == report.original / report.size
+    assert report.extra == {"about": [1, "two"]}
+    told = sum(row.place_bits + row.value_bits for row in report.rows) / 8 + report.description
+    assert abs(told - report.size) < 9
+    assert [row.name for row in report.rows][:2] == ["layers.0.weight", "layers.0.bias"]
+    assert report.entries == sum(
+        np.count_nonzero(a) for a in arrays_of(codec.load(tmp_path / "n.bmr"))
+    )
+    lines = str(report).splitlines()
+    assert len(lines) == len(report.rows) + 3
+    assert f"{report.size:,} bytes" in lines[-1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["n.bmr"]
+
+
+def _networks():
+    key = jax.random.key(0)
+    stateful = eqx.nn.make_with_state
+    yield "lenet", lambda: nn.LeNet5(conv_features=(2, 3, 4), hidden=5, key=key)
+    yield "caffe", lambda: nn.LeNet5Caffe(conv_features=(2, 3), hidden=5, key=key)
+    yield "gru", lambda: nn.GRU(1, 4, 1, key=key)
+    vit = {"image_size": 8, "depth": 1, "width": 8, "hidden": 8}
+    yield "vit", lambda: nn.ViT(1, 3, heads=2, key=key, **vit)
+    mixer = {"image_size": 8, "depth": 1, "width": 8, "token_hidden": 4, "channel_hidden": 4}
+    yield "mixer", lambda: nn.MLPMixer(1, 3, key=key, **mixer)
+    small = {"blocks": (1, 1), "width": 2, "small_images": True}
+    yield "resnet", lambda: stateful(nn.ResNet)(1, 3, key=key, **small)
+
+
+@pytest.mark.parametrize("build", [n[1] for n in _networks()], ids=[n[0] for n in _networks()])
+def test_the_zoo_goes_through(build):
+    network = sparse(build())
+    # So fine that nothing but rounding is lost.
+    data = codec.encode(network, quantiser=codec.Uniform(1e-4), dense="float32")
+    decoded = codec.decode(data)
+    # The same classes with the same settings, so the same function.
+    assert jax.tree.structure(decoded) == jax.tree.structure(network)
+    for before, after in zip(arrays_of(network), arrays_of(decoded), strict=True):
+        assert before.dtype == after.dtype
+        np.testing.assert_allclose(after, before, atol=1e-3)
+
+
+def test_a_network_in_bfloat16_keeps_its_types(network):
+    half = jax.tree.map(
+        lambda a: a.astype(jnp.bfloat16) if eqx.is_inexact_array(a) else a, network
+    )
+    decoded = codec.decode(codec.encode(half))
+    assert {str(a.dtype) for a in arrays_of(decoded)} == {"bfloat16"}
+
+
+def test_vectors_that_float16_would_spoil_stay_exact(network):
+    bias = jnp.array([1e-7, 1e6] + [0.5] * 10)
+    large = eqx.tree_at(lambda n: n.layers[0].bias, network, bias)
+    np.testing.assert_array_equal(codec.decode(codec.encode(large)).layers[0].bias, bias)
+
+
+def test_a_network_without_any_weight_left_goes_through():
+    shapes = eqx.filter_eval_shape(nn.MLP, 2000, (1000,), 10, key=jax.random.key(0))
+    network = jax.tree.map(lambda a: jnp.zeros(a.shape), shapes)
+    data = codec.encode(network)
+    assert len(data) < 400
+    assert eqx.tree_equal(codec.decode(data), network)
+
+
+def test_compacted_networks_are_smaller_files(scales):
+    # Two neurons and half of the inputs without weights.
+    network = sparse(nn.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
+    first = network.layers[0].weight.at[:2].set(0).at[:, ::2].set(0)
+    cut = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
+    small = bmr.compact(cut, jnp.ones(20))
+    quantiser = codec.RateDistortion(rate=0.01)
+    whole, less = (
+        codec.encode(n, quantiser=quantiser, posterior_scale=scales) for n in (cut, small)
+    )
+    report = codec.inspect(less)
+    assert report.original == codec.inspect(whole).original == 4 * (20 * 12 + 12 + 12 * 3 + 3)
+    assert sum(row.place_bits for row in report.rows) < sum(
+        row.place_bits for row in codec.inspect(whole).rows
+    )
+    decoded = codec.decode(less)
+    assert decoded.network.layers[0].weight.shape == (10, 10)
+    x = jax.random.normal(jax.random.key(2), (20,))
+    np.testing.assert_allclose(decoded(x), cut(x), atol=0.3)
+
+
+def test_scales_are_cut_with_the_network(network, scales):
+    first = network.layers[0].weight.at[:2].set(0)
+    cut = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
+    small = bmr.compact(cut, jnp.ones(20), drop_inputs=False)
+    found = small.cut(scales)
+    np.testing.assert_array_equal(found["layers.0.weight"], scales["layers.0.weight"][2:])
+    np.testing.assert_array_equal(found["layers.1.weight"], scales["layers.1.weight"][:, 2:])
+    with pytest.raises(ValueError, match="cut: 'layers.7' has shape"):
+        small.cut({"layers.7": np.ones(2)})
+
+
+def test_rate_distortion_spends_bits_where_the_posterior_is_narrow():
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((40, 50)).astype(np.float32)
+    wide, narrow = np.full(weights.shape, 0.3), np.full(weights.shape, 0.3)
+    narrow[:20] = 0.01
+    error = {}
+    for name, scale in (("wide", wide), ("narrow", narrow)):
+        found = codec.RateDistortion()({"w": weights}, {"w": scale})["w"].values
+        error[name] = np.abs(found - weights)
+        assert np.sqrt((np.square((found - weights) / scale)).mean()) < 1.5
+    assert error["narrow"][:20].mean() < 0.2 * error["wide"][:20].mean()
+
+
+def test_rate_distortion_is_at_most_as_costly_as_rounding():
+    """At the end no weight would gain by another value of the same grid, under the code as it is."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((30, 30)).astype(np.float32) * (rng.random((30, 30)) < 0.2)
+    scale = np.full(weights.shape, 0.2)
+
+    def cost(values):
+        from bmrjax.codec.arithmetic import ArithmeticWriter
+
+        writer = ArithmeticWriter()
+        codec.Bitmap().write(writer, codes := np.unique(values, return_inverse=True)[1].reshape(values.shape))
+        writer.symbols(codes[values != 0], int(codes.max()) + 1)
+        return np.square((weights - values) / scale).sum() / 2 + np.log(2) * writer.spent
+
+    chosen = codec.RateDistortion()({"w": weights}, {"w": scale})["w"]
+    rounded = np.rint(weights / 0.2) * 0.2
+    assert cost(chosen.values) < cost(rounded)
+
+
+@pytest.mark.parametrize("rate", [0.01, 1.0, 10.0])
+def test_a_higher_rate_is_a_smaller_file(rate, network, scales):
+    sizes = [
+        len(codec.encode(network, posterior_scale=scales, quantiser=codec.RateDistortion(r)))
+        for r in (rate, 4 * rate)
+    ]
+    assert sizes[1] <= sizes[0]
+
+
+def test_k_means_finds_clusters():
+    rng = np.random.default_rng(0)
+    centres = np.array([-1.0, -0.25, 0.5, 2.0])
+    which = rng.integers(0, 4, (30, 40))
+    weights = (centres[which] + 0.01 * rng.standard_normal(which.shape)).astype(np.float32)
+    found = codec.KMeans(4)({"w": weights}, {})["w"]
+    np.testing.assert_allclose(found.values, centres[which], atol=0.01)
+    assert len(np.unique(found.values)) == 4
+
+
+def test_a_mixture_keeps_its_assignments_and_its_means_exactly(network):
+    means = np.array([0.3, 0.0, 1 / 3, -0.7], np.float32)
+    rng = np.random.default_rng(0)
+    names = ("layers.0.weight", "layers.1.weight")
+    given = {
+        name: np.where(layer.weight != 0, rng.integers(0, 4, layer.weight.shape), 1)
+        for name, layer in zip(names, network.layers, strict=True)
+    }
+    for coder in ("range", "huffman"):
+        decoded = codec.decode(
+            codec.encode(network, quantiser=codec.Mixture(means, given), coder=coder)
+        )
+        for layer, which in zip(decoded.layers, given.values(), strict=True):
+            np.testing.assert_array_equal(layer.weight, means[which])
+
+
+def test_relative_entropy_codes_a_draw_from_the_posterior():
+    rng = np.random.default_rng(0)
+    network = nn.MLP(40, (30,), 2, key=jax.random.key(0))
+    mean = np.where(rng.random((30, 40)) < 0.5, rng.standard_normal((30, 40)), 0)
+    network = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.asarray(mean, jnp.float32))
+    scale = 0.3 * np.ones(mean.shape)
+    data = codec.encode(
+        network, posterior_scale={"layers.0.weight": scale}, quantiser=codec.RelativeEntropy(bits=12)
+    )
+    found = np.asarray(codec.decode(data).layers[0].weight)
+    gap = ((found - mean) / scale)[mean != 0]
+    # 600 standard normal draws, of which a code of finite length makes somewhat wider ones.
+    assert abs(gap.mean()) < 0.15
+    assert 0.85 < gap.std() < 1.25
+    width = np.sqrt((mean[mean != 0] ** 2 + 0.09).mean())
+    divergence = np.log2(width / 0.3)
+    row = codec.inspect(data).rows[0]
+    assert divergence < row.value_bits / row.entries < divergence + 1.5
+
+
+def test_steps_are_eight_to_the_octave():
+    steps = np.array([step_of(i) for i in range(1024)])
+    ratio = steps[1:] / steps[:-1]
+    assert ((ratio > 1.06) & (ratio < 1.12)).all()
+    assert all(step_below(step) == i for i, step in enumerate(steps))
+    assert Grid(768).values(np.array([-3, 0, 2])).tolist() == [-3.0, 0.0, 2.0]
+
+
+def test_weights_of_any_size_are_quantised_to_the_tolerance():
+    for size in (1e-20, 1.0, 1e8):
+        weights = (size * np.linspace(-1, 1, 1001)).astype(np.float32)
+        found = codec.Uniform(0.01)({"w": weights}, {})["w"].values
+        assert np.abs(found - weights).max() <= 0.01 * np.sqrt(np.mean(weights.astype(float) ** 2))
+
+
+class Own(eqx.Module):
+    weight: jax.Array
+    parts: dict
+    ends: tuple
+
+
+def test_own_classes_are_registered(network):
+    own = Own(jnp.eye(3), {"a": network, "b": None}, (float("inf"), True, 3))
+    with pytest.raises(codec.CodecError, match="register"):
+        codec.encode(own)
+    codec.register(Own)
+    decoded = codec.decode(codec.encode(own, quantiser=codec.Uniform(1e-4)))
+    assert decoded.ends == (float("inf"), True, 3)
+    assert decoded.parts["b"] is None
+    np.testing.assert_array_equal(decoded.weight, np.eye(3))
+    with pytest.raises(TypeError, match="takes an Equinox module"):
+        codec.register(int)
+
+
+def test_what_no_file_can_hold_is_named(network, scales):
+    weird = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.full((12, 20), jnp.nan))
+    own = nn.MLP(2, (2,), 2, activation=lambda x: x, key=jax.random.key(0))
+    cases = [
+        (lambda: codec.encode(weird), codec.CodecError, "'layers.0.weight' has values that are not"),
+        (lambda: codec.encode(own), codec.CodecError, "'activation' is <function"),
+        (lambda: codec.encode(3), TypeError, "takes an Equinox module"),
+        (lambda: codec.encode(network, coder="zip"), ValueError, "coder must be"),
+        (lambda: codec.encode(network, dense="int8"), ValueError, "dense must be"),
+        (
+            lambda: codec.encode(network, coder="huffman", layout=codec.Bitmap()),
+            ValueError,
+            "Bitmap needs",
+        ),
+        (
+            lambda: codec.encode(network, posterior_scale={"nothing": 1.0}),
+            codec.CodecError,
+            "no such array",
+        ),
+        (
+            lambda: codec.encode(network, posterior_scale={"layers.0.weight": np.ones(2)}),
+            codec.CodecError,
+            "shaped",
+        ),
+        (lambda: codec.RateDistortion(rate=0.0), ValueError, "rate must be a positive"),
+        (lambda: codec.KMeans(0), ValueError, "clusters must be"),
+        (lambda: codec.Mixture(np.ones((2, 2))), ValueError, "means must be a vector"),
+        (lambda: codec.RelativeEntropy(bits=40), ValueError, "bits must be"),
+        (lambda: codec.Uniform(-1.0), ValueError, "tolerance must be"),
+    ]
+    for call, kind, match in cases:
+        with pytest.raises(kind, match=match):
+            call()

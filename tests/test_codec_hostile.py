@@ -1,0 +1,187 @@
+"""Bytes that are no network: one clear error, soon, and in little memory."""
+
+import time
+import tracemalloc
+import zlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bmrjax import codec, nn
+from bmrjax.codec.container import MAGIC, VERSION, Container, pack, unpack
+
+HEAD = len(MAGIC) + 5
+
+
+def resealed(data):
+    """Return damaged bytes with a checksum that fits."""
+    body = data[HEAD:]
+    return data[: len(MAGIC) + 1] + zlib.crc32(bytes([VERSION]) + body).to_bytes(4, "little") + body
+
+
+def files():
+    rng = np.random.default_rng(0)
+    network = nn.MLP(12, (6,), 3, key=jax.random.key(0))
+    first = jnp.where(rng.random((6, 12)) < 0.3, network.layers[0].weight, 0)
+    network = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
+    scales = {"layers.0.weight": 0.1}
+    options = {
+        "range": {"posterior_scale": scales},
+        "ans": {"coder": "ans", "quantiser": codec.KMeans(4)},
+        "huffman": {"coder": "huffman", "layout": codec.CSR(3), "quantiser": codec.KMeans(4)},
+        "huffman gaps": {"coder": "huffman", "layout": codec.Gaps()},
+        "bitmap": {"layout": codec.Bitmap(), "dense": "float32"},
+        "drawn": {"posterior_scale": scales, "quantiser": codec.RelativeEntropy(bits=6)},
+    }
+    return {name: codec.encode(network, **each) for name, each in options.items()}
+
+
+FILES = files()
+
+
+def damaged(rng, data):
+    """Return bytes that were flipped, cut, or written over at a random place."""
+    found = bytearray(data)
+    kind = rng.integers(4)
+    at = int(rng.integers(len(found)))
+    if kind == 0:
+        found[at] ^= 1 << int(rng.integers(8))
+    elif kind == 1:
+        del found[at:]
+    elif kind == 2:
+        found[at] = int(rng.integers(256))
+    else:
+        end = min(len(found), at + int(rng.integers(1, 9)))
+        found[at:end] = rng.integers(0, 256, end - at, dtype=np.uint8).tobytes()
+    return bytes(found)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_found(name):
+    rng = np.random.default_rng(1)
+    for _ in range(1000):
+        data = damaged(rng, FILES[name])
+        if data != FILES[name]:
+            with pytest.raises(codec.CodecError, match=r"^\S.*\.$"):
+                codec.decode(data)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damage_under_a_good_checksum_is_an_error_or_a_network(name):
+    rng = np.random.default_rng(2)
+    longest, refused = 0.0, 0
+    tracemalloc.start()
+    for _ in range(400):
+        data = damaged(rng, FILES[name])
+        if len(data) <= HEAD:
+            continue
+        begin = time.process_time()
+        try:
+            codec.decode(resealed(data))
+        except codec.CodecError:
+            refused += 1
+        longest = max(longest, time.process_time() - begin)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert refused > 10
+    assert longest < 1
+    assert peak < 64e6
+
+
+def test_random_bytes_are_refused():
+    rng = np.random.default_rng(3)
+    for size in (0, 1, 8, 11, 12, 13, 200):
+        with pytest.raises(codec.CodecError, match="no network of the codec"):
+            codec.decode(rng.bytes(size))
+    for _ in range(300):
+        with pytest.raises(codec.CodecError):
+            codec.decode(resealed(MAGIC + bytes([VERSION]) + rng.bytes(4) + rng.bytes(200)))
+
+
+def made_up(text, code=b"", coder="range", extra=None):
+    return pack(Container(coder, 10, text, extra, code))
+
+
+MADE_UP = {
+    "os.system": ('{"os.system":{"command":"true"}}', "no class 'os.system'"),
+    "function": ('{"function":"eval"}', "'function' does not fit"),
+    "fields": ('{"eqx.Identity":{"evil":1}}', "another version"),
+    "huge": ('{"array":[1000000,1000000]}', "are allowed"),
+    "many": ("[" + ",".join(['{"array":[1000]}'] * 9) + "]", "are allowed"),
+    "negative": ('{"array":[-5]}', "no shape"),
+    "truth": ('{"array":[true]}', "no shape"),
+    "type": ('{"array":[5],"dtype":"object"}', "no type"),
+    "deep": ("[" * 40 + "]" * 40, "nested too deeply"),
+    "very deep": ("[" * 100_000, "damaged"),
+    "number": ("1" + "0" * 50, "has a number like"),
+    "digits": ("1" * 5000, "damaged"),
+    "text": ('"' + "a" * 100 + '"', "long text"),
+    "nan": ("NaN", "no number"),
+    "nothing": ("", "damaged"),
+    "empty": ("{}", "expected one name"),
+    "tuple": ('{"tuple":3}', "does not fit"),
+}
+
+
+@pytest.mark.parametrize("case", MADE_UP)
+def test_made_up_descriptions_are_refused(case):
+    text, match = MADE_UP[case]
+    with pytest.raises(codec.CodecError, match=match):
+        codec.decode(made_up(text))
+
+
+def test_a_small_file_cannot_ask_for_much():
+    begin = time.process_time()
+    data = made_up('{"array":[1048576]}', code=b"\xff" * 120)
+    tracemalloc.start()
+    with pytest.raises(codec.CodecError):
+        codec.decode(data, max_parameters=10**5)
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
+    bomb = MAGIC + bytes([VERSION]) + bytes(4) + b"\0\1"
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = squeeze.compress(b"a" * 10**8) + squeeze.flush()
+    size = bytes([len(packed) & 127 | 128, len(packed) >> 7 & 127 | 128, len(packed) >> 14])
+    with pytest.raises(codec.CodecError, match="too long"):
+        codec.decode(resealed(bomb + size + packed))
+    with pytest.raises(codec.CodecError, match="longer description"):
+        codec.decode(resealed(bomb + b"\xff\xff\xff\x07"))
+    assert time.process_time() - begin < 3
+
+
+def test_versions_and_types_are_told():
+    data = FILES["range"]
+    with pytest.raises(codec.CodecError, match="version 9; this bmrjax reads version 1"):
+        codec.decode(data[: len(MAGIC)] + b"\x09" + data[len(MAGIC) + 1 :])
+    with pytest.raises(TypeError, match=r"codec\.load"):
+        codec.decode("file.bmr")
+    with pytest.raises(codec.CodecError, match="are allowed"):
+        codec.decode(data, max_parameters=10)
+    assert unpack(bytearray(data)) == unpack(data)
+
+
+def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
+    path = tmp_path / "n.bmr"
+    path.write_bytes(b"old")
+
+    def fail(*args):
+        raise OSError("no space left")
+
+    network = nn.MLP(2, (2,), 2, key=jax.random.key(0))
+    with monkeypatch.context() as patch:
+        patch.setattr("bmrjax.codec.container.os.fsync", fail)
+        with pytest.raises(OSError, match="no space"):
+            codec.save(network, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["n.bmr"]
+    assert path.read_bytes() == b"old"
+    with pytest.raises(codec.CodecError, match="no network"):
+        codec.load(path)
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(codec.CodecError, match="too large"):
+        codec.load(path, max_parameters=10**4)
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        codec.load(tmp_path / "missing.bmr")

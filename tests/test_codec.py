@@ -132,9 +132,7 @@ def test_the_zoo_goes_through(build):
 
 
 def test_a_network_in_bfloat16_keeps_its_types(network):
-    half = jax.tree.map(
-        lambda a: a.astype(jnp.bfloat16) if eqx.is_inexact_array(a) else a, network
-    )
+    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16) if eqx.is_inexact_array(a) else a, network)
     decoded = codec.decode(codec.encode(half))
     assert {str(a.dtype) for a in arrays_of(decoded)} == {"bfloat16"}
 
@@ -147,7 +145,7 @@ def test_vectors_that_float16_would_spoil_stay_exact(network):
 
 def test_a_network_without_any_weight_left_goes_through():
     shapes = eqx.filter_eval_shape(nn.MLP, 2000, (1000,), 10, key=jax.random.key(0))
-    network = jax.tree.map(lambda a: jnp.zeros(a.shape), shapes)
+    network = jax.tree.map(lambda a: jnp.zeros(a.shape) if hasattr(a, "shape") else a, shapes)
     data = codec.encode(network)
     assert len(data) < 400
     assert eqx.tree_equal(codec.decode(data), network)
@@ -174,7 +172,8 @@ def test_compacted_networks_are_smaller_files(scales):
     np.testing.assert_allclose(decoded(x), cut(x), atol=0.3)
 
 
-def test_scales_are_cut_with_the_network(network, scales):
+def test_scales_are_cut_with_the_network(scales):
+    network = sparse(nn.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
     first = network.layers[0].weight.at[:2].set(0)
     cut = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
     small = bmr.compact(cut, jnp.ones(20), drop_inputs=False)
@@ -208,7 +207,9 @@ def test_rate_distortion_is_at_most_as_costly_as_rounding():
         from bmrjax.codec.arithmetic import ArithmeticWriter
 
         writer = ArithmeticWriter()
-        codec.Bitmap().write(writer, codes := np.unique(values, return_inverse=True)[1].reshape(values.shape))
+        codec.Bitmap().write(
+            writer, codes := np.unique(values, return_inverse=True)[1].reshape(values.shape)
+        )
         writer.symbols(codes[values != 0], int(codes.max()) + 1)
         return np.square((weights - values) / scale).sum() / 2 + np.log(2) * writer.spent
 
@@ -259,7 +260,9 @@ def test_relative_entropy_codes_a_draw_from_the_posterior():
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.asarray(mean, jnp.float32))
     scale = 0.3 * np.ones(mean.shape)
     data = codec.encode(
-        network, posterior_scale={"layers.0.weight": scale}, quantiser=codec.RelativeEntropy(bits=12)
+        network,
+        posterior_scale={"layers.0.weight": scale},
+        quantiser=codec.RelativeEntropy(bits=12),
     )
     found = np.asarray(codec.decode(data).layers[0].weight)
     gap = ((found - mean) / scale)[mean != 0]
@@ -301,7 +304,7 @@ def test_own_classes_are_registered(network):
     decoded = codec.decode(codec.encode(own, quantiser=codec.Uniform(1e-4)))
     assert decoded.ends == (float("inf"), True, 3)
     assert decoded.parts["b"] is None
-    np.testing.assert_array_equal(decoded.weight, np.eye(3))
+    np.testing.assert_allclose(decoded.weight, np.eye(3), atol=1e-4)
     with pytest.raises(TypeError, match="takes an Equinox module"):
         codec.register(int)
 
@@ -310,7 +313,11 @@ def test_what_no_file_can_hold_is_named(network, scales):
     weird = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.full((12, 20), jnp.nan))
     own = nn.MLP(2, (2,), 2, activation=lambda x: x, key=jax.random.key(0))
     cases = [
-        (lambda: codec.encode(weird), codec.CodecError, "'layers.0.weight' has values that are not"),
+        (
+            lambda: codec.encode(weird),
+            codec.CodecError,
+            "'layers.0.weight' has values that are not",
+        ),
         (lambda: codec.encode(own), codec.CodecError, "'activation' is <function"),
         (lambda: codec.encode(3), TypeError, "takes an Equinox module"),
         (lambda: codec.encode(network, coder="zip"), ValueError, "coder must be"),

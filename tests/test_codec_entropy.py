@@ -1,4 +1,4 @@
-"""Entropy coders, whole numbers and layouts: what is read is what was written, in as many bits as they say."""
+"""Entropy coders, whole numbers and layouts: what is read is what was written."""
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -24,9 +24,7 @@ NUMBERS = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 2**31 - 1)), max
 
 
 @coders
-@given(
-    symbols=st.lists(st.integers(0, 6), max_size=60), numbers=NUMBERS, width=st.integers(1, 40)
-)
+@given(symbols=st.lists(st.integers(0, 6), max_size=60), numbers=NUMBERS, width=st.integers(1, 40))
 def test_reads_what_was_written(coder, symbols, numbers, width):
     make_writer, make_reader = CODERS[coder]
     writer = make_writer()

@@ -110,7 +110,7 @@ MADE_UP = {
     "function": ('{"function":"eval"}', "'function' does not fit"),
     "fields": ('{"eqx.Identity":{"evil":1}}', "another version"),
     "huge": ('{"array":[1000000,1000000]}', "are allowed"),
-    "many": ("[" + ",".join(['{"array":[1000]}'] * 9) + "]", "are allowed"),
+    "many": ("[" + ",".join(['{"array":[900000]}'] * 9) + "]", "are allowed"),
     "negative": ('{"array":[-5]}', "no shape"),
     "truth": ('{"array":[true]}', "no shape"),
     "type": ('{"array":[5],"dtype":"object"}', "no type"),

@@ -97,7 +97,9 @@ class CompressedNetwork:
 
         run = jax.jit(equinox_batched(self.network))
         try:
-            outputs = np.concatenate([run(jnp.asarray(x[i : i + 1000])) for i in range(0, len(x), 1000)])
+            outputs = np.concatenate(
+                [run(jnp.asarray(x[i : i + 1000])) for i in range(0, len(x), 1000)]
+            )
         except Exception as error:
             raise CodecError(f"the network in {self._path} does not run: {error}") from None
         if self.about["num_classes"] is not None:
@@ -120,13 +122,15 @@ def _checked(extra: Any, path: Path) -> dict[str, Any]:
         # Statistics of one datum, whatever their axes before it.
         good = good and all(np.broadcast_shapes(a.shape, (1, *shape))[1:] == shape for a in arrays)
         if classes is None:
-            arrays += [np.asarray(extra[f"target_{part}"], np.float64) for part in ("mean", "scale")]
+            arrays += [
+                np.asarray(extra[f"target_{part}"], np.float64) for part in ("mean", "scale")
+            ]
         good = good and all(np.isfinite(a).all() for a in arrays)
     except (KeyError, TypeError, ValueError, AttributeError):
         good = False
     if not good:
         raise CodecError(
-            f"{path} holds a network without its data's shape and units; bmrjax compress writes them. In Python, "
-            "codec.load reads it."
+            f"{path} holds a network without its data's shape and units, which bmrjax compress writes. In "
+            "Python, codec.load reads it."
         )
     return {"num_classes": None, **extra}

@@ -124,14 +124,16 @@ class Info:
 
 @dataclass
 class Predict:
-    """Predict with a saved run, or with a file of bmrjax compress: class probabilities, or means in the unit of the
-    targets."""
+    """Predict with a saved run, or with a file that bmrjax compress wrote.
+
+    Predictions are class probabilities, or means in the unit of the targets.
+    """
 
     directory: Annotated[Path, tyro.conf.Positional]
     """Folder of the run, or the file."""
     data: Path
-    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data. Or the name of a
-    data set, whose held-out data are predicted and scored."""
+    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data. Or the name
+    of a data set, whose held-out data are predicted and scored."""
     out: Path | None = None
     """Where to write the predictions, as .npy."""
     data_root: Path | None = None

@@ -69,7 +69,9 @@ def _raw_data(options: Predict) -> tuple[Any, Any]:
     name = str(options.data)
     if options.data.is_file() or name not in (*BUNDLED, *HUB, *SIGNALS):
         if not options.data.is_file():
-            raise FileNotFoundError(f"There is no file {options.data}, and no data set of this name.")
+            raise FileNotFoundError(
+                f"There is no file {options.data}, and no data set of this name."
+            )
         return _inputs(options.data), None
     found = load(name, data_root=options.data_root)
     return found.test[0] * found.input_scale + found.input_mean, found.test[1]
@@ -79,7 +81,9 @@ def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
     import numpy as np
 
     if document["num_classes"] is not None:
-        return f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} of {len(y):,} held-out data"
+        return (
+            f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} of {len(y):,} held-out data"
+        )
     scaled = (values - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
     error = float(np.sqrt(np.mean(np.square(scaled.reshape(np.shape(y)) - np.asarray(y)))))
     return f"RMSE {error:.4f} (standardised target) of {len(y):,} held-out data"

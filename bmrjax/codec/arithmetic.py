@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from constriction import stream
+from constriction import stream  # pyright: ignore[reportAttributeAccessIssue]
 
 from bmrjax.codec.errors import CodecError
 

@@ -126,7 +126,7 @@ def presence(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class Bitmap:
-    """How many entries each row and column has, then for each place of those that have any, whether it has one.
+    """How many entries each row and column has, then whether each place has one, where both have any.
 
     A row and a column that have many entries are likely to have one where they meet: the odds are the product
     of theirs. Needs an arithmetic coder.

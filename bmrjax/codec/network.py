@@ -39,17 +39,17 @@ def encode(
 ) -> bytes:
     """Return a sparse network as few bytes.
 
-    Weights are quantised, their places and values are entropy-coded, and all that a decoder needs is in the
-    bytes: structure, code, checksum. Zeros stay zeros. Quantised are matrices and what has more axes, and what
-    has a posterior; other floating-point arrays are float16 where that is exact to a thousandth,
+    Weights are quantised, their places and values are entropy-coded, and all that a decoder needs is in
+    the bytes: structure, code, checksum. Zeros stay zeros. Quantised are matrices and what has more axes,
+    and what    has a posterior; other floating-point arrays are float16 where that is exact to a thousandth,
     else float32, and all others are exact.
 
     Args:
         network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, what
             `compact` returned, or a `Result` with one lifted network.
         inputs: For a result: one batch of its program's arguments, without the targets.
-        posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation of
-            its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those
+        posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation
+            of its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those
             of the network as it was.
         quantiser: `RateDistortion`, `Uniform`, `KMeans`, `Mixture`, or `RelativeEntropy`. By default
             `RateDistortion` where there is a posterior, `Uniform` elsewhere.
@@ -125,8 +125,8 @@ def _resolved(
     first = network[0] if isinstance(network, tuple) and len(network) == 2 else network
     if not isinstance(first, eqx.Module):
         raise TypeError(
-            "encode takes an Equinox module, an (Equinox module, State) pair, what compact returned, or a "
-            f"result; got {type(network).__name__}."
+            "encode takes an Equinox module, an (Equinox module, State) pair, what compact returned, or "
+            f"a result; got {type(network).__name__}."
         )
     return network, scales, original
 
@@ -198,8 +198,8 @@ def _read(
     allowed = min(max_parameters, MOST_PER_BYTE * len(data))
     if total > allowed or len(builder.holes) > len(data) + 2**16:
         raise CodecError(
-            f"the file declares {total:,} numbers, and {allowed:,} are allowed for its {len(data):,} bytes. A "
-            "larger network needs a larger max_parameters."
+            f"the file declares {total:,} numbers, and {allowed:,} are allowed for its {len(data):,} bytes. "
+            "A larger network needs a larger max_parameters."
         )
     reader: Any
     if container.coder == "huffman":

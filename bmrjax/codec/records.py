@@ -36,8 +36,8 @@ class Row:
         name: Path to it in the network.
         shape: Its shape.
         entries: How many of its numbers are not zero.
-        kind: How its numbers are told: ``"grid"``, ``"codebook"`` or ``"drawn"`` for those that are quantised,
-            ``"float16"``, ``"exact"``, ``"constant"`` for others, ``"rising"`` for indices.
+        kind: How its numbers are told: ``"grid"``, ``"codebook"`` or ``"drawn"`` for those that are
+            quantised, ``"float16"``, ``"exact"``, ``"constant"`` for others, ``"rising"`` for indices.
         layout: How their places are told, where not all are there.
         place_bits: For where the entries are.
         value_bits: For what they are.

@@ -36,7 +36,7 @@ def _mixed(z: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def candidates(seed: np.ndarray, number: np.ndarray, place: np.ndarray) -> np.ndarray:
+def candidates(seed: int, number: np.ndarray, place: np.ndarray | int) -> np.ndarray:
     """Return standard normal numbers that are a function of three counters, on every machine the same.
 
     Args:
@@ -46,7 +46,7 @@ def candidates(seed: np.ndarray, number: np.ndarray, place: np.ndarray) -> np.nd
 
     Example:
         >>> import numpy as np
-        >>> values = candidates(np.uint64(0), np.arange(4096), np.uint64(3))
+        >>> values = candidates(0, np.arange(4096), 3)
         >>> bool(abs(values.mean()) < 0.05), bool(abs(values.std() - 1) < 0.05)
         (True, True)
     """
@@ -69,7 +69,8 @@ class RelativeEntropy:
 
     Args:
         bits: Of a block's number: 2**bits candidates.
-        spare_bits: How many of them are beyond the divergence of the block; more follow the posterior more closely.
+        spare_bits: How many of them are beyond the divergence of the block; more follow the posterior more
+            closely.
         seed: Of the candidates, and of the encoder's choice.
 
     Raises:
@@ -125,7 +126,7 @@ class RelativeEntropy:
         for i, (start, stop) in enumerate(zip(starts, ends, strict=True)):
             score = rng.gumbel(size=2**self.bits)
             for j in range(start, stop):
-                value = candidates(np.uint64(self.seed + (part << 16)), every, np.uint64(j))
+                value = candidates(self.seed + (part << 16), every, j)
                 score -= np.square((value - mean[j]) / scale[j]) / 2 - value**2 / 2
             numbers[i] = score.argmax()
         return Drawn(index, self.bits, self.seed, np.diff(ends, prepend=0), numbers)
@@ -170,7 +171,7 @@ class Drawn:
             part: Number of the array in the network.
         """
         number = np.repeat(self.numbers, self.sizes)
-        seed = np.uint64(self.seed + (part << 16))
+        seed = self.seed + (part << 16)
         return (candidates(seed, number, np.arange(number.size)) * step_of(self.index)).astype(
             np.float32
         )

@@ -12,7 +12,8 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
     """Return the posterior standard deviation of each weight of a lifted network, 0 for those removed.
 
     A site holds a weight in a unit of its own, such as the learned scale of its layer. What the unit is
-    follows from the network at the posterior mean, by division; where that is zero, from the rest of the array.
+    follows from the network at the posterior mean, by division; where that is zero, from the rest of the
+    array.
 
     Args:
         result: Of `sparsify`, with one lifted network.

@@ -117,7 +117,7 @@ def register(cls: Class) -> Class:
     if taken is not cls and taken.__module__ != cls.__module__:
         raise ValueError(f"register: there is another class {cls.__name__}; rename this one.")
     _REGISTERED[cls.__name__] = cls
-    return cls
+    return cls  # pyright: ignore[reportReturnType]
 
 
 def _fields(cls: type) -> list[str]:
@@ -192,8 +192,9 @@ class Describer:
         cls = type(value)
         if cls not in self._classes:
             raise CodecError(
-                f"encode: '{path or 'the network'}' is a {cls.__module__}.{cls.__qualname__}, which the codec "
-                "does not know. Register the class with bmrjax.codec.register, where files are read too."
+                f"encode: '{path or 'the network'}' is a {cls.__module__}.{cls.__qualname__}, which the "
+                "codec does not know. Register the class with bmrjax.codec.register, where files are "
+                "read too."
             )
         return {
             self._classes[cls]: {
@@ -260,8 +261,8 @@ class Builder:
         inner = node.get(kind)
         where = f"the description of the network is damaged at '{path}': "
         if kind == "array":
-            sizes = isinstance(inner, list) and len(inner) <= MOST_AXES
-            if not sizes or not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in inner):
+            sizes = inner if isinstance(inner, list) and len(inner) <= MOST_AXES else [None]
+            if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in sizes):
                 raise CodecError(f"{where}it is no shape of an array.")
             if node.get("dtype", "float32") not in DTYPES or set(node) - {"array", "dtype"}:
                 raise CodecError(f"{where}it is no type of an array.")

@@ -4,8 +4,8 @@
 
 The networks come from `bmrjax sparsify` on MNIST, with 5,000 of the training data kept out: the point of the
 path with the best free energy, and the point that predicts the data kept out best. The rate of
-rate-distortion is the largest of a list at which the decoded network gets a thousandth less of the data kept out
-right at most; test data decide nothing. Finished runs in --runs are not run again.
+rate-distortion is the largest of a list at which the decoded network gets a thousandth less of the data
+kept out right at most; test data decide nothing. Finished runs in --runs are not run again.
 """
 
 import argparse
@@ -173,7 +173,7 @@ def pruned(network, density, rng):
         return jnp.asarray(leaf * (rng.random(leaf.shape) < density))
 
     network = jax.tree.map(change, network)
-    scales = {n: abs(rng.normal(0, 0.02, a.shape)) + 0.01 for n, a in named_arrays(network).items()}
+    scales = {n: abs(rng.normal(0, 0.003, a.shape)) + 0.001 for n, a in named_arrays(network).items()}
     return network, scales
 
 

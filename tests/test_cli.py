@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from bmrjax import cli
+from bmrjax import cli, codec
 from bmrjax.cli.build import build_network
 from bmrjax.cli.options import Sparsify
 from bmrjax.cli.sparsify import split_off
+from bmrjax.data import load
 
 SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
 
@@ -367,3 +368,74 @@ def test_stopping_by_hand_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="130"):
         cli.main(["info", str(tmp_path)])
     assert "--resume" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def compressed(finished, tmp_path_factory):
+    file = tmp_path_factory.mktemp("file") / "digits.bmr"
+    cli.main(["compress", str(finished[0]), "--out", str(file), "--rate", "0.05"])
+    return file
+
+
+def test_a_run_becomes_a_file_that_predicts(finished, compressed, tmp_path, capsys):
+    cli.main(["predict", str(compressed), "--data", "digits", "--out", str(tmp_path / "p.npy")])
+    printed = capsys.readouterr().out
+    cli.main(["predict", str(finished[0]), "--data", "digits"])
+    accuracy = [float(text.split()[1]) for text in (printed, capsys.readouterr().out)]
+    # The network of the posterior mean, quantised, against samples of a posterior that is wide as yet.
+    assert abs(accuracy[0] - accuracy[1]) < 0.15
+    probs = np.load(tmp_path / "p.npy")
+    np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)
+    assert f"{(probs.argmax(1) == load('digits').test[1]).mean():.4f}" in printed
+    raw = load("digits")
+    np.save(tmp_path / "x.npy", raw.test[0] * raw.input_scale + raw.input_mean)
+    arguments = ["--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "q.npy")]
+    cli.main(["predict", str(compressed), *arguments])
+    np.testing.assert_allclose(np.load(tmp_path / "q.npy"), probs, atol=1e-4)
+
+
+def test_the_report_is_of_the_file(finished, tmp_path, capsys):
+    file = tmp_path / "digits.bmr"
+    options = "--no-compact --quantiser k-means --clusters 4 --coder huffman --layout csr"
+    cli.main(["compress", str(finished[0]), "--out", str(file), *options.split()])
+    printed = capsys.readouterr().out
+    size, original = file.stat().st_size, 4 * (64 * 8 + 8 + 8 * 10 + 10)
+    assert f"{size:,} bytes instead of {original:,}: {original / size:,.1f}x smaller" in printed
+    assert "codebook CSR" in printed
+    assert codec.load(file).layers[0].weight.shape == (8, 64)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ("--quantiser k-means --rate 1", "--rate goes with"),
+        ("--coder huffman --layout bitmap", "--layout bitmap needs"),
+        ("--rate -1", "rate must be a positive number"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(finished, tmp_path, capsys, options, match):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["compress", str(finished[0]), "--out", str(tmp_path / "f"), *options.split()])
+    assert match in capsys.readouterr().err
+    assert not (tmp_path / "f").exists()
+
+
+def test_files_that_cannot_predict_are_refused(compressed, tmp_path, capsys):
+    network = codec.load(compressed)
+    (tmp_path / "cut.bmr").write_bytes(compressed.read_bytes()[:-3])
+    codec.save(network, tmp_path / "bare.bmr")
+    codec.save(network, tmp_path / "odd.bmr", extra={"input_shape": "x", "input_mean": {}})
+    about = dict(codec.inspect(compressed.read_bytes()).extra)
+    codec.save(network, tmp_path / "other.bmr", extra=about | {"input_shape": [8, 8]})
+    for name, match in (
+        ("cut", "checksum does not fit"),
+        ("bare", "without its data's shape"),
+        ("odd", "without its data's shape"),
+        ("other", "without its data's shape"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["predict", str(tmp_path / f"{name}.bmr"), "--data", "digits"])
+        assert match in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["predict", str(compressed), "--data", "nothing"])
+    assert "no data set of this name" in capsys.readouterr().err

@@ -41,8 +41,8 @@ def encode(
 
     Weights are quantised, their places and values are entropy-coded, and all that a decoder needs is in
     the bytes: structure, code, checksum. Zeros stay zeros. Quantised are matrices and what has more axes,
-    and what    has a posterior; other floating-point arrays are float16 where that is exact to a thousandth,
-    else float32, and all others are exact.
+    and what has a posterior; other floating-point arrays are float16 where that is exact to a
+    thousandth, else float32, and all others are exact.
 
     Args:
         network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, what

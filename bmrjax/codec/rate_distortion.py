@@ -32,7 +32,8 @@ class RateDistortion(Quantiser):
 
     with the posterior N(w, σ²) of the weight. The first term is what the log posterior density loses, in
     nats. The bits are those of the code that the network will have: the frequencies of the array's own
-    values, and for where the weight is, those of its row and column. Zero is one of the points, and costs only the place;
+    values, and for where the weight is, those of its row and column. Zero is one of the points, and costs
+    only the place;
     so a weight that is known badly goes. Frequencies and values are found in turns. The step of each array's
     grid is the best of several multiples of its posterior width.
 

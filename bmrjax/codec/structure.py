@@ -5,8 +5,11 @@ attributes that its class declares. Classes and functions are those of a list; `
 """
 
 import dataclasses
+import functools
+import importlib
 import json
 import math
+import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -46,27 +49,33 @@ class Hole:
         return math.prod(self.shape)
 
 
+@functools.cache
 def _zoo() -> dict[str, type]:
+    """Return the modules of `bmrjax.nn`, by name, and those of `equinox.nn`, with a prefix."""
     import equinox as eqx
 
-    from bmrjax import nn
-    from bmrjax.nn import feed_forward, mixer, resnet, vit
+    import bmrjax.nn
     from bmrjax.structure import SelectInputs
 
-    ours = (
-        nn.MLP, nn.LeNet5, nn.LeNet5Caffe, nn.VGG, nn.ResNet, nn.GRU, nn.ViT, nn.MLPMixer,
-        nn.MultiplicativeNoise, nn.Noisy, feed_forward.FeedForward, mixer.MixerBlock,
-        resnet.ResidualBlock, vit.Attention, vit.TransformerBlock, SelectInputs,
-    )  # fmt: skip
-    layers = (
-        "Linear Conv1d Conv2d Conv3d Conv ConvTranspose2d BatchNorm LayerNorm GroupNorm RMSNorm Embedding "
-        "GRUCell LSTMCell Dropout Identity MaxPool1d MaxPool2d AvgPool1d AvgPool2d AdaptiveAvgPool2d "
-        "MultiheadAttention Sequential PReLU"
-    )
-    found = {cls.__name__: cls for cls in ours}
-    return found | {f"eqx.{name}": getattr(eqx.nn, name) for name in layers.split()}
+    files = pkgutil.iter_modules(bmrjax.nn.__path__, "bmrjax.nn.")
+    own = [importlib.import_module(file.name) for file in files]
+    found: dict[str, type] = {"SelectInputs": SelectInputs}
+    for module in own:
+        found |= {n: c for n, c in _modules_in(module).items() if c.__module__ == module.__name__}
+    theirs = _modules_in(eqx.nn)
+    for name in ("StateIndex", "Shared"):
+        theirs.pop(name, None)
+    return found | {f"eqx.{name}": cls for name, cls in theirs.items()}
 
 
+def _modules_in(module: Any) -> dict[str, type]:
+    import equinox as eqx
+
+    found = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+    return {name: cls for name, cls in found.items() if issubclass(cls, eqx.Module)}
+
+
+@functools.cache
 def _functions() -> dict[str, Callable]:
     from jax import lax
 

@@ -143,10 +143,11 @@ def test_vectors_that_float16_would_spoil_stay_exact(network):
     np.testing.assert_array_equal(codec.decode(codec.encode(large)).layers[0].bias, bias)
 
 
-def test_a_network_without_any_weight_left_goes_through():
+@pytest.mark.parametrize("coder", ["range", "ans", "huffman"])
+def test_a_network_without_any_weight_left_goes_through(coder):
     shapes = eqx.filter_eval_shape(nn.MLP, 2000, (1000,), 10, key=jax.random.key(0))
     network = jax.tree.map(lambda a: jnp.zeros(a.shape) if hasattr(a, "shape") else a, shapes)
-    data = codec.encode(network)
+    data = codec.encode(network, coder=coder)
     assert len(data) < 400
     assert eqx.tree_equal(codec.decode(data), network)
 
@@ -309,7 +310,8 @@ def test_own_classes_are_registered(network):
         codec.register(int)
 
 
-def test_what_no_file_can_hold_is_named(network, scales):
+def test_what_no_file_can_hold_is_named(network):
+    codec.register(Own)
     weird = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.full((12, 20), jnp.nan))
     own = nn.MLP(2, (2,), 2, activation=lambda x: x, key=jax.random.key(0))
     cases = [
@@ -320,6 +322,7 @@ def test_what_no_file_can_hold_is_named(network, scales):
         ),
         (lambda: codec.encode(own), codec.CodecError, "'activation' is <function"),
         (lambda: codec.encode(3), TypeError, "takes an Equinox module"),
+        (lambda: codec.encode(Own(jnp.ones(2), {}, ("a" * 99,))), codec.CodecError, "long text"),
         (lambda: codec.encode(network, coder="zip"), ValueError, "coder must be"),
         (lambda: codec.encode(network, dense="int8"), ValueError, "dense must be"),
         (

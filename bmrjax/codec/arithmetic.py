@@ -124,6 +124,7 @@ class ArithmeticReader:
 
     def __init__(self, code: bytes, *, stack: bool = False):
         self.spent = 0.0
+        code = code.rstrip(b"\0")
         words = np.frombuffer(code + b"\0" * (-len(code) % 4), _WORD).astype(np.uint32)
         kind = stream.stack.AnsCoder if stack else stream.queue.RangeDecoder
         try:

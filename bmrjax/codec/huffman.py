@@ -129,11 +129,11 @@ class HuffmanWriter:
         for bit in range(int(lengths.max(initial=0))):
             which = lengths > bit
             found[ends[which] - 1 - bit] = (words[which] >> bit) & 1
-        return np.packbits(found).tobytes().rstrip(b"\0")
+        return np.packbits(found).tobytes()
 
 
 class HuffmanReader:
-    """Read what a `HuffmanWriter` wrote; beyond the end there are zeros.
+    """Read what a `HuffmanWriter` wrote.
 
     Args:
         code: Its bytes.
@@ -144,30 +144,24 @@ class HuffmanReader:
         self._bits = np.unpackbits(np.frombuffer(code, np.uint8))
         self._at = 0
 
-    def _take(self, count: int) -> np.ndarray:
-        found = self._bits[self._at : self._at + count]
-        self._at += count
-        self.spent += count
-        # The last byte may have lost zeros, and no more.
-        if self._at > len(self._bits) + 2**16:
+    def _require(self, count: int) -> None:
+        if count > len(self._bits) - self._at:
             raise CodecError("the coded numbers end too early.")
-        return np.concatenate([found, np.zeros(count - len(found), np.uint8)])
 
     def bits(self, count: int, width: int) -> np.ndarray:
         """Read `count` whole numbers of `width` bits."""
-        if count * width > len(self._bits) - self._at + 2**16:
-            raise CodecError("the coded numbers end too early.")
-        if not width:
-            return np.zeros(count, np.int64)
-        weights = 1 << np.arange(width - 1, -1, -1, dtype=np.int64)
-        return self._take(count * width).reshape(count, width).astype(np.int64) @ weights
+        self._require(count * width)
+        found = self._bits[self._at : self._at + count * width].reshape(count, width)
+        self._at += count * width
+        self.spent += count * width
+        return found.astype(np.int64) @ (1 << np.arange(width - 1, -1, -1, dtype=np.int64))
 
     def symbols(self, count: int, size: int) -> np.ndarray:
         """Read `count` symbols of 0 … size - 1."""
         if size < 2 or not count:
             return np.zeros(count, np.int64)
-        if count > len(self._bits) - self._at + 2**16:
-            raise CodecError("the coded numbers end too early.")
+        # A word has a bit at least.
+        self._require(count)
         lengths = self.bits(size, LENGTH_BITS)
         words = code_words(lengths)
         table = {
@@ -178,11 +172,11 @@ class HuffmanReader:
         longest, at = int(lengths.max()), 0
         for i in range(count):
             word = 0
-            for length in range(1, longest + 1):
-                word = 2 * word + (bits[at] if at < len(bits) else 0)
-                at += 1
+            for length in range(1, min(longest, len(bits) - at) + 1):
+                word = 2 * word + bits[at + length - 1]
                 if (length, word) in table:
                     found[i] = table[length, word]
+                    at += length
                     break
             else:
                 raise CodecError("the coded numbers are damaged: a code word is not in the table.")

@@ -87,6 +87,7 @@ def encode(
     module, state = network if isinstance(network, tuple) else (network, None)
     describer = Describer(state)
     text = describer.text(module)
+    Builder(text)  # refuses what could not be read
     writer: Any = HuffmanWriter() if coder == "huffman" else ArithmeticWriter(stack=coder == "ans")
     _write(describer, RecordWriter(writer, layout, dense), scales, quantiser)
     parameters = sum(h.size for h in describer.holes if "float" in h.dtype)

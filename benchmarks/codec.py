@@ -24,7 +24,7 @@ QUICK = (
     "sparsify --data digits --net mlp --hidden 100 100 --method bmr --epochs 30 --steps-per-epoch 50 "
     "--refit 2 --fraction 0.25 --mask-prior --validation 0.15"
 )
-RATES = (0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+RATES = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 LOSS = 0.001
 # Federici, Ullrich and Welling (2017), Table 2.
 PUBLISHED = (
@@ -173,7 +173,9 @@ def pruned(network, density, rng):
         return jnp.asarray(leaf * (rng.random(leaf.shape) < density))
 
     network = jax.tree.map(change, network)
-    scales = {n: abs(rng.normal(0, 0.003, a.shape)) + 0.001 for n, a in named_arrays(network).items()}
+    scales = {
+        n: abs(rng.normal(0, 0.003, a.shape)) + 0.001 for n, a in named_arrays(network).items()
+    }
     return network, scales
 
 

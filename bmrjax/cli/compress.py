@@ -1,6 +1,5 @@
 """`bmrjax compress`, and predictions of the files that it writes."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +50,8 @@ def _quantiser(options: Compress) -> Any:
     if options.rate is not None and options.quantiser != "rate-distortion":
         raise ValueError("--rate goes with --quantiser rate-distortion.")
     if options.quantiser == "rate-distortion":
-        rate = math.log(2) if options.rate is None else options.rate
-        return codec.RateDistortion(rate, without_posterior=codec.Uniform(options.tolerance))
+        given = {} if options.rate is None else {"rate": options.rate}
+        return codec.RateDistortion(**given, without_posterior=codec.Uniform(options.tolerance))
     return {
         "k-means": lambda: codec.KMeans(options.clusters),
         "uniform": lambda: codec.Uniform(options.tolerance),

@@ -177,7 +177,7 @@ class Compress:
     """rate-distortion weighs bits against each weight's posterior width; relative-entropy codes a draw from
     the posterior."""
     rate: float | None = None
-    """rate-distortion: nats that a bit is worth, ln 2 by default; more for a smaller file."""
+    """rate-distortion: nats that a bit is worth, 0.1 by default; more for a smaller file."""
     tolerance: float = 0.02
     """uniform, and weights without a posterior: largest error, relative to the layer's typical weight."""
     clusters: int = 64

@@ -5,7 +5,6 @@ more than two axes is laid out as a matrix of the first by all others.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,6 @@ import numpy as np
 
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
-
-# So many truth values at a time.
-CHUNK = 2**20
 
 
 def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -126,46 +122,90 @@ def presence(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class Bitmap:
-    """How many entries each row and column has, then whether each place has one, where both have any.
+    """How many entries each row and column has, then whether each place has one, line by line.
 
-    A row and a column that have many entries are likely to have one where they meet: the odds are the product
-    of theirs. Needs an arithmetic coder.
+    Lines are rows or columns, whichever are fewer. Where a line crosses another, an entry is likely if the line has
+    many and the other has many left: the odds are the product. What the counts leave no choice is not told.
+    Needs an arithmetic coder.
     """
 
     def write(self, writer: Any, codes: np.ndarray) -> np.ndarray:
         """Write where the entries are; return the codes to write."""
         there = codes != 0
-        counts = there.sum(1), there.sum(0)
-        for count, size in zip(counts, codes.shape[::-1], strict=True):
+        lines = there if codes.shape[0] <= codes.shape[1] else there.T
+        counts = lines.sum(1), lines.sum(0)
+        for count, size in zip(counts, lines.shape[::-1], strict=True):
             write_integers(writer, count, size)
-        alive = tuple(np.flatnonzero(count) for count in counts)
-        for some, chances in _chances(*counts, alive):
-            writer.flags(there[np.ix_(some, alive[1])].ravel(), chances)
+        margins = _Margins(*counts)
+        for i in margins.live:
+            which, chances = margins.open(i)
+            if len(chances):
+                writer.flags(lines[i, which], chances)
+            margins.close(lines[i])
         return codes[there]
 
     @staticmethod
     def read(reader: Any, rows: int, columns: int) -> np.ndarray:
         """Return the positions of the entries in the flattened matrix."""
-        counts = read_integers(reader, rows, columns), read_integers(reader, columns, rows)
-        alive = tuple(np.flatnonzero(count) for count in counts)
-        found = []
-        for some, chances in _chances(*counts, alive):
-            where = np.flatnonzero(reader.flags(chances))
-            row, column = np.divmod(where, max(len(alive[1]), 1))
-            found.append(some[row] * columns + alive[1][column])
-        return np.concatenate([np.zeros(0, np.int64), *found])
+        few, many = min(rows, columns), max(rows, columns)
+        margins = _Margins(read_integers(reader, few, many), read_integers(reader, many, few))
+        found = [np.zeros(0, np.int64)]
+        for i in margins.live:
+            which, chances = margins.open(i)
+            line = margins.certain(i)
+            if len(chances):
+                line[which] = reader.flags(chances)
+            margins.close(line)
+            across = np.flatnonzero(line)
+            found.append(i * columns + across if rows <= columns else across * columns + i)
+        margins.check()
+        where = np.concatenate(found)
+        return where if rows <= columns else np.sort(where)
 
 
-def _chances(
-    rows: np.ndarray, columns: np.ndarray, alive: tuple[np.ndarray, ...]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield some rows at a time, and the probability of an entry at each of their places."""
-    row, column = presence(rows[alive[0]], columns[alive[1]])
-    step = max(1, CHUNK // max(len(column), 1))
-    for start in range(0, len(row), step):
-        odds = row[start : start + step, None] * column
-        chances = np.clip((odds / (1 + odds)).ravel(), 2.0**-20, 1 - 2.0**-20)
-        yield alive[0][start : start + step], chances
+class _Margins:
+    """What is known of a line before it is told, from the counts and the lines before."""
+
+    def __init__(self, counts: np.ndarray, across: np.ndarray):
+        self._counts, self._left = counts, across.copy()
+        self.live = np.flatnonzero(counts)
+        self._lines = len(self.live)
+
+    def _fixed(self, line: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return who must have an entry here, who may, and how many of those have one."""
+        must = self._left >= self._lines
+        may = np.flatnonzero((self._left > 0) & ~must)
+        return must, may, int(self._counts[line]) - int(must.sum())
+
+    def open(self, line: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places that are to be told of a line, and the probabilities of entries there."""
+        _, may, some = self._fixed(line)
+        if not 0 < some < len(may):
+            return may, np.zeros(0)
+        left = self._left[may]
+        total, inside = int(left.sum()), self._lines * len(may)
+        factor = some / (len(may) - some) * (inside - total) / total
+        odds = left / (self._lines - left) * factor
+        return may, np.clip(odds / (1 + odds), 2.0**-20, 1 - 2.0**-20)
+
+    def certain(self, line: int) -> np.ndarray:
+        """Return the entries of a line that follow from the counts."""
+        must, may, some = self._fixed(line)
+        if not 0 <= some <= len(may):
+            raise CodecError("the coded numbers are damaged: rows and columns do not fit.")
+        if some == len(may):
+            must[may] = True
+        return must
+
+    def close(self, line: np.ndarray) -> None:
+        """Go on after a line."""
+        self._left = self._left - line
+        self._lines -= 1
+
+    def check(self) -> None:
+        """Refuse counts that the lines did not have."""
+        if self._left.any():
+            raise CodecError("the coded numbers are damaged: rows and columns do not fit.")
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,9 @@ def presence(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndar
 class Bitmap:
     """How many entries each row and column has, then whether each place has one, line by line.
 
-    Lines are rows or columns, whichever are fewer. Where a line crosses another, an entry is likely if the line has
-    many and the other has many left: the odds are the product. What the counts leave no choice is not told.
+    Lines are rows or columns, whichever are fewer. Where a line crosses another, an entry is likely if the
+    line has many and the other has many left: the odds are the product. What follows from the counts is
+    not told.
     Needs an arithmetic coder.
     """
 

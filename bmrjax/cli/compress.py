@@ -50,8 +50,8 @@ def _quantiser(options: Compress) -> Any:
     if options.rate is not None and options.quantiser != "rate-distortion":
         raise ValueError("--rate goes with --quantiser rate-distortion.")
     if options.quantiser == "rate-distortion":
-        given = {} if options.rate is None else {"rate": options.rate}
-        return codec.RateDistortion(**given, without_posterior=codec.Uniform(options.tolerance))
+        rate = codec.RateDistortion().rate if options.rate is None else options.rate
+        return codec.RateDistortion(rate, without_posterior=codec.Uniform(options.tolerance))
     return {
         "k-means": lambda: codec.KMeans(options.clusters),
         "uniform": lambda: codec.Uniform(options.tolerance),

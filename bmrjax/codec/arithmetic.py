@@ -148,7 +148,7 @@ class ArithmeticReader:
 
     def symbols(self, count: int, size: int) -> np.ndarray:
         """Read `count` symbols of 0 … size - 1."""
-        found = np.zeros(count, np.int64)
+        found = np.zeros(count, np.int32)
         if size < 2:
             return found
         counts = np.full(size, PRIOR_COUNT)

@@ -69,7 +69,7 @@ def read_integers(reader: Any, count: int, largest: int) -> np.ndarray:
     if not count:
         return np.zeros(0, np.int64)
     top = read_integer(reader, largest, int(largest).bit_length())
-    symbols = reader.symbols(count, _alphabet(top))
+    symbols = reader.symbols(count, _alphabet(top)).astype(np.int64)
     width, values = _widths(symbols)
     for bits in np.unique(width[width > 0]):
         which = width == bits

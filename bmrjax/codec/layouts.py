@@ -169,7 +169,7 @@ class _Margins:
 
     def __init__(self, counts: np.ndarray, across: np.ndarray):
         self._counts, self._left = counts, across.copy()
-        self.live = np.flatnonzero(counts)
+        self.live: list[int] = np.flatnonzero(counts).tolist()
         self._lines = len(self.live)
 
     def _fixed(self, line: int) -> tuple[np.ndarray, np.ndarray, int]:

@@ -20,8 +20,8 @@ from bmrjax.codec.scales import only_network, posterior_scales
 from bmrjax.codec.structure import Builder, Describer, Hole
 
 Coder = Literal["range", "ans", "huffman"]
-# Numbers of a decoded network at most: 256 MiB in float32.
-MAX_PARAMETERS = 2**26
+# Numbers of a decoded network at most: 128 MiB in float32, and some ten times that while decoding.
+MAX_PARAMETERS = 2**25
 # And so many for each byte of the file. The sparsest networks that are of use have some hundreds.
 MOST_PER_BYTE = 2**13
 
@@ -219,7 +219,8 @@ def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Any:
 
     Args:
         data: What `encode` returned.
-        max_parameters: Refuse a network with more numbers.
+        max_parameters: Refuse a network with more numbers. Decoding takes up to about 50 bytes of memory for
+            each that a file declares.
 
     Returns:
         The Equinox network, or a pair of it and its state, with all weights as they were quantised. Of what

@@ -9,6 +9,7 @@ import pytest
 from bmrjax import cli, codec
 from bmrjax.cli.build import build_network
 from bmrjax.cli.options import Sparsify
+from bmrjax.cli.saved import loaded_run
 from bmrjax.cli.sparsify import split_off
 from bmrjax.data import load
 
@@ -439,3 +440,27 @@ def test_files_that_cannot_predict_are_refused(compressed, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["predict", str(compressed), "--data", "nothing"])
     assert "no data set of this name" in capsys.readouterr().err
+
+
+def test_a_result_is_encoded_with_its_posterior(finished):
+    out, found = finished
+    _, result = loaded_run(out, found)
+    x = np.zeros((2, 64))
+    scales = codec.posterior_scales(result, x)
+    assert set(scales) == {f"layers.{i}.{part}" for i in (0, 1) for part in ("weight", "bias")}
+    posterior = result.posterior()["net.layers.0.weight"]
+    # The unit of a weight is its layer's: w = 0.1 c w_hat, with c at the centre of its posterior.
+    unit = scales["layers.0.weight"] / np.where(posterior.scale > 0, posterior.scale, np.nan)
+    weight = np.asarray(result.network(x)["net"].layers[0].weight)
+    np.testing.assert_allclose(np.nanmax(unit), np.nanmin(unit), rtol=1e-4)
+    kept = np.asarray(result.keep["net.layers.0.weight"])
+    np.testing.assert_allclose(
+        np.nanmedian(unit) * np.asarray(posterior.loc)[kept], weight[kept], rtol=1e-3, atol=1e-6
+    )
+    decoded = codec.decode(
+        codec.encode(result, inputs=(x,), quantiser=codec.RateDistortion(rate=1e-3))
+    )
+    gap = np.abs(np.asarray(decoded.layers[0].weight) - weight)[kept]
+    assert (gap < 1.5 * scales["layers.0.weight"][kept]).all()
+    with pytest.raises(codec.CodecError, match="needs one batch"):
+        codec.encode(result)

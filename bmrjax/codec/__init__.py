@@ -1,5 +1,6 @@
 """Networks as small files: quantised, entropy-coded, and safe to decode."""
 
+from bmrjax.codec.description import register as register
 from bmrjax.codec.errors import CodecError as CodecError
 from bmrjax.codec.layouts import CSR as CSR
 from bmrjax.codec.layouts import Bitmap as Bitmap
@@ -19,4 +20,3 @@ from bmrjax.codec.records import Row as Row
 from bmrjax.codec.relative_entropy import RelativeEntropy as RelativeEntropy
 from bmrjax.codec.report import Report as Report
 from bmrjax.codec.scales import posterior_scales as posterior_scales
-from bmrjax.codec.structure import register as register

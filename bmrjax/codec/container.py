@@ -26,7 +26,7 @@ class Container:
     Attributes:
         coder: One of `CODERS`.
         parameters: Floating-point numbers of the original network.
-        text: The description of the network; see `structure`.
+        text: The description of the network; see `description`.
         extra: What else goes with it, as JSON.
         code: The coded numbers.
     """

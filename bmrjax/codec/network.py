@@ -8,6 +8,7 @@ import numpy as np
 
 from bmrjax.codec.arithmetic import ArithmeticReader, ArithmeticWriter
 from bmrjax.codec.container import Container, pack, unpack, write_file
+from bmrjax.codec.description import Builder, Describer, Hole
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.huffman import HuffmanReader, HuffmanWriter
 from bmrjax.codec.layouts import Bitmap, Layout
@@ -17,10 +18,9 @@ from bmrjax.codec.records import RecordReader, RecordWriter, Row
 from bmrjax.codec.relative_entropy import RelativeEntropy
 from bmrjax.codec.report import Report
 from bmrjax.codec.scales import only_network, posterior_scales
-from bmrjax.codec.structure import Builder, Describer, Hole
 
 Coder = Literal["range", "ans", "huffman"]
-# Numbers of a decoded network at most: 128 MiB in float32, and some ten times that while decoding.
+# Numbers of a decoded network at most: 128 MiB in float32, and some twenty times that while decoding.
 MAX_PARAMETERS = 2**25
 # And so many for each byte of the file. The sparsest networks that are of use have some hundreds.
 MOST_PER_BYTE = 2**13
@@ -219,7 +219,7 @@ def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Any:
 
     Args:
         data: What `encode` returned.
-        max_parameters: Refuse a network with more numbers. Decoding takes up to about 50 bytes of memory for
+        max_parameters: Refuse a network with more numbers. Decoding takes up to some 70 bytes of memory for
             each that a file declares.
 
     Returns:

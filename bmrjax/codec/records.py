@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.codec.description import Hole
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 from bmrjax.codec.layouts import CSR, LAYOUTS, Bitmap, Dense, Gaps, Layout, as_matrix
@@ -18,7 +19,6 @@ from bmrjax.codec.quantise import (
     to_bfloat16,
 )
 from bmrjax.codec.relative_entropy import Drawn, read_drawn
-from bmrjax.codec.structure import Hole
 
 # How an array is coded.
 KINDS = ("exact", "float16", "constant", "rising", "grid", "codebook", "drawn")

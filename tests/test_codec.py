@@ -291,6 +291,33 @@ def test_weights_of_any_size_are_quantised_to_the_tolerance():
         assert np.abs(found - weights).max() <= 0.01 * np.sqrt(np.mean(weights.astype(float) ** 2))
 
 
+def test_flax_perceptrons_go_through_compacted_or_not():
+    from flax import nnx
+
+    network = nn.NNXMLP(6, (5,), 2, activation=jax.nn.relu, rngs=nnx.Rngs(0))
+    for layer in network.layers:
+        layer.bias[...] = jnp.linspace(0.1, 1, layer.bias.shape[0])
+    network.layers[0].kernel[...] = network.layers[0].kernel[...].at[:, :2].set(0).at[1].set(0)
+    x = jax.random.normal(jax.random.key(0), (3, 6))
+    small = bmr.compact(network, x)
+    for given, shape in ((network, (6, 5)), (small, (5, 3))):
+        data = codec.encode(
+            given,
+            quantiser=codec.Uniform(1e-4),
+            dense="float32",
+            posterior_scale={"layers.0.kernel": 0.1},
+        )
+        decoded = codec.decode(data)
+        inner = decoded if given is network else decoded.network
+        assert inner.layers[0].kernel.shape == shape
+        assert inner.layers[0].out_features == shape[1]
+        decoded.eval()
+        network.eval()
+        np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
+    with pytest.raises(TypeError, match=r"takes nn\.NNXMLP, got Linear"):
+        codec.encode(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+
+
 class Own(eqx.Module):
     weight: jax.Array
     parts: dict

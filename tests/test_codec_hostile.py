@@ -122,6 +122,13 @@ MADE_UP = {
     "nan": ("NaN", "no number"),
     "nothing": ("", "damaged"),
     "empty": ("{}", "expected one name"),
+    "flax": ('{"NNXMLP":{"layers":[{"dict":{}}],"activation":null,"dropout":0}}', "no NNXMLP"),
+    "no flax": (
+        '{"NNXMLP":{"layers":[],"activation":{"function":"relu"},"dropout":0}}',
+        "no NNXMLP",
+    ),
+    "selected": ('{"NNXSelectInputs":{"network":3,"indices":null}}', "is of none"),
+    "state": ('{"state":"a"}', "is of none"),
     "tuple": ('{"tuple":3}', "does not fit"),
 }
 

@@ -92,9 +92,10 @@ class CompressedNetwork:
         import numpy as np
 
         from bmrjax.codec import CodecError
-        from bmrjax.structure.parts import equinox_batched
+        from bmrjax.structure.parts import equinox_batched, is_equinox, nnx_batched
 
-        run = jax.jit(equinox_batched(self.network))
+        batched = equinox_batched if is_equinox(self.network) else nnx_batched
+        run = jax.jit(batched(self.network))
         try:
             outputs = np.concatenate(
                 [run(jnp.asarray(x[i : i + 1000])) for i in range(0, len(x), 1000)]

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax.codec.errors import CodecError
+from bmrjax.codec.flax_networks import FlaxMLP, FlaxSelectInputs
 
 Class = TypeVar("Class", bound=type)
 
@@ -59,7 +60,11 @@ def _zoo() -> dict[str, type]:
 
     files = pkgutil.iter_modules(bmrjax.nn.__path__, "bmrjax.nn.")
     own = [importlib.import_module(file.name) for file in files]
-    found: dict[str, type] = {"SelectInputs": SelectInputs}
+    found: dict[str, type] = {
+        "SelectInputs": SelectInputs,
+        "NNXMLP": FlaxMLP,
+        "NNXSelectInputs": FlaxSelectInputs,
+    }
     for module in own:
         found |= {n: c for n, c in _modules_in(module).items() if c.__module__ == module.__name__}
     theirs = _modules_in(eqx.nn)

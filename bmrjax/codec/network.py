@@ -10,6 +10,7 @@ from bmrjax.codec.arithmetic import ArithmeticReader, ArithmeticWriter
 from bmrjax.codec.container import Container, pack, unpack, write_file
 from bmrjax.codec.description import Builder, Describer, Hole
 from bmrjax.codec.errors import CodecError
+from bmrjax.codec.flax_networks import to_equinox, to_flax
 from bmrjax.codec.huffman import HuffmanReader, HuffmanWriter
 from bmrjax.codec.layouts import Bitmap, Layout
 from bmrjax.codec.quantise import Mixture, Quantiser, Uniform
@@ -45,8 +46,8 @@ def encode(
     thousandth, else float32, and all others are exact.
 
     Args:
-        network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, what
-            `compact` returned, or a `Result` with one lifted network.
+        network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, a
+            `nn.NNXMLP`, what `compact` returned, or a `Result` with one lifted network.
         inputs: For a result: one batch of its program's arguments, without the targets.
         posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation
             of its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those
@@ -63,7 +64,7 @@ def encode(
 
     Raises:
         CodecError: For a network that no file can hold; the message names the part.
-        TypeError: For a Flax NNX network, or what is no network.
+        TypeError: For another Flax NNX network, or what is no network.
         ValueError: For options that do not fit together.
 
     Example:
@@ -112,6 +113,7 @@ def _resolved(
 
     from bmrjax.result import Result
     from bmrjax.structure import Compact
+    from bmrjax.structure.parts import is_nnx
 
     if isinstance(network, Result):
         if posterior_scale is None:
@@ -123,6 +125,7 @@ def _resolved(
         original = network.before.bytes // 4
         scales = network.cut(scales)
         network = network.network
+    network = to_equinox(network) if is_nnx(network) else network
     first = network[0] if isinstance(network, tuple) and len(network) == 2 else network
     if not isinstance(first, eqx.Module):
         raise TypeError(
@@ -223,7 +226,7 @@ def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Any:
             each that a file declares.
 
     Returns:
-        The Equinox network, or a pair of it and its state, with all weights as they were quantised. Of what
+        The network, or a pair of it and its state, with all weights as they were quantised. Of what
         `compact` returned, the smaller network.
 
     Raises:
@@ -231,7 +234,12 @@ def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Any:
         TypeError: For anything but bytes.
     """
     _, builder, arrays, _ = _read(data, max_parameters)
-    return builder.build(arrays)
+    try:
+        return to_flax(builder.build(arrays))
+    except CodecError:
+        raise
+    except Exception as error:  # whatever the libraries make of odd values where they expect others
+        raise CodecError(f"the description of the network is of none: {error}") from None
 
 
 def inspect(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Report:

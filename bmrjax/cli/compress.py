@@ -104,7 +104,8 @@ class CompressedNetwork:
             raise CodecError(f"the network in {self._path} does not run: {error}") from None
         if self.about["num_classes"] is not None:
             return np.asarray(jax.nn.softmax(jnp.asarray(outputs)))
-        return outputs if np.ndim(self.about["target_mean"]) else outputs.reshape(len(x), -1)[:, 0]
+        # One target is a vector, as the run has it.
+        return outputs[:, 0] if outputs.shape[1:] == (1,) else outputs
 
 
 def _checked(extra: Any, path: Path) -> dict[str, Any]:

@@ -12,8 +12,9 @@ _EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mea
 
 def run_compress(options: Compress) -> None:
     """Write a saved run's network as a small file."""
-    from bmrjax import codec
+    from bmrjax import codec, compact, nn
     from bmrjax.cli.saved import loaded_run
+    from bmrjax.structure.parts import is_nnx
 
     document = read_json(options.directory)
     quantiser = _quantiser(options)
@@ -21,10 +22,14 @@ def run_compress(options: Compress) -> None:
         raise ValueError("--layout bitmap needs --coder range or ans.")
     import jax.numpy as jnp
 
-    _, result = loaded_run(options.directory, document)
+    run, result = loaded_run(options.directory, document)
     example = jnp.zeros((2, *document["input_shape"]))
-    (network,) = (result.compact if options.compact else result.network)(example).values()
+    (network,) = result.network(example).values()
     scales = codec.posterior_scales(result, example) if result.keep else None
+    if run.method == "noise":
+        network = nn.without_noise(network)
+    if options.compact:
+        network = compact(network, example if is_nnx(network) else example[0])
     layouts = {
         "csr": codec.CSR(options.offset_bits),
         "gaps": codec.Gaps(),

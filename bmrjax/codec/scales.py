@@ -25,6 +25,7 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
     Raises:
         CodecError: If the program has no lifted network, or several.
     """
+    from bmrjax.reduction import Normal, SpikeAndSlab
     from bmrjax.structure import named_arrays
 
     name, network = only_network(result, *inputs)
@@ -32,7 +33,8 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
     found = {}
     for path, array in named_arrays(network).items():
         site = posterior.get(f"{name}.{path}")
-        if site is None or site.loc.shape != array.shape:
+        # Of noise there is no weight.
+        if not isinstance(site, Normal | SpikeAndSlab) or site.loc.shape != array.shape:
             continue
         weight, loc, scale = (
             np.asarray(jax.device_get(a), np.float64) for a in (array, site.loc, site.scale)

@@ -5,7 +5,7 @@
 The networks come from `bmrjax sparsify` on MNIST, with 5,000 of the training data kept out: the point of the
 path with the best free energy, and the point that predicts the data kept out best; and, for more accuracy,
 from `retrained.py`. The rate of rate-distortion is the largest of a list up to which the negative log
-likelihood of the data kept out rises by a hundredth at most; test data decide nothing. Finished runs in
+likelihood of the data kept out rises by a hundredth at most; test data decide no rate. Finished runs in
 --runs are not run again.
 """
 

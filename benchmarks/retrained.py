@@ -5,7 +5,9 @@
 3. Three times: training towards the teacher's outputs, then without the weights that `codec.RateDistortion`
    drops; and once more at the end.
 
-Data kept out, the same 5,000 throughout, decide nothing here but were looked at; test data were not.
+No data decide anything in here. But this recipe was found by trying several with their accuracies on the
+5,000 data kept out and on test data in view: it makes a network of a certain accuracy to measure files
+on, and is no evidence for a way of training.
 """
 
 from pathlib import Path

@@ -105,7 +105,6 @@ def test_no_datum_is_on_both_sides_of_the_validation_split(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        "--method mean-field --prior horseshoe",
         "--prior spike-slab --schedule every --wait 2",
         "--reduced-prior horseshoe --schedule every --wait 2",
     ],

@@ -42,6 +42,8 @@ class Fit:
         weight_decay: While they last.
         kl_weight: Factor on the divergence of the noise.
         conv_kl_weight: The same in convolutions; None for the same.
+        finetune: Epochs without noise after, of the compacted network, at a learning rate that falls from
+            three tenths of `rate` to zero.
     """
 
     epochs: int = 50
@@ -55,6 +57,7 @@ class Fit:
     weight_decay: float = 0.0
     kl_weight: float = 1.0
     conv_kl_weight: float | None = None
+    finetune: int = 0
 
     def weigh(self, path: str, layer: Any) -> float:
         """Return the factor of a layer."""
@@ -134,6 +137,8 @@ def run(
     example = train[0][0]
     fitted = nn.without_noise(result.network(train[0][:2])["net"])
     small = bmr.compact(fitted, example)
+    if fit.finetune:
+        small = bmr.compact(_finetuned(small.network, train, fit, seed), example)
     full = bmr.compact(plain, example, drop_inputs=False)
     row = {
         **score(small.network, test),
@@ -168,6 +173,22 @@ def _pretrained(network: eqx.Module, train: Any, fit: Fit, seed: int) -> eqx.Mod
         criterion=None,
         schedule=schedules.Every(cooldown=fit.pretrain // 2),
         optimizer=optax.adamw(fit.rate, weight_decay=fit.weight_decay),
+        batch_size=fit.batch_size,
+        progress=False,
+    )
+    return result.network(train[0][:2])["net"]
+
+
+def _finetuned(network: eqx.Module, train: Any, fit: Fit, seed: int) -> eqx.Module:
+    """Train without noise, from where the network is."""
+    result = bmr.sparsify(
+        bmr.programs.classifier(network, None),
+        train,
+        key=jax.random.key(seed + 2000),
+        num_epochs=fit.finetune,
+        criterion=None,
+        schedule=schedules.Every(cooldown=fit.finetune),
+        optimizer=optax.adam(0.3 * fit.rate),
         batch_size=fit.batch_size,
         progress=False,
     )

@@ -71,6 +71,8 @@ def one(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     if args.epochs is not None or args.quick:
         epochs = args.epochs or 6
         fit = replace(fit, epochs=epochs, tune=max(1, epochs * 3 // 10))
+    if args.quick:
+        fit = replace(fit, finetune=min(fit.finetune, 1))
     network, where = build(name, seed, quick=args.quick)
     row, (small, result) = structured.run(network, where, train, test, args.rule, fit, seed)
     if args.random_labels:

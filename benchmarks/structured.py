@@ -1,8 +1,7 @@
 """What the two benchmarks of structured pruning share: one fit with noise layers, and what is left of it."""
 
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,15 +208,3 @@ def score(network: eqx.Module, data: Any, batch_size: int = 1000) -> dict[str, f
         "accuracy": 100 * float(metrics.accuracy(jnp.exp(log_probs), labels)),
         "nll": float(metrics.negative_log_likelihood(chosen)),
     }
-
-
-def knee(curve: Sequence[tuple[float, float]]) -> int:
-    """Return the position of the knee: farthest above the chord from the first to the last point.
-
-    Args:
-        curve: (compression, accuracy), by growing compression.
-    """
-    (x0, y0), (x1, y1) = curve[0], curve[-1]
-    span, fall = (x1 - x0) or 1.0, (y0 - y1) or 1.0
-    above = [(x - x0) / span - (y0 - y) / fall for x, y in curve]
-    return max(range(len(above)), key=lambda i: above[i] if math.isfinite(above[i]) else -math.inf)

@@ -32,8 +32,8 @@ FITS = {
         epochs=60, rate=1e-3, noise_rate=1e-2, kl_weight=4.0, wait=1, tune=18
     ),
     "lenet-5-caffe": structured.Fit(
-        epochs=12, rate=1e-3, noise_rate=1e-2, kl_weight=2.0, conv_kl_weight=75.0, wait=1, tune=3,
-        pretrain=2, weight_decay=1e-4, finetune=12,
+        epochs=20, rate=1e-3, noise_rate=1e-2, kl_weight=2.0, conv_kl_weight=90.0, wait=1, tune=6,
+        pretrain=2, weight_decay=1e-4,
     ),
 }  # fmt: skip
 

@@ -118,7 +118,7 @@ def study(args: argparse.Namespace, data: str, net: str, seed: int) -> dict[str,
 
 
 def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Write table.md: compression and accuracy, ours over the paper's."""
+    """Write table.md, compression and accuracy with the paper's, and what the studies found."""
     mean = records.mean_and_error
     lines = []
     runs = [r for r in rows if r["study"] is None and not r["quick"]]
@@ -141,9 +141,10 @@ def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
         "\nCompression in percent of the parameters / test accuracy in percent of the compacted network "
         "(the paper's figures), number of seeds. The paper trains for 50 + 10 epochs.\n"
     )
-    for r in (r for r in rows if r["study"] and not r["quick"]):
-        text += "\n" + studies.told(r)
     (out / "table.md").write_text(text)
+    told = [studies.told(r) for r in rows if r["study"] and not r["quick"]]
+    if told:
+        (out / "studies.md").write_text("\n".join(told))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array
 
 # More terms than this take longer to compile than they save.
-MAX_TERMS = 100
+MAX_TERMS = 200
 
 
 def shifted(eqn: Any) -> Any:

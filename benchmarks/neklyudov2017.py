@@ -142,7 +142,8 @@ def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
     )
     for row in (r for r in rows if r["random_labels"]):
         text += (
-            f"\nRandom labels, {row['net']}, seed {row['seed']}, {row['rows']:,} rows: {units(row)} groups "
+            f"\nRandom labels, {row['net']}, seed {row['seed']}, {row['rows']:,} rows, "
+            f"{row['fit']['epochs']} epochs: {units(row)} groups "
             "are left, "
             f"and class probabilities differ by at most {row['prediction_spread']:.1e} between inputs.\n"
         )

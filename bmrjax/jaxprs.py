@@ -1,8 +1,9 @@
 """What those who read a jaxpr share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.extend.core as jec
 from jaxtyping import Array
 
 # Operations that only hold a function.
@@ -35,3 +36,35 @@ def bind(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
 def bind_one(eqn: Any, inputs: Sequence[Any]) -> Array:
     """Run an operation with one result on arrays."""
     return bind(eqn, inputs)[0]
+
+
+def evaluate(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    rule: Callable[[Any, list[Any]], list[Any] | None],
+) -> list[Any]:
+    """Run a jaxpr with another form of some operations, calls written out.
+
+    Args:
+        jaxpr: An open jaxpr.
+        consts: Its constants.
+        args: Its arguments.
+        rule: Takes an operation and its inputs, and returns its results; None to run it as it is.
+    """
+    values: dict[Any, Any] = dict(
+        zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True)
+    )
+
+    def read(var: Any) -> Any:
+        return var.val if isinstance(var, jec.Literal) else values[var]
+
+    for eqn in jaxpr.eqns:
+        inputs = [read(var) for var in eqn.invars]
+        if eqn.primitive.name in CALLS:
+            found = evaluate(*closed(inner(eqn)), inputs, rule)
+        else:
+            found = rule(eqn, inputs)
+            found = bind(eqn, inputs) if found is None else found
+        values.update(zip(eqn.outvars, found, strict=True))
+    return [read(var) for var in jaxpr.outvars]

@@ -74,7 +74,7 @@ class Sparsify:
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
     rule: Literal["bmrs-u", "bmrs-n", "snr"] = "bmrs-u"
     """noise: what goes. bmrs-u, whose evidence does not miss more than 8 binary digits of the noise; bmrs-n,
-    whose evidence does not miss it at all; snr, whose signal-to-noise ratio is below one."""
+    whose evidence does not miss it at all, which is seldom; snr, whose signal-to-noise ratio is below one."""
     kl_weight: float = 1.0
     """noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"

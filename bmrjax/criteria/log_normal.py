@@ -53,7 +53,8 @@ class BMRSNormal(_OfNoise):
     .. math:: ΔF = \ln E_q[\tilde p(θ) / p(θ)] ≥ 0, \qquad \tilde p: \ln θ \sim N(low, variance)
 
     truncated to the prior's bounds, in nats. For sites of `nn.MultiplicativeNoise`; there is no threshold to
-    choose. What a round removes stays removed.
+    choose. The noise of an unused unit goes back to its prior, where ΔF tends to zero from below, so that
+    often nothing goes; `BMRSUniform` is the one to start with. What a round removes stays removed.
 
     Args:
         variance: Of the reduced prior, in squared nats of ln θ.

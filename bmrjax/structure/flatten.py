@@ -1,13 +1,13 @@
 """A function as one flat list of operations, without calls and loops in it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.extend.core as jec
 from jaxtyping import Array
 
-from bmrjax.jaxprs import CALLS, bind, closed, inner
+from bmrjax.jaxprs import bind, closed, evaluate
 
 # A longer loop stays one operation, of which nothing is known.
 MAX_UNROLLED = 128
@@ -23,29 +23,14 @@ def flatten(function: Callable[..., Any], *args: Array) -> jec.ClosedJaxpr:
     whole = jax.make_jaxpr(function)(*args)
 
     def flat(*values: Any) -> list[Any]:
-        return _run(whole.jaxpr, whole.consts, values)
+        return evaluate(whole.jaxpr, whole.consts, values, _unroll_short)
 
     return jax.make_jaxpr(flat)(*args)
 
 
-def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    values: dict[Any, Any] = dict(
-        zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True)
-    )
-
-    def read(var: Any) -> Any:
-        return var.val if isinstance(var, jec.Literal) else values[var]
-
-    for eqn in jaxpr.eqns:
-        inputs = [read(var) for var in eqn.invars]
-        if eqn.primitive.name in CALLS:
-            found = _run(*closed(inner(eqn)), inputs)
-        elif eqn.primitive.name == "scan" and eqn.params["length"] <= MAX_UNROLLED:
-            found = _unrolled(eqn, inputs)
-        else:
-            found = bind(eqn, inputs)
-        values.update(zip(eqn.outvars, found, strict=True))
-    return [read(var) for var in jaxpr.outvars]
+def _unroll_short(eqn: Any, inputs: list[Any]) -> list[Any] | None:
+    short = eqn.primitive.name == "scan" and eqn.params["length"] <= MAX_UNROLLED
+    return _unrolled(eqn, inputs) if short else None
 
 
 def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
@@ -56,7 +41,7 @@ def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
     order = range(params["length"])
     for i in reversed(order) if params["reverse"] else order:
         step = [jax.lax.index_in_dim(x, i, keepdims=False) for x in xs]
-        found = _run(*closed(params["jaxpr"]), [*consts, *carry, *step])
+        found = evaluate(*closed(params["jaxpr"]), [*consts, *carry, *step], _unroll_short)
         carry = found[: len(carry)]
         rows.append(found[len(carry) :])
     if params["reverse"]:

@@ -12,6 +12,10 @@ from jaxtyping import Array
 MAX_TERMS = 200
 
 
+# Operations that may have such a form.
+SHIFTED = ("conv_general_dilated", "reduce_window_max", "reduce_window_sum")
+
+
 def shifted(eqn: Any) -> Any:
     """Return an operation of a jaxpr as a function of its inputs that adds shifted images up, or None.
 
@@ -19,12 +23,9 @@ def shifted(eqn: Any) -> Any:
         eqn: Any equation of a jaxpr; convolutions over few channels and pooling over few pixels have
             such a form.
     """
-    form = {
-        "conv_general_dilated": _convolution,
-        "reduce_window_max": _pooling,
-        "reduce_window_sum": _pooling,
-    }.get(eqn.primitive.name)
-    return None if form is None else form(eqn)
+    if eqn.primitive.name not in SHIFTED:
+        return None
+    return _convolution(eqn) if eqn.primitive.name == SHIFTED[0] else _pooling(eqn)
 
 
 def _convolution(eqn: Any) -> Any:

@@ -50,6 +50,7 @@ class Settings:
     max_bad_steps: int = 20
     loop: LoopMode = "auto"
     checkpoint_interval: float = 10.0
+    start: Result | None = None
 
 
 class Assembly:
@@ -167,6 +168,8 @@ class Assembly:
         init_key, run_key, vfe_key, final_key = jax.random.split(key, 4)
         started = time.perf_counter()
         state = engine.init(init_key, self._example, model=model, guide=guide)
+        if settings.start is not None:
+            state = engine.adopt(state, settings.start.params)
         init_seconds = time.perf_counter() - started
         shapes = jax.tree.map(jnp.shape, state.params)
         self._shapes = self._shapes or shapes
@@ -177,12 +180,15 @@ class Assembly:
                 "different networks of one shape; run others apart."
             )
         keep, criterion_state = {}, None
-        if settings.criterion is not None or settings.sites is not None:
+        begun = {} if settings.start is None else _with_removed(settings.start)
+        if settings.criterion is not None or settings.sites is not None or begun:
             found = engine.site_posteriors(state, self._example)
             found = _reducible(found, settings.sites, settings.criterion)
             keep = {name: jnp.ones(q.loc.shape, bool) for name, q in found.posterior.items()}
+            keep |= _carried_over(begun, keep)
             if settings.criterion is not None:
                 criterion_state = settings.criterion.init(found.posterior)
+                criterion_state = settings.criterion.with_keep(criterion_state, keep)
                 self._reducer = self._reducer or Reducer(
                     settings.criterion,
                     self.schedule,
@@ -282,6 +288,23 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
     return num_data, size, jax.tree.map(lambda a: a[:size], source)
+
+
+def _with_removed(start: Result) -> dict[str, Array]:
+    """Return the masks that remove something."""
+    return {name: jnp.asarray(mask) for name, mask in start.keep.items() if not jnp.all(mask)}
+
+
+def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, Array]:
+    """Refuse masks that the program cannot have; return the others."""
+    for name, mask in begun.items():
+        if name not in keep or keep[name].shape != mask.shape:
+            has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
+            raise ValueError(
+                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start`, and the "
+                f"program has {has}. Start a program with the same sites and a posterior of the same family."
+            )
+    return begun
 
 
 def _check_alike(held_out: Data, example: Data) -> None:

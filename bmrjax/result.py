@@ -345,8 +345,27 @@ class Result:
             for name, (network, args) in self._networks(inputs).items()
         }
 
-    def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-        """Return each network at the posterior mean, and example inputs as it takes them."""
+    def center(self, *inputs: Any) -> dict[str, Array]:
+        """Return each latent site at the mean (or median) of its posterior, and what is deterministic there.
+
+        Args:
+            *inputs: Arguments of the program: one batch.
+
+        Returns:
+            Site name to value; removed elements are zero.
+        """
+        fitted = self._at_center(inputs)
+        with inference(), numpyro.handlers.trace() as trace:
+            fitted(*inputs)
+        kinds = ("sample", "deterministic")
+        return {
+            name: site["value"]
+            for name, site in trace.items()
+            if site["type"] in kinds and not site.get("is_observed", False)
+        }
+
+    def _at_center(self, inputs: tuple[Any, ...]) -> Callable:
+        """Return the program with its latent sites at the centre of their posterior."""
         from bmrjax.infer.posterior import central_values
 
         model, guide = self._programs()
@@ -356,6 +375,11 @@ class Result:
             name: jnp.where(self.keep[name], value, 0) if name in self.keep else value
             for name, value in values.items()
         }
+        seeded = numpyro.handlers.seed(model, jax.random.key(0))
+        return numpyro.handlers.substitute(seeded, data={**self.params, **values})
+
+    def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        """Return each network at the posterior mean, and example inputs as it takes them."""
         found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
         params = self.params
 
@@ -368,9 +392,7 @@ class Result:
                 args = tuple(x[0] if single else x for x in msg["args"])
                 found[msg["network"].name] = network, args
 
-        fitted = numpyro.handlers.substitute(
-            numpyro.handlers.seed(model, jax.random.key(0)), data={**self.params, **values}
-        )
+        fitted = self._at_center(inputs)
         with inference(), collect():
             fitted(*inputs)
         return found

@@ -43,6 +43,7 @@ def sparsify(
     directory: str | Path | None = None,
     checkpoint_interval: float = 10.0,
     resume: bool = False,
+    start: Result | None = None,
     progress: bool = True,
 ) -> Result:
     """Fit a NumPyro program by SVI and prune it while it trains, by Bayesian model reduction.
@@ -78,6 +79,8 @@ def sparsify(
         directory: Where checkpoints go; none are written without it.
         checkpoint_interval: Seconds between checkpoints at least; 0 writes one every epoch.
         resume: Go on from the last checkpoint in `directory`, if it has one.
+        start: An earlier result to go on from: parameters of the same names are taken over, and what it
+            removed stays removed. The prior, the criterion and all settings may be others.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -127,6 +130,7 @@ def sparsify(
         max_bad_steps=max_bad_steps,
         loop=loop,
         checkpoint_interval=checkpoint_interval,
+        start=start,
     )
     assembly = Assembly(model, guide, data, settings)
     with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:

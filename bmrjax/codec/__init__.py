@@ -6,6 +6,7 @@ from bmrjax.codec.layouts import CSR as CSR
 from bmrjax.codec.layouts import Bitmap as Bitmap
 from bmrjax.codec.layouts import Dense as Dense
 from bmrjax.codec.layouts import Gaps as Gaps
+from bmrjax.codec.learned_mixture import learned_mixture as learned_mixture
 from bmrjax.codec.network import decode as decode
 from bmrjax.codec.network import encode as encode
 from bmrjax.codec.network import inspect as inspect

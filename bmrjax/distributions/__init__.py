@@ -7,6 +7,8 @@ from bmrjax.distributions.elements import center as center
 from bmrjax.distributions.elements import elementwise as elementwise
 from bmrjax.distributions.elements import normal_parameters as normal_parameters
 from bmrjax.distributions.elements import pruned as pruned
+from bmrjax.distributions.improper import ImproperLogUniform as ImproperLogUniform
+from bmrjax.distributions.improper import is_log_uniform as is_log_uniform
 from bmrjax.distributions.joint import PrunedJoint as PrunedJoint
 from bmrjax.distributions.joint import without as without
 from bmrjax.distributions.log_gamma import LogGamma as LogGamma
@@ -15,6 +17,8 @@ from bmrjax.distributions.per_datum import PerDatum as PerDatum
 from bmrjax.distributions.per_datum import log_normal_parameters as log_normal_parameters
 from bmrjax.distributions.precision_normal import PrecisionNormal as PrecisionNormal
 from bmrjax.distributions.precision_normal import expected_log_prob as expected_log_prob
+from bmrjax.distributions.shared_centers import SharedCenters as SharedCenters
+from bmrjax.distributions.shared_centers import mixture_log_prob as mixture_log_prob
 from bmrjax.distributions.spike_slab import RelaxedSpikeAndSlab as RelaxedSpikeAndSlab
 from bmrjax.distributions.spike_slab import SpikeAndSlab as SpikeAndSlab
 from bmrjax.distributions.spike_slab import (

@@ -1,7 +1,7 @@
 """The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.init import initialise
+from bmrjax.infer.init import given_start, initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.settled import Settled
@@ -173,6 +173,41 @@ class Engine:
             lambda x: jnp.array(x, copy=True), (start.params, opt_state)
         )
         return State(params, opt_state, start.mutable, zero, zero + 0, zero + 0, zero + 0)
+
+    def adopt(self, state: State, params: Mapping[str, Any]) -> State:
+        """Return the first state of a fit that takes over what an earlier one learned.
+
+        Args:
+            state: From `init`.
+            params: Constrained parameters and mutable sites. Those with a name that the program has are
+                taken, the others left.
+
+        Raises:
+            ValueError: If no name is common, or a shape differs.
+        """
+        assert self._constrain is not None and self._unconstrain is not None
+        now = self.constrain(state)
+        common = {name: value for name, value in params.items() if name in now}
+        if not common:
+            raise ValueError(
+                f"sparsify: nothing of `start` fits: it has the parameters {sorted(params)[:3]}, and the "
+                f"program has {sorted(state.params)[:3]}."
+            )
+        for name, value in common.items():
+            shapes, old = (jax.tree.map(jnp.shape, tree) for tree in (value, now[name]))
+            if shapes != old:
+                raise ValueError(
+                    f"sparsify: '{name}' has shape {shapes} in `start`, and {old} in the program."
+                )
+        taken = {name: common.get(name, now[name]) for name in state.params}
+        first = jax.tree.map(lambda x: jnp.array(x, copy=True), self._unconstrain(taken))
+        mutable = state.mutable
+        if mutable is not None:
+            mutable = {name: common.get(name, value) for name, value in mutable.items()}
+            mutable = jax.tree.map(lambda x: jnp.array(x, copy=True), mutable)
+        opt_state = jax.jit(self.optimizer.init)(first)
+        opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)
+        return replace(state, params=first, opt_state=opt_state, mutable=mutable)
 
     def constrain(self, state: State) -> dict[str, Array]:
         """Return the parameters of `state` on their own scales, with the mutable sites."""
@@ -507,7 +542,9 @@ def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
 
         def run(batch: Data) -> None:
             args, kwargs = arguments(batch)
-            trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(
+            # An improper prior has no draws, but says where to start.
+            started = numpyro.handlers.substitute(model, substitute_fn=given_start)
+            trace = numpyro.handlers.trace(numpyro.handlers.seed(started, key)).get_trace(
                 *args, **kwargs
             )
             for name, site in trace.items():

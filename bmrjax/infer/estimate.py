@@ -11,7 +11,12 @@ from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 from numpyro.infer.elbo import ELBO
 
-from bmrjax.distributions import PrecisionNormal, expected_log_prob, normal_parameters
+from bmrjax.distributions import (
+    PrecisionNormal,
+    expected_log_prob,
+    is_log_uniform,
+    normal_parameters,
+)
 from bmrjax.handlers import hide_data
 from bmrjax.infer.propagate import Context, GammaVariable, Uncertain, is_uncertain, propagate
 
@@ -90,7 +95,7 @@ class PropagatedELBO(ELBO):
         fitted = handlers.substitute(handlers.seed(guide, guide_key), data=params)
         guide_trace = handlers.trace(fitted).get_trace(*args, **kwargs)
         latents = {name: site for name, site in guide_trace.items() if site["type"] == "sample"}
-        normals = _normal_priors(model, params, latents, args, kwargs)
+        normals = _carried(model, params, latents, args, kwargs)
         if not normals:
             raise ValueError(
                 f"estimator={self.estimator!r} carries sites whose prior and posterior are independent "
@@ -172,10 +177,10 @@ class PropagatedELBO(ELBO):
         return jnp.sum(found, range(found.ndim - rank, found.ndim))
 
 
-def _normal_priors(
+def _carried(
     model: Callable, params: Any, latents: Mapping[str, Any], args: tuple, kwargs: Any
 ) -> list[str]:
-    """Return the sites whose posterior and prior are independent normals."""
+    """Return the sites that need not be sampled: of independent normals, under such a prior or a log-uniform one."""
     handlers = numpyro.handlers
     seeded = handlers.seed(model, jax.random.key(0))
     values = {name: site["value"] for name, site in latents.items()}
@@ -187,8 +192,12 @@ def _normal_priors(
         for name, site in latents.items()
         if name in trace
         and normal_parameters(site["fn"]) is not None
-        and normal_parameters(trace[name]["fn"]) is not None
+        and _has_closed_divergence(trace[name]["fn"])
     ]
+
+
+def _has_closed_divergence(prior: Any) -> bool:
+    return normal_parameters(prior) is not None or is_log_uniform(prior)
 
 
 def _moments(fn: Any) -> Uncertain:

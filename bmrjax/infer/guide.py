@@ -20,6 +20,7 @@ from bmrjax.distributions import (
     RelaxedSpikeAndSlab,
     SpikeAndSlab,
     TruncatedLogNormal,
+    center,
     elementwise,
     spike_and_slab_parameters,
 )
@@ -45,7 +46,7 @@ class AutoMeanField(AutoNormal):
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
     "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the
-    standard deviation over the mean. The noise of a `nn.MultiplicativeNoise` gets a truncated log-normal
+    standard deviation over the mean. A site that asks for ``"point"`` has a point estimate. The noise of a `nn.MultiplicativeNoise` gets a truncated log-normal
     posterior, whose parameters are those of ln θ.
 
     Args:
@@ -100,33 +101,37 @@ class AutoMeanField(AutoNormal):
         trace: Any = self.prototype_trace
         if isinstance(prior := trace[name]["fn"], PerDatum):
             return _noise_posterior(prior, elementwise(fn.base_dist))
-        if self._asks_for_gamma(name):
+        family = self._asked(name)
+        if family == "point":
+            return dist.Delta(center(fn), event_dim=fn.event_dim)
+        if family == "gamma":
             event_dim = fn.event_dim
             normal: Any = elementwise(fn.base_dist)
             return dist.Gamma(*_gamma_parameters(normal.loc, normal.scale)).to_event(event_dim)
         spiked = spike_and_slab_parameters(trace[name]["fn"]) is not None
         return self.with_spike(name, fn) if spiked else fn
 
-    def gamma_sites(self) -> set[str]:
-        """Return the names of the sites that ask for a gamma posterior, once the guide has met its model."""
-        return {name for name in self._init_locs if self._asks_for_gamma(name)}
+    def sites_of(self, family: str) -> set[str]:
+        """Return the names of the sites that ask for a posterior, once the guide has met its model."""
+        return {name for name in self._init_locs if self._asked(name) == family}
 
-    def _asks_for_gamma(self, name: str) -> bool:
+    def _asked(self, name: str) -> str | None:
+        """Return the family of posterior that a site asks for."""
         trace: Any = self.prototype_trace
         family = trace[name].get("infer", {}).get("posterior")
-        if family is None:
-            return False
+        if family in (None, "point"):
+            return family
         if family != "gamma":
             raise ValueError(
-                f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there is 'gamma', for "
-                "positive sites. Without infer={'posterior': ...} it is normal on the real line."
+                f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there are 'gamma', for "
+                "positive sites, and 'point'. Without infer={'posterior': ...} it is normal on the real line."
             )
         if elementwise(trace[name]["fn"]).support is not constraints.positive:
             raise ValueError(
                 f"AutoMeanField: site '{name}' asks for a gamma posterior, and its prior is not on the "
                 "positive numbers. Give it a Gamma prior, or take infer={'posterior': 'gamma'} away."
             )
-        return True
+        return family
 
     def spike_and_slab_sites(self) -> set[str]:
         """Return the names of the spike-and-slab sites, once the guide has met its model."""
@@ -166,12 +171,15 @@ class AutoMeanField(AutoNormal):
         return fn.to_event(event_dim)
 
     def _of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
-        spiked, gammas = self.spike_and_slab_sites(), self.gamma_sites()
+        spiked, gammas = self.spike_and_slab_sites(), self.sites_of("gamma")
+        points = self.sites_of("point")
         found: dict[str, dist.Distribution] = {}
         for name in self._init_locs:
             loc, scale = (params[f"{name}_{self.prefix}_{part}"] for part in ("loc", "scale"))
             if (bounds := noise_bounds(self, name)) is not None:
                 found[name] = _OnTheLine(loc, scale, *bounds)
+            elif name in points:
+                found[name] = _Point(loc)
             elif name in gammas:  # on the real line, as the others
                 found[name] = LogGamma(*_gamma_parameters(loc, scale))
             elif name in spiked:
@@ -258,6 +266,13 @@ class _OnTheLine(TruncatedLogNormal):
 
     def icdf(self, q: Any) -> Array:
         return jnp.log(super().icdf(q))  # draws are quantiles too
+
+
+class _Point(dist.Delta):
+    """A point, all of whose quantiles it is."""
+
+    def icdf(self, q: Any) -> Array:
+        return jnp.broadcast_to(self.v, jnp.broadcast_shapes(jnp.shape(q), jnp.shape(self.v)))
 
 
 class _InPlace(Messenger):

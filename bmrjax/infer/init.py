@@ -28,13 +28,19 @@ def init_to_network(site: Mapping[str, Any] | None = None) -> Any:
     """
     if site is None:
         return partial(init_to_network)
-    if site["type"] == "sample" and not site["is_observed"]:
-        start = site.get("infer", {}).get("init")
-        if start is not None:
-            return jax.numpy.broadcast_to(
-                jax.numpy.asarray(start, jax.numpy.result_type(float)), site["fn"].shape()
-            )
-    return init_to_median(site)
+    start = given_start(site)
+    return init_to_median(site) if start is None else start
+
+
+def given_start(site: Mapping[str, Any]) -> Array | None:
+    """Return where a latent site says that a fit starts, shaped as the site; None if it does not."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    start = site.get("infer", {}).get("init")
+    if start is None:
+        return None
+    value = jax.numpy.asarray(start, jax.numpy.result_type(float))
+    return jax.numpy.broadcast_to(value, site["fn"].shape())
 
 
 class Start(NamedTuple):

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
 
 from bmrjax.distributions import (
     center,
+    is_log_uniform,
     log_normal_parameters,
     normal_parameters,
     spike_and_slab_parameters,
@@ -16,7 +18,7 @@ from bmrjax.distributions import (
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.joint_guide import JointGuide
-from bmrjax.reduction import LogNormal, LogUniform, Normal, SpikeAndSlab
+from bmrjax.reduction import ImproperLogUniform, LogNormal, LogUniform, Normal, SpikeAndSlab
 
 
 class SitePosteriors(NamedTuple):
@@ -30,7 +32,7 @@ class SitePosteriors(NamedTuple):
     """
 
     posterior: dict[str, Normal | SpikeAndSlab | LogNormal]
-    prior: dict[str, Normal | SpikeAndSlab | LogUniform]
+    prior: dict[str, Normal | SpikeAndSlab | LogUniform | ImproperLogUniform]
     layers: dict[str, str]
 
 
@@ -73,15 +75,19 @@ def site_posteriors(
         if site["type"] != "sample" or site["is_observed"] or name not in values:
             continue
         q, p = marginals.get(name, _read(guide_trace[name]["fn"])), _read(site["fn"])
-        if q is None or type(p) is not _PRIORS[type(q)]:
+        if q is None or type(p) not in _PRIORS[type(q)]:
             continue
         posterior[name], prior[name] = q, p
         layers[name] = site.get("infer", {}).get("layer", name)
     return SitePosteriors(posterior, prior, layers)
 
 
-# Posterior to the prior under which it has a closed form.
-_PRIORS = {Normal: Normal, SpikeAndSlab: SpikeAndSlab, LogNormal: LogUniform}
+# Posterior to the priors under which criteria read it.
+_PRIORS: dict[type, tuple[type, ...]] = {
+    Normal: (Normal, ImproperLogUniform),
+    SpikeAndSlab: (SpikeAndSlab,),
+    LogNormal: (LogUniform,),
+}
 
 
 def _read(fn: Any) -> Any:
@@ -91,7 +97,7 @@ def _read(fn: Any) -> Any:
         return Normal(*normal)
     if (spiked := spike_and_slab_parameters(fn)) is not None:
         return SpikeAndSlab(*spiked)
-    return None
+    return ImproperLogUniform(jnp.ones(fn.shape())) if is_log_uniform(fn) else None
 
 
 def _guide_trace(

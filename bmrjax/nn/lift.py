@@ -173,25 +173,35 @@ def lift(
     layers = adapter.layers()
     if not layers:
         raise TypeError(f"lift('{name}'): {type(network).__name__} has no floating-point arrays.")
+    parts = {
+        path: Layer(f"{name}.{path}" if path else name, tensors, kind=kind, index=i, depth=len(layers))
+        for i, (path, (kind, tensors)) in enumerate(layers.items())
+    }
+    noises, drawn = {}, []
+    for path, layer in parts.items():
+        stays = random is not None and not random(path)
+        noise = [part for part, tensor in layer.tensors.items() if tensor.noise is not None]
+        if noise and not stays:
+            noises[path] = noise
+        elif not stays and prior is not None:
+            drawn.append(path)
+    begun = prior.begin(name, [parts[path] for path in drawn]) if prior and drawn else prior
     values: dict[str, dict[str, Array]] = {}
     num_data, num_drawn = noise_draws().num_data, None
-    for index, (path, (kind, tensors)) in enumerate(layers.items()):
-        full = f"{name}.{path}" if path else name
-        layer = Layer(full, tensors, kind=kind, index=index, depth=len(layers))
-        stays = random is not None and not random(path)
-        noises = [] if stays else [p for p, tensor in tensors.items() if tensor.noise is not None]
-        if noises:
-            values[path] = {part: _noise(layer, part, num_data) for part in noises}
-            num_drawn = num_data if any(_each(tensors[p]) for p in noises) else num_drawn
-        elif stays or prior is None:
-            values[path] = {
-                part: jnp.asarray(numpyro.param(f"{full}.{part}", tensor.init))
-                for part, tensor in tensors.items()
-            }
+    for path, layer in parts.items():
+        if path in noises:
+            values[path] = {part: _noise(layer, part, num_data) for part in noises[path]}
+            each = any(_each(layer.tensors[part]) for part in noises[path])
+            num_drawn = num_data if each else num_drawn
+        elif path in drawn:
+            assert begun is not None
+            values[path] = begun.layer(layer)
+            _check_drawn(name, begun, layer, values[path])
         else:
-            drawn = prior.layer(layer)
-            _check_drawn(name, prior, layer, drawn)
-            values[path] = drawn
+            values[path] = {
+                part: jnp.asarray(numpyro.param(f"{layer.name}.{part}", tensor.init))
+                for part, tensor in layer.tensors.items()
+            }
     return Lifted(name, adapter, values, num_drawn)
 
 

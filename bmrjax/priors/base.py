@@ -7,6 +7,7 @@ statistics of its layer, and ``infer={"init": value}`` says where a fit starts.
 """
 
 import abc
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpyro
@@ -36,6 +37,19 @@ def standard_normal(
 
 class Prior(abc.ABC):
     """A prior over the tensors of a layer."""
+
+    def begin(self, name: str, layers: Sequence[Layer]) -> "Prior":
+        """Sample what all layers share, before the first of them; runs inside a NumPyro program.
+
+        Args:
+            name: Of the network.
+            layers: All that will be drawn.
+
+        Returns:
+            The prior that draws them: by default this one, as layers share nothing.
+        """
+        del name, layers
+        return self
 
     @abc.abstractmethod
     def layer(self, layer: Layer) -> dict[str, Float[Array, "..."]]:

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from bmrjax.reduction.improper import ImproperLogUniform
 from bmrjax.reduction.log_normal import LogNormal, LogUniform, log_normal
 from bmrjax.reduction.low_rank_normal import LowRankNormal
 from bmrjax.reduction.low_rank_normal import delta_f_each as _each_low_rank
@@ -39,7 +40,7 @@ def delta_f_each(posterior: Any, prior: Any) -> Float[Array, "..."]:
         The evidence differences, shaped as the posterior's variables.
 
     Raises:
-        TypeError: For a posterior of another family.
+        TypeError: For a posterior of another family, or an improper prior.
 
     Example:
         >>> import jax.numpy as jnp
@@ -69,6 +70,11 @@ def _each_log_normal(posterior: LogNormal, prior: LogUniform) -> Float[Array, ".
 
 @delta_f_each.register(Normal)
 def _(posterior: Normal, prior: Normal) -> Float[Array, "..."]:
+    if isinstance(prior, ImproperLogUniform):
+        raise TypeError(
+            "A log-uniform prior has no evidence, so nothing can be reduced under it in closed form. Take "
+            "criteria.DropoutRate, or a prior with an integral, such as priors.Flat."
+        )
     return normal(posterior, prior, spike(posterior)).delta_f
 
 

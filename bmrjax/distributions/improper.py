@@ -1,0 +1,82 @@
+"""The log-uniform prior of sparse variational dropout, as a NumPyro distribution."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+from jaxtyping import Array
+from numpyro.distributions import constraints
+from numpyro.distributions.kl import kl_divergence
+from numpyro.distributions.util import validate_sample
+
+from bmrjax import reduction
+from bmrjax.distributions.elements import NotElementwiseError, PrunedElements, elementwise
+from bmrjax.distributions.shared_centers import SharedCenters
+
+
+class ImproperLogUniform(dist.Distribution):
+    """p(w) ∝ 1/|w| on the whole line: heavy tails, and a pole at zero that draws in what the data leave.
+
+    It has no integral, so it cannot be drawn from; a program that has it needs a guide of normals, whose
+    divergence from it is registered: `bmrjax.reduction.log_uniform_divergence`.
+
+    Args:
+        batch_shape: Shape of the independent variables.
+
+    Example:
+        >>> from bmrjax.distributions import ImproperLogUniform
+        >>> ImproperLogUniform().log_prob(-0.5).round(3)
+        Array(0.693, dtype=float32)
+
+    References:
+        Kingma, Salimans and Welling (2015), section 4; Molchanov, Ashukha and Vetrov (2017).
+    """
+
+    arg_constraints = {}
+    support = constraints.real
+    # A point that is drawn has a finite density.
+    has_rsample = False
+
+    def __init__(self, batch_shape: tuple[int, ...] = (), *, validate_args: bool | None = None):
+        super().__init__(tuple(batch_shape), (), validate_args=validate_args)
+
+    def tree_flatten(self) -> tuple[tuple, Any]:
+        """Return no arrays: the shape says everything."""
+        return (), (self.batch_shape, self._validate_args)
+
+    @classmethod
+    def tree_unflatten(cls, aux_data: Any, params: Any) -> "ImproperLogUniform":
+        """Undo `tree_flatten`."""
+        del params
+        return cls(aux_data[0], validate_args=aux_data[1])
+
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Raise NotImplementedError: an improper prior has no draws."""
+        raise NotImplementedError(
+            "ImproperLogUniform cannot be sampled: 1/|w| has no integral. Draw from a posterior, or give the "
+            "site a value."
+        )
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+        """Log density in nats, up to a constant that does not exist."""
+        size = jnp.maximum(jnp.abs(jnp.asarray(value)), jnp.finfo(float).tiny)
+        return jnp.broadcast_to(-jnp.log(size), jnp.shape(value))
+
+
+@kl_divergence.register(dist.Normal, ImproperLogUniform)
+def _(q: Any, p: ImproperLogUniform) -> Array:
+    found = reduction.log_uniform_divergence(reduction.Normal(q.loc, q.scale))
+    return jnp.broadcast_to(found, jnp.broadcast_shapes(q.batch_shape, p.batch_shape))
+
+
+def is_log_uniform(fn: dist.Distribution) -> bool:
+    """Say whether `fn` is independent log-uniform variables, whatever is said of their centres."""
+    try:
+        base = elementwise(fn)
+    except NotElementwiseError:
+        return False
+    while isinstance(base, dist.ExpandedDistribution | PrunedElements | SharedCenters):
+        base = base.base_dist
+    return isinstance(base, ImproperLogUniform)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import equinox as eqx
@@ -40,7 +40,8 @@ class Fit:
         pretrain: Epochs without noise before.
         weight_decay: While they last.
         kl_weight: Factor on the divergence of the noise.
-        conv_kl_weight: The same in convolutions; None for the same.
+        saved: Path of a layer to what that factor is multiplied by: the multiply-adds, in thousands, that the
+            dense network saves without one unit of its noise. Layers without a number have 1.
         finetune: Epochs without noise after, of the compacted network, at a learning rate that falls from
             three tenths of `rate` to zero.
     """
@@ -55,14 +56,13 @@ class Fit:
     pretrain: int = 0
     weight_decay: float = 0.0
     kl_weight: float = 1.0
-    conv_kl_weight: float | None = None
+    saved: dict[str, float] = field(default_factory=dict)
     finetune: int = 0
 
     def weigh(self, path: str, layer: Any) -> float:
         """Return the factor of a layer."""
-        del path
-        special = isinstance(layer, eqx.nn.Conv) and self.conv_kl_weight is not None
-        return float(self.conv_kl_weight if special else self.kl_weight)  # type: ignore[arg-type]
+        del layer
+        return self.kl_weight * self.saved.get(path, 1.0)
 
 
 def optimizer(fit: Fit) -> optax.GradientTransformation:

@@ -123,7 +123,7 @@ class AutoMeanField(AutoNormal):
             return family
         if family != "gamma":
             raise ValueError(
-                f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there are 'gamma', for "
+                f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there is 'gamma', for "
                 "positive sites, and 'point'. Without infer={'posterior': ...} it is normal on the real line."
             )
         if elementwise(trace[name]["fn"]).support is not constraints.positive:

@@ -5,19 +5,33 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.extend.core as jec
 import jax.numpy as jnp
 from jax import lax
 
 from bmrjax.infer.propagate.interpreter import Context, interpret, rule
 from bmrjax.infer.propagate.linear import parts
 from bmrjax.infer.propagate.uncertain import Uncertain
-from bmrjax.jaxprs import CALLS, closed, inner
+from bmrjax.jaxprs import CALLS, bind, closed, inner
 
 
 @rule(*CALLS)
 def _call(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     jaxpr, consts = closed(inner(eqn))
+    custom = eqn.primitive.name.startswith("custom_")
+    if ctx.mode == "local" and custom and not _contracts(jaxpr):
+        # Its arguments would be drawn inside; drawn here, its own derivative stays in force.
+        return bind(eqn, [ctx.draw(value) for value in inputs])
     return interpret(ctx, jaxpr, consts, inputs)
+
+
+def _contracts(jaxpr: Any) -> bool:
+    """Say whether a function has a matrix product or a convolution anywhere inside."""
+    return any(
+        eqn.primitive.name in ("dot_general", "conv_general_dilated")
+        or any(_contracts(part) for part in jec.jaxprs_in_params(eqn.params))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _flat(values: Sequence[Any]) -> tuple[list[bool], list[Any]]:

@@ -61,8 +61,8 @@ class ImproperLogUniform(dist.Distribution):
     @validate_sample
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Log density in nats, up to a constant that does not exist."""
-        size = jnp.maximum(jnp.abs(jnp.asarray(value)), jnp.finfo(float).tiny)
-        return jnp.broadcast_to(-jnp.log(size), jnp.shape(value))
+        size = jnp.abs(jnp.asarray(value, float))
+        return -jnp.log(jnp.maximum(size, jnp.finfo(size.dtype).tiny))
 
 
 @kl_divergence.register(dist.Normal, ImproperLogUniform)

@@ -17,7 +17,7 @@ from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.init import given_start, initialise
+from bmrjax.infer.init import at_start, initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.settled import Settled
@@ -542,11 +542,8 @@ def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
 
         def run(batch: Data) -> None:
             args, kwargs = arguments(batch)
-            # An improper prior has no draws, but says where to start.
-            started = numpyro.handlers.substitute(model, substitute_fn=given_start)
-            trace = numpyro.handlers.trace(numpyro.handlers.seed(started, key)).get_trace(
-                *args, **kwargs
-            )
+            seeded = numpyro.handlers.seed(at_start(model), key)
+            trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
             for name, site in trace.items():
                 if site["type"] == "sample" and not site["is_observed"]:
                     found[name] = jnp.shape(site["value"])

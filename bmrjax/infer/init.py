@@ -43,6 +43,14 @@ def given_start(site: Mapping[str, Any]) -> Array | None:
     return jax.numpy.broadcast_to(value, site["fn"].shape())
 
 
+def at_start(model: Callable) -> Callable:
+    """Return a program whose latent sites are where a fit starts, where they say so, and drawn elsewhere.
+
+    For looking at a program before it is fitted: an improper prior has no draws, but says where to start.
+    """
+    return numpyro.handlers.substitute(model, substitute_fn=given_start)
+
+
 class Start(NamedTuple):
     """A started fit.
 

@@ -10,7 +10,7 @@ import numpyro
 from jaxtyping import Array
 
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.init import auto_guides, rebuild, set_up
+from bmrjax.infer.init import at_start, auto_guides, rebuild, set_up
 
 
 def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batch: Data) -> None:
@@ -33,7 +33,8 @@ def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batc
     targets = _sites_of_data(model, batch) if any(joint) else set()
 
     def meet(key: Array, *args: Any, **kwargs: Any) -> list[dict[str, Array]]:
-        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(*args, **kwargs)
+        seeded = numpyro.handlers.seed(at_start(model), key)
+        trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
         found = []
         for g, is_joint in zip(fresh, joint, strict=True):
             drawn = {
@@ -73,7 +74,7 @@ def _sites_of_data(model: Callable, batch: Data) -> set[str]:
 
     def sites(batch: Data) -> dict[str, Any]:
         args, kwargs = arguments(batch)
-        seeded = numpyro.handlers.seed(model, jax.random.key(0))
+        seeded = numpyro.handlers.seed(at_start(model), jax.random.key(0))
         trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
         return {name: s["value"] for name, s in trace.items() if s["type"] == "sample"}
 

@@ -1,0 +1,456 @@
+"""Bayesian compression (Federici, Ullrich and Welling 2017): files that decode, beside the published figures.
+
+    python benchmarks/federici2017.py --data-root DIR
+
+From one dense network per seed: variational dropout (VD), soft weight sharing (SWS), both, Bayesian model
+reduction (BMR) and noise on whole units (BMRS). Each becomes two files: the paper's chain (clusters, CSR with
+offsets of fixed width, Huffman), and ours (rate-distortion by posterior width where there is one, the smallest
+layout, range coding). Bytes are those on disk, accuracy that of the decoded network on the test set. 5,000 of the
+training data are kept out: they choose the rate of rate-distortion and the point of a BMR path.
+
+Each run is a row of results.json at once, and each fit is kept in --runs; a stopped command goes on with what is
+missing. ``--quick`` goes through a small network on digits in minutes and proves nothing; ``--report`` writes the
+table of the rows there are.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import records
+import structured
+
+import bmrjax as bmr
+from bmrjax import codec, criteria, infer, nn, priors, schedules
+
+METHODS = ("L2", "SWS", "VD", "VD+SWS", "BMR", "BMRS")
+# Accuracy, nonzero weights in percent and compression of the paper's Table 2.
+PAPER = {
+    "lenet-300-100": {
+        "L2": ("98.39", "100", "1"), "SWS": ("98.16", "8.6", "34"), "VD": ("98.05", "1.6", "131"),
+        "VD+SWS": ("98.24", "1.5", "161"),
+    },
+    "lenet-5-caffe": {
+        "L2": ("99.13", "100", "1"), "SWS": ("99.01", "3.6", "84"), "VD": ("99.09", "0.7", "349"),
+        "VD+SWS": ("99.14", "0.5", "482"),
+    },
+}  # fmt: skip
+OFFSET_BITS = {"lenet-300-100": 5, "lenet-5-caffe": 8, "digits": 5}
+RATES = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
+# How much more the data kept out may cost after quantisation, in nats a datum and relative.
+LOSS = 0.01
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the networks of one architecture are fitted; rates are Adam's.
+
+    Attributes:
+        batch_size: Data a step.
+        estimator: Of the expected log likelihood.
+        dense_epochs: Of the dense network, in whose second half the learning rate falls to zero.
+        weight_decay: While they last.
+        vd_epochs: Of variational dropout, from the dense network.
+        vd_rate: Learning rate.
+        vd_warmup: Epochs over which the divergence comes in.
+        vd_wait: Fraction of the epochs before weights go.
+        sws_batch_size: Data a step of soft weight sharing, whose mixture costs as much for any number of data.
+        sws_epochs: Of soft weight sharing, from the dense network or after variational dropout.
+        sws_speed: Factor on the published learning rates, which are for some hundred epochs.
+        sws_factor: τ without dropout; with it, the published one.
+        bmr_epochs: Of Bayesian model reduction, from the dense network.
+        bmr_kl_weight: Factor on its divergence.
+        noise_epochs: Of the network with noise.
+        noise_kl_weight: Factor on its divergence.
+    """
+
+    batch_size: int = 128
+    estimator: Any = "local"
+    dense_epochs: int = 20
+    weight_decay: float = 0.05
+    vd_epochs: int = 150
+    vd_rate: float = 1e-3
+    vd_warmup: int = 5
+    vd_wait: float = 0.4
+    sws_batch_size: int = 512
+    sws_epochs: int = 40
+    sws_speed: float = 20.0
+    sws_factor: float = 0.02
+    bmr_epochs: int = 75
+    bmr_kl_weight: float = 0.1
+    noise_epochs: int = 30
+    noise_kl_weight: float = 4.0
+
+
+FITS = {
+    "lenet-300-100": Fit(),
+    "lenet-5-caffe": Fit(estimator="global", dense_epochs=6, vd_epochs=20, vd_warmup=3, sws_batch_size=256, sws_epochs=8, bmr_epochs=16, noise_epochs=16),
+    "digits": Fit(
+        batch_size=64, dense_epochs=10, vd_epochs=20, vd_rate=3e-3, vd_warmup=3, sws_batch_size=64, sws_epochs=10,
+        sws_speed=30.0, bmr_epochs=20, noise_epochs=20, noise_kl_weight=1.0,
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Job:
+    """One architecture and seed: its data, and where its fits are kept."""
+
+    name: str
+    seed: int
+    fit: Fit
+    data: dict[str, Any]
+    folder: Path
+
+    def fresh(self) -> Any:
+        """Return an untrained network."""
+        key = jax.random.key(self.seed)
+        if self.name == "lenet-5-caffe":
+            return nn.LeNet5Caffe(key=key)
+        hidden, size = ((300, 100), 784) if self.name == "lenet-300-100" else ((60, 30), 64)
+        return nn.MLP(size, hidden, 10, activation=jax.nn.relu, key=key)
+
+    @property
+    def few(self) -> Any:
+        """Two inputs."""
+        return self.data["train"][0][:2]
+
+    @property
+    def num_steps(self) -> int:
+        """Steps an epoch."""
+        return len(self.data["train"][1]) // self.fit.batch_size
+
+    def run(self, what: str, model: Any, **settings: Any) -> bmr.Result:
+        """Fit, or load what was fitted before."""
+        path = self.folder / what
+        guide = infer.AutoMeanField(model, init_scale=math.exp(-5))
+        if not path.exists():
+            result = bmr.sparsify(
+                model,
+                self.data["train"],
+                key=jax.random.key(1000 * self.seed + METHODS.index(what)),
+                guide=guide,
+                progress=False,
+                **{"batch_size": self.fit.batch_size, **settings},
+            )
+            result.save(path)
+        return bmr.load(path, model=model, guide=guide)
+
+    def network(self, result: bmr.Result) -> Any:
+        """Return the fitted network at the posterior mean."""
+        return result.network(self.few)["net"]
+
+    # --- the methods ----------------------------------------------------------------------
+
+    def dense(self) -> bmr.Result:
+        """Train with weight decay."""
+        fit = self.fit
+        return self.run(
+            "L2",
+            bmr.programs.classifier(self.fresh(), None),
+            num_epochs=fit.dense_epochs,
+            criterion=None,
+            schedule=schedules.Every(cooldown=fit.dense_epochs // 2),
+            optimizer=optax.adamw(1e-3, weight_decay=fit.weight_decay),
+        )
+
+    def dropout(self) -> bmr.Result:
+        """Sparse variational dropout, from the dense network."""
+        fit = self.fit
+        wait = round(fit.vd_wait * fit.vd_epochs)
+        return self.run(
+            "VD",
+            bmr.programs.classifier(self.network(self.dense()), priors.LogUniform()),
+            num_epochs=fit.vd_epochs,
+            criterion=criteria.DropoutRate(),
+            estimator=fit.estimator,
+            kl_warmup=fit.vd_warmup * self.num_steps,
+            optimizer=optax.adam(fit.vd_rate),
+            schedule=schedules.Every(wait=wait, cooldown=(fit.vd_epochs - wait) // 2),
+        )
+
+    def sharing(self, what: str) -> bmr.Result:
+        """Soft weight sharing, after variational dropout or from the dense network."""
+        fit, after = self.fit, what == "VD+SWS"
+        start = self.dropout() if after else self.dense()
+        prior = (
+            priors.SoftWeightSharing()
+            if after
+            else priors.SoftWeightSharing(dropout=False, factor=fit.sws_factor)
+        )
+        return self.run(
+            what,
+            bmr.programs.classifier(self.network(start), prior),
+            num_epochs=fit.sws_epochs,
+            batch_size=fit.sws_batch_size,
+            criterion=criteria.DropoutRate() if after else None,
+            estimator=fit.estimator if after else "global",
+            start=start if after else None,
+            optimizer=priors.SoftWeightSharing.optimizer(fit.sws_speed),
+            schedule=schedules.Every(wait=round(0.7 * fit.sws_epochs)),
+        )
+
+    def reduction(self) -> bmr.Result:
+        """Bayesian model reduction in verified rounds, from the dense network."""
+        fit = self.fit
+        result = self.run(
+            "BMR",
+            bmr.programs.classifier(self.network(self.dense()), priors.Flat()),
+            num_epochs=fit.bmr_epochs,
+            estimator=fit.estimator,
+            kl_weight=fit.bmr_kl_weight,
+            optimizer=optax.adabelief(3e-3),
+            schedule=schedules.Verified(
+                wait=3, refit=3, fraction=0.25, cooldown=fit.bmr_epochs // 3
+            ),
+        )
+        return result.most_predictive(
+            jax.random.key(0), self.data["validation"], num_samples=5
+        )  # fmt: skip
+
+    def noise(self) -> bmr.Result:
+        """Noise on whole units, from the dense network."""
+        fit = self.fit
+        shape = structured.Fit(
+            rate=1e-3, noise_rate=1e-2, kl_weight=fit.noise_kl_weight,
+            saved={"convs.0": 20.0, "convs.1": 8.0},
+        )  # fmt: skip
+
+        def where(path: str, layer: Any) -> str:
+            del layer
+            return "outputs" if path.startswith("convs") else "inputs"
+
+        noisy = nn.with_noise(self.network(self.dense()), where, kl_weight=shape.weigh)
+        return self.run(
+            "BMRS",
+            bmr.programs.classifier(noisy, None),
+            num_epochs=fit.noise_epochs,
+            criterion=criteria.BMRSUniform(8),
+            schedule=schedules.Every(cooldown=fit.noise_epochs // 3),
+            optimizer=structured.optimizer(shape),
+        )
+
+    def fitted(self, method: str) -> tuple[bmr.Result, Any]:
+        """Return the result of a method, and its network."""
+        if method == "BMRS":
+            result = self.noise()
+            return result, nn.without_noise(self.network(result))
+        makers: dict[str, Callable[[], bmr.Result]] = {
+            "L2": self.dense, "VD": self.dropout, "BMR": self.reduction,
+            "SWS": lambda: self.sharing("SWS"), "VD+SWS": lambda: self.sharing("VD+SWS"),
+        }  # fmt: skip
+        result = makers[method]()
+        return result, self.network(result)
+
+
+def load(name: str, root: Path | None) -> dict[str, Any]:
+    """Return training data, those kept out, and test data, on the device."""
+    found = bmr.data.load("digits" if name == "digits" else "mnist", data_root=root)
+    out = 200 if name == "digits" else 5000
+    flat = name != "lenet-5-caffe"
+
+    def on_device(split: Any) -> Any:
+        x, y = split
+        return jnp.asarray(x.reshape(len(x), -1) if flat else x), jnp.asarray(y)
+
+    order = np.random.default_rng(0).permutation(len(found.train[1]))
+    return {
+        "train": on_device([part[order[out:]] for part in found.train]),
+        "validation": on_device([part[order[:out]] for part in found.train]),
+        "test": on_device(found.test),
+    }
+
+
+def quantisers(method: str, result: bmr.Result, few: Any) -> Any:
+    """Return the paper's quantiser: the learned components, or 64 clusters."""
+    if "SWS" not in method:
+        return codec.KMeans(64)
+    return codec.Mixture(codec.learned_mixture(result, few).means)
+
+
+def collapsed(result: bmr.Result, few: Any) -> Any:
+    """Return the network with each weight at the mean of its component."""
+    mixture = codec.learned_mixture(result, few)
+    return codec.decode(codec.encode(result, inputs=(few,), quantiser=mixture))
+
+
+def chosen_rate(small: Any, scales: Any, validation: Any) -> float:
+    """Return the largest rate at which the decoded network is good enough on data kept out."""
+    most = (1 + LOSS) * structured.score(small.network, validation)["nll"]
+    good = RATES[0]
+    for rate in RATES:
+        data = codec.encode(small, posterior_scale=scales, quantiser=codec.RateDistortion(rate))
+        if structured.score(codec.decode(data), validation)["nll"] > most:
+            break
+        good = rate
+    return good
+
+
+def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, Any]:
+    """Encode a network in the paper's way and in ours; return both rows."""
+    if method == "L2":
+        return {}
+    if "SWS" in method:
+        network = collapsed(result, job.few)
+    small = bmr.compact(network, job.data["train"][0][0])
+    scales = None
+    if method in ("VD", "VD+SWS", "BMR"):
+        scales = codec.posterior_scales(result, job.few)
+    names = small.cut(scales) if scales else None
+    paper: dict[str, Any] = {
+        "quantiser": quantisers(method, result, job.few),
+        "layout": codec.CSR(OFFSET_BITS[job.name]),
+        "coder": "huffman",
+        "posterior_scale": scales,
+    }
+    ours: dict[str, Any] = {"quantiser": paper["quantiser"], "posterior_scale": scales}
+    rate = None
+    if method in ("VD", "BMR"):
+        rate = chosen_rate(small, scales, job.data["validation"])
+        ours["quantiser"] = codec.RateDistortion(rate)
+    del names
+    rows = {}
+    for which, options in (("paper", paper), ("ours", ours)):
+        begin = time.perf_counter()
+        data = codec.encode(small, **options)
+        middle = time.perf_counter()
+        decoded = codec.decode(data)
+        end = time.perf_counter()
+        report = codec.inspect(data)
+        rows[which] = {
+            "bytes": len(data),
+            "ratio": report.ratio,
+            "entries": report.entries,
+            "rate": rate if which == "ours" else None,
+            "arrays": [vars(row) for row in report.rows],
+            "description": report.description,
+            "encode_seconds": middle - begin,
+            "decode_seconds": end - middle,
+            **{
+                f"{split}_{what}": value
+                for split in ("validation", "test")
+                for what, value in structured.score(decoded, job.data[split]).items()
+            },
+        }
+    return rows
+
+
+def one(job: Job, method: str) -> dict[str, Any]:
+    """Run one method; return its row."""
+    begin = time.perf_counter()
+    result, network = job.fitted(method)
+    seconds = time.perf_counter() - begin
+    before = {
+        f"{split}_{what}": value
+        for split in ("validation", "test")
+        for what, value in structured.score(network, job.data[split]).items()
+    }
+    return {
+        **before,
+        "nonzero": 100 * (1 - result.sparsity) if result.keep else 100.0,
+        "seconds": seconds,
+        "files": files(job, method, result, network),
+        "fit": vars(job.fit),
+    }
+
+
+def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Write table.md."""
+    header = [
+        "network", "method", "seeds", "accuracy before, %", "entries, %",
+        "paper's chain: ratio", "accuracy, %", "ours: ratio", "accuracy, %", "bytes, ours",
+        "the paper: ratio / accuracy / nonzero",
+    ]  # fmt: skip
+    lines = []
+    mean = records.mean_and_error
+    for (net, method), part in records.group(rows, lambda r: (r["net"], r["method"])).items():
+        paper = PAPER.get(net, {}).get(method)
+        published = "–" if paper is None else f"{paper[2]} / {paper[0]} / {paper[1]}"
+        cells = ["–"] * 6
+        if method != "L2":
+            kinds = {k: [r["files"][k] for r in part] for k in ("paper", "ours")}
+            cells = [
+                mean([100 * f["entries"] / r["parameters"] for f, r in zip(kinds["paper"], part, strict=True)], 2),
+                mean([f["ratio"] for f in kinds["paper"]], 0),
+                mean([f["test_accuracy"] for f in kinds["paper"]], 2),
+                mean([f["ratio"] for f in kinds["ours"]], 0),
+                mean([f["test_accuracy"] for f in kinds["ours"]], 2),
+                mean([f["bytes"] for f in kinds["ours"]], 0),
+            ]  # fmt: skip
+        before = mean([r["test_accuracy"] for r in part], 2)
+        lines.append([net, method, str(len(part)), before, *cells, published])
+    text = records.table(header, lines)
+    text += (
+        "\nAccuracy on the test set of the decoded network; the ratio is the float32 bytes of the dense network over "
+        "the size of the file, everything in it. 55,000 training data; 5,000 choose the rate of our files "
+        "and the point of BMR's path.\n"
+    )
+    (out / "table.md").write_text(text)
+
+
+def overrides(fit: Fit, given: list[str]) -> Fit:
+    """Apply ``name=value`` settings."""
+    kinds = {f.name: type(getattr(fit, f.name)) for f in fields(fit)}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in kinds:
+            raise SystemExit(f"--set {text}: there are {', '.join(kinds)}.")
+        fit = replace(fit, **{name: kinds[name](value)})
+    return fit
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--runs", type=Path, help="where fits are kept; by default runs/federici2017"
+    )
+    parser.add_argument("--nets", nargs="+", default=list(PAPER), choices=list(PAPER))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--set", nargs="+", default=[], help="name=value of a setting of the fits")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--report", action="store_true", help="only write the table")
+    args = parser.parse_args()
+    kind = "federici2017_quick" if args.quick else "federici2017"
+    out = args.out or (Path("runs") / kind if args.quick else Path("benchmarks/results") / kind)
+    runs = args.runs or Path("runs") / kind
+    found = records.Rows(out)
+    nets = ["digits"] if args.quick else args.nets
+    for name in nets if not args.report else []:
+        data = load(name, args.data_root)
+        for seed in range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)):
+            fit = overrides(FITS[name], args.set)
+            job = Job(name, seed, fit, data, runs / f"{name}-{seed}")
+            parameters = sum(a.size for a in jax.tree.leaves(job.fresh()) if hasattr(a, "size"))
+            for method in args.methods:
+                what = {"net": name, "method": method, "seed": seed}
+                if found.has(**what):
+                    continue
+                row = one(job, method)
+                found.add({**what, "parameters": parameters, **row, **records.environment()})
+                told = ", ".join(
+                    f"{k} {f['ratio']:.0f}x at {f['test_accuracy']:.2f} %"
+                    for k, f in row["files"].items()
+                )
+                print(
+                    f"{name} seed {seed} {method}: {row['test_accuracy']:.2f} % before; {told}; "
+                    f"{row['seconds']:.0f} s",
+                    flush=True,
+                )
+    write_table(out, found.rows)
+    print((out / "table.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -3,14 +3,15 @@
     python benchmarks/federici2017.py --data-root DIR
 
 From one dense network per seed: variational dropout (VD), soft weight sharing (SWS), both, Bayesian model
-reduction (BMR) and noise on whole units (BMRS). Each becomes two files: the paper's chain (clusters, CSR with
-offsets of fixed width, Huffman), and ours (rate-distortion by posterior width where there is one, the smallest
-layout, range coding). Bytes are those on disk, accuracy that of the decoded network on the test set. 5,000 of the
-training data are kept out: they choose the rate of rate-distortion and the point of a BMR path.
+reduction (BMR) and noise on whole units (BMRS). Each becomes two files: the paper's chain (clusters, CSR
+with offsets of fixed width, Huffman), and ours (rate-distortion by posterior width where there is one, the
+smallest layout, range coding). Bytes are those on disk, accuracy that of the decoded network on the test
+set. 5,000 of the training data are kept out: they choose the rate of rate-distortion and the point of a BMR
+path.
 
-Each run is a row of results.json at once, and each fit is kept in --runs; a stopped command goes on with what is
-missing. ``--quick`` goes through a small network on digits in minutes and proves nothing; ``--report`` writes the
-table of the rows there are.
+Each run is a row of results.json at once, and each fit is kept in --runs; a stopped command goes on with
+what is missing. ``--quick`` goes through a small network on digits in minutes and proves nothing;
+``--report`` writes the table of the rows there are.
 """
 
 import argparse
@@ -62,7 +63,7 @@ class Fit:
         vd_rate: Learning rate.
         vd_warmup: Epochs over which the divergence comes in.
         vd_wait: Fraction of the epochs before weights go.
-        sws_batch_size: Data a step of soft weight sharing, whose mixture costs as much for any number of data.
+        sws_batch_size: Data a step of soft weight sharing, whose mixture costs as much for any batch.
         sws_epochs: Of soft weight sharing, from the dense network or after variational dropout.
         sws_speed: Factor on the published learning rates, which are for some hundred epochs.
         sws_factor: τ without dropout; with it, the published one.
@@ -92,10 +93,13 @@ class Fit:
 
 FITS = {
     "lenet-300-100": Fit(),
-    "lenet-5-caffe": Fit(estimator="global", dense_epochs=6, vd_epochs=20, vd_warmup=3, sws_batch_size=256, sws_epochs=8, bmr_epochs=16, noise_epochs=16),
+    "lenet-5-caffe": Fit(
+        estimator="global", dense_epochs=6, vd_epochs=20, vd_warmup=3, sws_batch_size=256, sws_epochs=8,
+        bmr_epochs=16, noise_epochs=16,
+    ),
     "digits": Fit(
-        batch_size=64, dense_epochs=10, vd_epochs=20, vd_rate=3e-3, vd_warmup=3, sws_batch_size=64, sws_epochs=10,
-        sws_speed=30.0, bmr_epochs=20, noise_epochs=20, noise_kl_weight=1.0,
+        batch_size=64, dense_epochs=10, vd_epochs=20, vd_rate=3e-3, vd_warmup=3, sws_batch_size=64,
+        sws_epochs=10, sws_speed=30.0, bmr_epochs=20, noise_epochs=20, noise_kl_weight=1.0,
     ),
 }  # fmt: skip
 
@@ -378,7 +382,7 @@ def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
         if method != "L2":
             kinds = {k: [r["files"][k] for r in part] for k in ("paper", "ours")}
             cells = [
-                mean([100 * f["entries"] / r["parameters"] for f, r in zip(kinds["paper"], part, strict=True)], 2),
+                mean([100 * r["files"]["paper"]["entries"] / r["parameters"] for r in part], 2),
                 mean([f["ratio"] for f in kinds["paper"]], 0),
                 mean([f["test_accuracy"] for f in kinds["paper"]], 2),
                 mean([f["ratio"] for f in kinds["ours"]], 0),
@@ -389,9 +393,9 @@ def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
         lines.append([net, method, str(len(part)), before, *cells, published])
     text = records.table(header, lines)
     text += (
-        "\nAccuracy on the test set of the decoded network; the ratio is the float32 bytes of the dense network over "
-        "the size of the file, everything in it. 55,000 training data; 5,000 choose the rate of our files "
-        "and the point of BMR's path.\n"
+        "\nAccuracy on the test set of the decoded network; the ratio is the float32 bytes of the dense "
+        "network over the size of the file, everything in it. 55,000 training data; 5,000 choose the rate of "
+        "our files and the point of BMR's path.\n"
     )
     (out / "table.md").write_text(text)
 

@@ -34,7 +34,7 @@ FITS = {
     "lenet-5-caffe": structured.Fit(
         epochs=40, rate=1e-3, noise_rate=1e-2, kl_weight=0.85, wait=1, tune=12, pretrain=4,
         weight_decay=1e-4,
-        # A filter of the first convolution costs 25 * 24 * 24 multiply-adds, and what reads it 50 * 25 * 8 * 8.
+        # A filter of the first convolution takes 25 * 24 * 24 of them, and what reads it 50 * 25 * 8 * 8.
         saved={"convs.0": 94.4, "convs.1": 40.0, "linears.0": 0.5, "linears.1": 0.81},
     ),
 }  # fmt: skip

@@ -301,8 +301,9 @@ def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, 
         if name not in keep or keep[name].shape != mask.shape:
             has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
             raise ValueError(
-                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start`, and the "
-                f"program has {has}. Start a program with the same sites and a posterior of the same family."
+                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start`, and "
+                f"the program has {has}. Start a program with the same sites and a posterior of the same "
+                "family."
             )
     return begun
 

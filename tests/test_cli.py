@@ -107,6 +107,7 @@ def test_no_datum_is_on_both_sides_of_the_validation_split(tmp_path):
     [
         "--prior spike-slab --schedule every --wait 2",
         "--reduced-prior horseshoe --schedule every --wait 2",
+        "--prior log-uniform --estimator local",
     ],
 )
 def test_priors(tmp_path, options):
@@ -202,6 +203,12 @@ def test_regression_reports_rmse(tmp_path):
             ["--data", "digits", "--prior", "spike-slab", "--reduced-prior", "horseshoe"],
             "leave --reduced-prior out",
         ),
+        (
+            ["--data", "digits", "--prior", "log-uniform", "--schedule", "verified"],
+            "no evidence to verify",
+        ),
+        (["--data", "digits", "--prior", "log-uniform", "--prior-scale", "1"], "has no scale"),
+        (["--data", "digits", "--kl-warmup", "99"], "--kl-warmup must be between 0 and --epochs"),
         (["--data", "digits", "--epochs", "0"], "--epochs must be at least 1"),
         (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),
         (["--data", "digits", "--schedule", "converged", "--wait", "3"], "takes no --wait"),

@@ -157,7 +157,12 @@ def test_a_point_posterior_ends_at_the_mode():
 @pytest.fixture(scope="module", params=[False, True], ids=["points", "dropout"])
 def fitted(request):
     sharing = priors.SoftWeightSharing(
-        components=5, zero_weight=0.5, concentration=100.0, rate=1.0, factor=5.0, dropout=request.param
+        components=5,
+        zero_weight=0.5,
+        concentration=100.0,
+        rate=1.0,
+        factor=5.0,
+        dropout=request.param,
     )
     return bmr.sparsify(
         bmr.programs.classifier(network(), sharing), DATA, key=jax.random.key(2), num_epochs=1,

@@ -3,7 +3,14 @@
 import math
 from typing import Any
 
-from bmrjax.cli.options import BLOCK_NETS, IMAGE_NETS, NOISE_RATE, Sparsify, learning_rate_of
+from bmrjax.cli.options import (
+    BLOCK_NETS,
+    IMAGE_NETS,
+    NOISE_RATE,
+    Sparsify,
+    kl_warmup_of,
+    learning_rate_of,
+)
 
 
 def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
@@ -74,7 +81,12 @@ def build_schedule(options: Sparsify) -> Any:
         for name in ("wait", "refit", "cooldown", "fraction")
         if (value := getattr(options, name)) is not None
     }
-    schedule = options.schedule or ("every" if options.method == "noise" else "verified")
+    log_uniform = options.prior == "log-uniform"
+    often = options.method == "noise" or log_uniform
+    schedule = options.schedule or ("every" if often else "verified")
+    if log_uniform and schedule == "every":
+        # Once the divergence is there, weights need as long again to leave.
+        given.setdefault("wait", min(2 * kl_warmup_of(options), max(options.epochs - 1, 0)))
     if schedule == "verified":
         return schedules.Verified(**given, mask_prior=options.mask_prior)
     if options.mask_prior:
@@ -107,6 +119,8 @@ def build_programs(
         model = build(nn.with_noise(network, kl_weight=options.kl_weight), None)
         return model, AutoMeanField(model)
     model = build(network, build_prior(options))
+    if options.prior == "log-uniform":
+        return model, AutoMeanField(model, init_scale=math.exp(-5))
     if options.method == "map":
         return model, AutoDelta(model, init_loc_fn=init_to_network)
     return model, AutoMeanField(model)
@@ -116,6 +130,8 @@ def build_prior(options: Sparsify) -> Any:
     """Return the prior that the options name."""
     from bmrjax import priors
 
+    if options.prior == "log-uniform":
+        return priors.LogUniform()
     kind = {
         "flat": priors.Flat,
         "horseshoe": priors.RegularizedHorseshoe,
@@ -158,6 +174,8 @@ def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: in
         units = _units(options, input_shape, outputs)
         kind = criteria.Shrinkage if options.reduced_prior == "shrinkage" else criteria.SpikeAndSlab
         return kind(groups=units)
+    if options.prior == "log-uniform":
+        return criteria.DropoutRate()
     if options.prior == "spike-slab":
         return criteria.Inclusion()
     kinds = {

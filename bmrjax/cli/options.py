@@ -60,9 +60,10 @@ class Sparsify:
     learning_rate: float | None = None
     """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map and noise, whose own
     parameters learn ten times faster."""
-    prior: Literal["flat", "horseshoe", "spike-slab"] = "flat"
-    """Prior of the weights: normal with a learned scale a layer, regularised horseshoe, or
-    spike-and-slab with an indicator a weight, which bmr then reads instead of computing them."""
+    prior: Literal["flat", "horseshoe", "spike-slab", "log-uniform"] = "flat"
+    """Prior of the weights: normal with a learned scale a layer; regularised horseshoe; spike-and-slab with
+    an indicator a weight, which bmr then reads instead of computing them; or log-uniform, that of sparse
+    variational dropout, where weights go that are 95 % noise."""
     prior_scale: float | None = None
     """flat and spike-slab: standard deviation of a weight, 0.1 by default; horseshoe: its global
     scale, 0.01 by default."""
@@ -75,15 +76,19 @@ class Sparsify:
     rule: Literal["bmrs-u", "bmrs-n", "snr"] = "bmrs-u"
     """noise: what goes. bmrs-u, whose evidence does not miss more than 8 binary digits of the noise; bmrs-n,
     whose evidence does not miss it at all, which is seldom; snr, whose signal-to-noise ratio is below one."""
+    kl_warmup: int | None = None
+    """Epochs over which the divergence from the prior comes in; 0 by default, and a fifth of --epochs with
+    --prior log-uniform."""
     kl_weight: float = 1.0
     """noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"
     """Of the expected log likelihood: one sample of the weights a step, a sample of the pre-activations
     a datum, or means and variances without sampling."""
     schedule: Literal["verified", "every", "converged", "iterative"] | None = None
-    """When to reduce; by default verified, and every for noise. verified takes rounds back that raise the
-    VFE; every is the published one; converged waits until epochs no longer lower the VFE; iterative ends an
-    epoch there, --steps-per-epoch at most, and reduces as far as the measured VFE falls."""
+    """When to reduce; by default verified, and every for noise and --prior log-uniform. verified takes
+    rounds back that raise the VFE; every is the published one; converged waits until epochs no longer lower
+    the VFE; iterative ends an epoch there, --steps-per-epoch at most, and reduces as far as the measured VFE
+    falls."""
     wait: int | None = None
     """Epochs before the first reduction."""
     refit: int | None = None
@@ -223,6 +228,21 @@ def check_options(options: Sparsify) -> None:
         raise ValueError(
             f"--prior {options.prior} has no useful point estimate; --method map takes flat."
         )
+    if options.prior == "log-uniform":
+        if options.prior_scale is not None or options.reduced_prior != "spike-slab":
+            raise ValueError(
+                "--prior log-uniform has no scale and no evidence; leave --prior-scale and --reduced-prior "
+                "out."
+            )
+        if options.mask_prior or options.schedule in ("verified", "iterative"):
+            raise ValueError(
+                "--prior log-uniform has no evidence to verify; take --schedule every or converged, "
+                "without --mask-prior."
+            )
+    if options.kl_warmup is not None and not 0 <= options.kl_warmup <= options.epochs:
+        raise ValueError(
+            f"--kl-warmup must be between 0 and --epochs {options.epochs}, got {options.kl_warmup}."
+        )
     if options.prior == "spike-slab" and options.reduced_prior != "spike-slab":
         raise ValueError("--prior spike-slab has its own indicators; leave --reduced-prior out.")
     if out.exists() and not out.is_dir():
@@ -271,6 +291,13 @@ def config_of(options: Sparsify) -> dict[str, Any]:
     """Return the options as JSON, to compare with those of a run that goes on."""
     plain = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
     return {**plain, "hidden": list(options.hidden)}
+
+
+def kl_warmup_of(options: Sparsify) -> int:
+    """Return the epochs over which the divergence comes in: those given, or the default of the prior."""
+    if options.kl_warmup is not None:
+        return options.kl_warmup
+    return max(1, options.epochs // 5) if options.prior == "log-uniform" else 0
 
 
 def learning_rate_of(options: Sparsify) -> float:

@@ -12,7 +12,7 @@ from bmrjax.cli.build import (
     num_outputs,
 )
 from bmrjax.cli.documents import write_json
-from bmrjax.cli.options import OURS, PLOTS, Sparsify, check_options, config_of
+from bmrjax.cli.options import OURS, PLOTS, Sparsify, check_options, config_of, kl_warmup_of
 from bmrjax.cli.report import document_of, summary_of, write_plots
 
 
@@ -40,6 +40,8 @@ def run_sparsify(options: Sparsify) -> None:
     write_json(out / "run.json", config_of(options))
     train, validation = split_off(found.train, options)
     test: Any = found.test
+    size = min(options.batch_size, len(train[0]))
+    steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
     try:
         result = sparsify(
             model,
@@ -53,6 +55,7 @@ def run_sparsify(options: Sparsify) -> None:
             estimator=options.estimator,
             batch_size=options.batch_size,
             steps_per_epoch=options.steps_per_epoch,
+            kl_warmup=kl_warmup_of(options) * steps,
             held_out=test,
             eval_samples=5 if options.method != "map" else 1,
             # With validation data the point is chosen, and measured, below.

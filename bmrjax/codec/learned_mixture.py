@@ -15,8 +15,8 @@ from bmrjax.distributions import mixture_log_prob
 def learned_mixture(result: Any, *inputs: Any) -> Mixture:
     """Return the quantiser that puts every weight at the mean of its component.
 
-    A weight belongs to the component of the largest π_k N(w; μ_k, 1/λ_k), and those of the component at zero go.
-    The means are rounded to bfloat16.
+    A weight belongs to the component of the largest π_k N(w; μ_k, 1/λ_k); those of the one at zero go. The
+    means are rounded to bfloat16.
 
     Args:
         result: Of a program with one lifted network under `priors.SoftWeightSharing`.

@@ -30,8 +30,8 @@ class SharedCenters(dist.Distribution):
 
     .. math:: p(w, m) = p(w) \Big[ \sum_k π_k N(m; μ_k, 1/λ_k) \Big]^τ
 
-    The centre is the mean of the posterior, q(m) = δ(m − E w), so the divergence of a normal posterior is that
-    from p(w) and −τ times the log mixture at its mean; of a point, which is its own centre, all at that point.
+    The centre is the mean of the posterior, q(m) = δ(m − E w), so the divergence of a normal posterior is
+    that from p(w), and −τ times the log mixture at its mean. A point is its own centre.
 
     Args:
         base_dist: p(w), independent elements; None for no prior but the mixture.

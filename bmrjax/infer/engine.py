@@ -185,7 +185,7 @@ class Engine:
         Raises:
             ValueError: If no name is common, or a shape differs.
         """
-        assert self._constrain is not None and self._unconstrain is not None
+        assert self._unconstrain is not None
         now = self.constrain(state)
         common = {name: value for name, value in params.items() if name in now}
         if not common:

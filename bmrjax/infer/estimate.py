@@ -180,7 +180,7 @@ class PropagatedELBO(ELBO):
 def _carried(
     model: Callable, params: Any, latents: Mapping[str, Any], args: tuple, kwargs: Any
 ) -> list[str]:
-    """Return the sites that need not be sampled: of independent normals, under such a prior or a log-uniform one."""
+    """Return the sites that need not be sampled: normals under a normal or a log-uniform prior."""
     handlers = numpyro.handlers
     seeded = handlers.seed(model, jax.random.key(0))
     values = {name: site["value"] for name, site in latents.items()}

@@ -46,8 +46,9 @@ class AutoMeanField(AutoNormal):
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
     "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the
-    standard deviation over the mean. A site that asks for ``"point"`` has a point estimate. The noise of a `nn.MultiplicativeNoise` gets a truncated log-normal
-    posterior, whose parameters are those of ln θ.
+    standard deviation over the mean. A site that asks for ``"point"`` gets a point estimate. The noise
+    of a `nn.MultiplicativeNoise` gets a truncated log-normal posterior, whose parameters are those of
+    ln θ.
 
     Args:
         model: NumPyro program.

@@ -174,7 +174,9 @@ def lift(
     if not layers:
         raise TypeError(f"lift('{name}'): {type(network).__name__} has no floating-point arrays.")
     parts = {
-        path: Layer(f"{name}.{path}" if path else name, tensors, kind=kind, index=i, depth=len(layers))
+        path: Layer(
+            f"{name}.{path}" if path else name, tensors, kind=kind, index=i, depth=len(layers)
+        )
         for i, (path, (kind, tensors)) in enumerate(layers.items())
     }
     noises, drawn = {}, []

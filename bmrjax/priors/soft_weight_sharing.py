@@ -37,18 +37,18 @@ class SoftWeightSharing(Prior):
 
     .. math:: \ln p(m) = τ \sum_i \ln \sum_k π_k N(m_i; μ_k, 1/λ_k), \qquad μ_0 = 0, π_0 \text{ fixed}
 
-    With `dropout`, the weights also have the log-uniform prior of `LogUniform` and normal posteriors, of which m
-    are the means (the paper's VD + SWS); without it they are points (SWS). After the fit each weight takes
-    the mean of its component: `codec.learned_mixture` reads the components off a result, for `codec.encode`.
+    With `dropout`, the weights also have the log-uniform prior of `LogUniform` and normal posteriors, of
+    which m are the means (the paper's VD + SWS); without it they are points (SWS). After the fit each weight
+    takes the mean of its component: `codec.learned_mixture` reads them off a result, for `codec.encode`.
 
-    It starts at the network: the means are spread evenly over about one standard deviation of its nonzero
-    weights to either side. Give it a trained network, and the earlier fit too,
+    It starts at the network: the means are spread evenly over about one standard deviation of its
+    nonzero weights to either side. Give it a trained network, and the earlier fit too,
     ``sparsify(..., start=result)``; `optimizer` has the published learning rates.
 
-    Sites: the tensors themselves, and for all layers ``<network>.sharing.precision``, which has a Gamma prior and
-    a point posterior under `infer.AutoMeanField`. The parameters ``<network>.sharing.means`` and ``.logits`` are
-    those of the other components. The deterministic sites ``<network>.sharing.log_weight`` and ``.mean`` record
-    all components, zero first.
+    Sites: the tensors themselves, and for all layers ``<network>.sharing.precision``, which has a Gamma
+    prior and a point posterior under `infer.AutoMeanField`. The parameters ``<network>.sharing.means`` and
+    ``.logits`` are those of the other components. The deterministic sites ``<network>.sharing.log_weight``
+    and ``.mean`` record all components, zero first.
 
     Args:
         components: K, with the one at zero; odd.

@@ -74,8 +74,8 @@ def log_uniform_divergence(posterior: Normal) -> Float[Array, "..."]:
     References:
         Molchanov, Ashukha and Vetrov (2017), equation 14; Federici, Ullrich and Welling (2017), equation 4,
         which prints it with the other sign and k_1 in the constant. The exact divergence is
-        :math:`2 \int_0^x D(t) dt` with Dawson's function D and x = |μ| / (√2 σ): Hron, Matthews and Ghahramani
-        (2018).
+        :math:`2 \int_0^x D(t) dt` with Dawson's function D and x = |μ| / (√2 σ): Hron, Matthews and
+        Ghahramani (2018).
     """
     # ln(1/α); the smallest normal number keeps the derivative at zero finite.
     signal = posterior.loc / posterior.scale

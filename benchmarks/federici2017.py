@@ -32,7 +32,7 @@ import structured
 import bmrjax as bmr
 from bmrjax import codec, criteria, infer, nn, priors, schedules
 
-METHODS = ("L2", "SWS", "VD", "VD+SWS", "BMR", "BMRS")
+METHODS = ("L2", "VD", "VD+SWS", "BMR", "BMRS", "SWS")
 # Accuracy, nonzero weights in percent and compression of the paper's Table 2.
 PAPER = {
     "lenet-300-100": {
@@ -84,7 +84,7 @@ class Fit:
     sws_batch_size: int = 512
     sws_epochs: int = 40
     sws_speed: float = 20.0
-    sws_factor: float = 0.02
+    sws_factor: float = 0.1
     bmr_epochs: int = 75
     bmr_kl_weight: float = 0.1
     noise_epochs: int = 30

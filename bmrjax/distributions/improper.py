@@ -34,9 +34,7 @@ class ImproperLogUniform(dist.Distribution):
     """
 
     arg_constraints = {}
-    support = constraints.real
-    # A point that is drawn has a finite density.
-    has_rsample = False
+    support: Any = constraints.real
 
     def __init__(self, batch_shape: tuple[int, ...] = (), *, validate_args: bool | None = None):
         super().__init__(tuple(batch_shape), (), validate_args=validate_args)

@@ -47,7 +47,7 @@ class SharedCenters(dist.Distribution):
     """
 
     arg_constraints = {}
-    support = constraints.real
+    support: Any = constraints.real
     pytree_data_fields = ("base_dist", "log_weights", "means", "log_precisions")
     pytree_aux_fields = ("factor",)
 
@@ -71,7 +71,7 @@ class SharedCenters(dist.Distribution):
         parts = self.log_weights, self.means, self.log_precisions
         return jax.nn.logsumexp(mixture_log_prob(jnp.asarray(center), *parts), axis=-1)
 
-    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw centres from the mixture; not from p(w), which may have no draws."""
         pick, noise = jax.random.split(key)
         shape = sample_shape + self.batch_shape

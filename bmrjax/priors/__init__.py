@@ -5,5 +5,6 @@ from bmrjax.priors.flat import Flat as Flat
 from bmrjax.priors.horseshoe import RegularizedHorseshoe as RegularizedHorseshoe
 from bmrjax.priors.log_uniform import LogUniform as LogUniform
 from bmrjax.priors.normal import Normal as Normal
+from bmrjax.priors.soft_weight_sharing import Components as Components
 from bmrjax.priors.soft_weight_sharing import SoftWeightSharing as SoftWeightSharing
 from bmrjax.priors.spike_slab import SpikeAndSlab as SpikeAndSlab

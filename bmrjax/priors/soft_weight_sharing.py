@@ -96,7 +96,7 @@ class SoftWeightSharing(Prior):
             )
 
     @staticmethod
-    def optimizer(speed: optax.ScalarOrSchedule = 1.0) -> optax.GradientTransformation:
+    def optimizer(speed: float | optax.Schedule = 1.0) -> optax.GradientTransformation:
         """Return Adam with the published learning rates.
 
         Means of weights 5e-5, logarithms of variances, means of components and logarithms of precisions 1e-4,
@@ -111,10 +111,10 @@ class SoftWeightSharing(Prior):
         def label(params: dict[str, Array]) -> dict[str, str]:
             return {name: _kind(name) for name in params}
 
-        def at(rate: float) -> optax.ScalarOrSchedule:
-            if callable(speed):
-                return lambda step: rate * speed(step)
-            return rate * speed
+        factor: Any = speed if callable(speed) else optax.constant_schedule(float(speed))
+
+        def at(rate: float) -> optax.Schedule:
+            return lambda step: rate * factor(step)
 
         adams: dict[Any, Any] = {kind: optax.adam(at(rate)) for kind, rate in rates.items()}
         return optax.partition(adams, label)
@@ -124,8 +124,8 @@ class SoftWeightSharing(Prior):
         spacing = 2 * _spread(layers) / self.components
         half = self.components // 2
         steps = jnp.array([k for k in range(-half, half + 1) if k])
-        others: Array = numpyro.param(f"{name}.sharing.means", spacing * steps)
-        logits: Array = numpyro.param(f"{name}.sharing.logits", jnp.zeros(2 * half))
+        others = jnp.asarray(numpyro.param(f"{name}.sharing.means", spacing * steps))
+        logits = jnp.asarray(numpyro.param(f"{name}.sharing.logits", jnp.zeros(2 * half)))
         prior = dist.Gamma(self.concentration, self.rate).expand([self.components]).to_event(1)
         start = jnp.broadcast_to(1 / jnp.square(0.9 * spacing), (self.components,))
         infer = {"posterior": "point", "init": start}

@@ -2,6 +2,7 @@
 
 from bmrjax.criteria.base import Criterion as Criterion
 from bmrjax.criteria.base import Decision as Decision
+from bmrjax.criteria.base import MaskCriterion as MaskCriterion
 from bmrjax.criteria.base import MaskState as MaskState
 from bmrjax.criteria.dropout_rate import DropoutRate as DropoutRate
 from bmrjax.criteria.groups import Groups as Groups

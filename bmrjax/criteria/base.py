@@ -65,11 +65,6 @@ class MaskState:
 
     keep: dict[str, Bool[Array, "..."]]
 
-    @classmethod
-    def full(cls, posterior: Sites) -> "MaskState":
-        """Return the state in which everything is kept."""
-        return cls({name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()})
-
 
 class Criterion(abc.ABC, Generic[State]):
     """Decide which elements of which sites stay.
@@ -136,3 +131,11 @@ class Criterion(abc.ABC, Generic[State]):
         Returns:
             Masks, evidence differences and the next state.
         """
+
+
+class MaskCriterion(Criterion[MaskState]):
+    """A criterion that remembers only what it removed."""
+
+    def init(self, posterior: Sites) -> MaskState:
+        """Return the state in which everything is kept."""
+        return MaskState({name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()})

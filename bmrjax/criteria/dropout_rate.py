@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DropoutRate(Criterion[MaskState]):
+class DropoutRate(MaskCriterion):
     r"""Remove weights with a dropout rate b = σ² / (μ² + σ²) of `threshold` and more.
 
     The rule of sparse variational dropout, for posteriors under `priors.LogUniform`. That prior has no
@@ -50,10 +50,6 @@ class DropoutRate(Criterion[MaskState]):
     def may_go_beyond(self) -> bool:
         """No: the threshold is the user's."""
         return False
-
-    def init(self, posterior: Sites) -> MaskState:
-        """Return the state in which everything is kept."""
-        return MaskState.full(posterior)
 
     def __call__(
         self,

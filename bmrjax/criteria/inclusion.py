@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
 
 
 @dataclass(frozen=True)
-class Inclusion(Criterion[MaskState]):
+class Inclusion(MaskCriterion):
     """Keep the elements with q(λ = 1) ≥ ½: the median probability model.
 
     For sites of `priors.SpikeAndSlab` that were fitted directly, with indicators of their own. What
@@ -28,10 +28,6 @@ class Inclusion(Criterion[MaskState]):
     """
 
     family = reduction.SpikeAndSlab
-
-    def init(self, posterior: Sites) -> MaskState:
-        """Return the state in which everything is included."""
-        return MaskState.full(posterior)
 
     def __call__(
         self,

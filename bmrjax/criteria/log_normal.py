@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
 from bmrjax.reduction import LogNormal, LogUniform, log_normal
 
 
-class _OfNoise(Criterion[MaskState]):
+class _OfNoise(MaskCriterion):
     """Remove noise whose evidence does not fall when the prior shrinks to `reduced_prior`."""
 
     family = LogNormal
@@ -21,10 +21,6 @@ class _OfNoise(Criterion[MaskState]):
     @abc.abstractmethod
     def reduced_prior(self, prior: LogUniform) -> LogNormal | LogUniform:
         """Return what to put in the place of a site's prior."""
-
-    def init(self, posterior: Sites) -> MaskState:
-        """Return the state in which everything is kept."""
-        return MaskState.full(posterior)
 
     def __call__(
         self,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
 from bmrjax.criteria.select import smallest
 from bmrjax.reduction import LogNormal, Normal
 
@@ -18,7 +18,7 @@ Posterior = Normal | LogNormal
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Ranking(Criterion[MaskState]):
+class Ranking(MaskCriterion):
     """Keep what has a score over a threshold, or all but a fraction of the elements.
 
     Exactly one of the two is given. The score is that of the site's own variable: under `priors.Flat`
@@ -58,10 +58,6 @@ class Ranking(Criterion[MaskState]):
             name: Of the site.
             posterior: Of the site.
         """
-
-    def init(self, posterior: Sites) -> MaskState:
-        """Return the state in which everything is kept."""
-        return MaskState.full(posterior)
 
     def __call__(
         self,

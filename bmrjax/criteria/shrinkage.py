@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.criteria.base import Criterion, Decision, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
 from bmrjax.criteria.groups import Groups
 from bmrjax.reduction import Normal, normal
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Shrinkage(Criterion[MaskState]):
+class Shrinkage(MaskCriterion):
     r"""Remove what the evidence does not miss when its prior shrinks to N(0, ε).
 
     .. math:: ΔF_i = \ln \tilde p(D) - \ln p(D) ≈ \ln E_q[N(z_i; 0, ε) / p(z_i)]
@@ -53,10 +53,6 @@ class Shrinkage(Criterion[MaskState]):
     def may_go_beyond(self) -> bool:
         """Only where each element is on its own."""
         return self.groups is None
-
-    def init(self, posterior: Sites) -> MaskState:
-        """Return the state in which everything is kept."""
-        return MaskState.full(posterior)
 
     def __call__(
         self,

@@ -57,6 +57,7 @@ class SoftWeightSharing(Prior):
         rate: Its rate.
         factor: τ.
         dropout: Whether the weights have a log-uniform prior and normal posteriors.
+        shared: The components, once `begin` has sampled them.
 
     Raises:
         ValueError: For numbers out of range.

@@ -94,7 +94,7 @@ class Fit:
 FITS = {
     "lenet-300-100": Fit(),
     "lenet-5-caffe": Fit(
-        estimator="global", dense_epochs=6, vd_epochs=20, vd_warmup=3, sws_batch_size=256, sws_epochs=8,
+        estimator="global", dense_epochs=6, vd_epochs=40, vd_warmup=5, sws_batch_size=256, sws_epochs=8,
         bmr_epochs=16, noise_epochs=16,
     ),
     "digits": Fit(

@@ -105,8 +105,9 @@ FITS = {
         bmr_epochs=16, noise_epochs=16,
     ),
     "digits": Fit(
-        batch_size=64, dense_epochs=10, vd_epochs=20, vd_rate=3e-3, vd_warmup=3, sws_batch_size=64, sws_alone_epochs=10,
-        sws_epochs=10, sws_speed=30.0, bmr_epochs=20, noise_epochs=20, noise_kl_weight=1.0,
+        batch_size=64, dense_epochs=10, vd_epochs=20, vd_rate=3e-3, vd_warmup=3, sws_batch_size=64,
+        sws_alone_epochs=10, sws_epochs=10, sws_speed=30.0, bmr_epochs=20, noise_epochs=20,
+        noise_kl_weight=1.0,
     ),
 }  # fmt: skip
 

@@ -195,6 +195,7 @@ class Job:
         """Soft weight sharing, after variational dropout or from the dense network."""
         fit, after = self.fit, what == "VD+SWS"
         start = self.dropout() if after else self.dense("L2 for SWS")
+        epochs = fit.sws_epochs if after else fit.sws_alone_epochs
         prior = (
             priors.SoftWeightSharing()
             if after
@@ -203,13 +204,15 @@ class Job:
         return self.run(
             what,
             bmr.programs.classifier(self.network(start), prior),
-            num_epochs=fit.sws_epochs if after else fit.sws_alone_epochs,
+            num_epochs=epochs,
             batch_size=fit.sws_batch_size,
             criterion=criteria.DropoutRate() if after else None,
             estimator=fit.estimator if after else "global",
             start=start if after else None,
             optimizer=priors.SoftWeightSharing.optimizer(fit.sws_speed),
-            schedule=schedules.Every(wait=round(0.7 * fit.sws_epochs)),
+            schedule=schedules.Every(
+                wait=fit.sws_epochs // 3, cooldown=epochs // 3
+            ),  # at rest, weights come to lie on the means of their components
         )
 
     def reduction(self) -> bmr.Result:

@@ -34,7 +34,7 @@ from bmrjax import codec, criteria, infer, nn, priors, schedules
 
 METHODS = ("L2", "VD", "VD+SWS", "BMR", "BMRS", "SWS")
 # What is fitted, numbered.
-KEYS = ("L2", "SWS", "VD", "VD+SWS", "BMR", "BMRS", "L2 for SWS")
+KEYS = (*METHODS, "L2 for SWS")
 # Accuracy, nonzero weights in percent and compression of the paper's Table 2.
 PAPER = {
     "lenet-300-100": {

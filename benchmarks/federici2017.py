@@ -324,29 +324,28 @@ def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, 
     """Encode a network in the paper's way and in ours; return both rows."""
     if method == "L2":
         return {}
-    if "SWS" in method:
-        network = collapsed(result, job.few)
-    small = bmr.compact(network, job.data["train"][0][0])
+    example = job.data["train"][0][0]
     scales = None
     if method in ("VD", "VD+SWS", "BMR"):
         scales = codec.posterior_scales(result, job.few)
-    names = small.cut(scales) if scales else None
+    clustered = collapsed(result, job.few) if "SWS" in method else network
+    theirs = bmr.compact(clustered, example)
     paper: dict[str, Any] = {
         "quantiser": quantisers(method, result, job.few),
         "layout": codec.CSR(OFFSET_BITS[job.name]),
         "coder": "huffman",
         "posterior_scale": scales,
     }
-    ours: dict[str, Any] = {"quantiser": paper["quantiser"], "posterior_scale": scales}
-    rate = None
-    if method in ("VD", "BMR"):
+    ours: dict[str, Any] = {"quantiser": paper["quantiser"]}
+    small, rate = theirs, None
+    if scales is not None:
+        small = bmr.compact(network, example)
         rate = chosen_rate(small, scales, job.data["validation"])
-        ours["quantiser"] = codec.RateDistortion(rate)
-    del names
+        ours = {"quantiser": codec.RateDistortion(rate), "posterior_scale": scales}
     rows = {}
-    for which, options in (("paper", paper), ("ours", ours)):
+    for which, to_code, options in (("paper", theirs, paper), ("ours", small, ours)):
         begin = time.perf_counter()
-        data = codec.encode(small, **options)
+        data = codec.encode(to_code, **options)
         middle = time.perf_counter()
         decoded = codec.decode(data)
         end = time.perf_counter()
@@ -371,9 +370,7 @@ def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, 
 
 def one(job: Job, method: str) -> dict[str, Any]:
     """Run one method; return its row."""
-    begin = time.perf_counter()
     result, network = job.fitted(method)
-    seconds = time.perf_counter() - begin
     before = {
         f"{split}_{what}": value
         for split in ("validation", "test")
@@ -382,7 +379,7 @@ def one(job: Job, method: str) -> dict[str, Any]:
     return {
         **before,
         "nonzero": 100 * (1 - result.sparsity) if result.keep else 100.0,
-        "seconds": seconds,
+        "seconds": result.timing["seconds"],
         "files": files(job, method, result, network),
         "fit": vars(job.fit),
     }

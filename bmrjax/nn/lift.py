@@ -187,7 +187,9 @@ def lift(
             noises[path] = noise
         elif not stays and prior is not None:
             drawn.append(path)
-    begun = prior.begin(name, [parts[path] for path in drawn]) if prior is not None and drawn else prior
+    begun = (
+        prior.begin(name, [parts[path] for path in drawn]) if prior is not None and drawn else prior
+    )
     values: dict[str, dict[str, Array]] = {}
     num_data, num_drawn = noise_draws().num_data, None
     for path, layer in parts.items():

@@ -1,6 +1,7 @@
 """What a run is made of: settings and data checked, engine and evaluator built, runs started."""
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -189,6 +190,9 @@ class Assembly:
             if settings.criterion is not None:
                 criterion_state = settings.criterion.init(found.posterior)
                 criterion_state = settings.criterion.with_keep(criterion_state, keep)
+                # What it cannot read is told now, and not after the epochs before the first reduction.
+                ask = functools.partial(settings.criterion, layers=found.layers)
+                jax.eval_shape(ask, found.posterior, found.prior, criterion_state)
                 self._reducer = self._reducer or Reducer(
                     settings.criterion,
                     self.schedule,

@@ -148,6 +148,13 @@ def test_finds_a_sparse_truth(sparse_regression):
     np.testing.assert_allclose(result.center(data[0])["beta"], truth, atol=0.15)
 
 
+def test_the_default_criterion_is_refused_before_training(sparse_regression):
+    data, _ = sparse_regression
+    # One epoch has no reduction, so nothing but a look ahead can find it.
+    with pytest.raises(TypeError, match=r"no evidence.*criteria\.DropoutRate"):
+        bmr.sparsify(regression, data, key=jax.random.key(0), num_epochs=1, progress=False)
+
+
 class TestStart:
     """Going on from an earlier result."""
 

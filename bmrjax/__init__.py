@@ -12,6 +12,7 @@ from bmrjax import priors as priors
 from bmrjax import programs as programs
 from bmrjax import reduction as reduction
 from bmrjax import schedules as schedules
+from bmrjax import streaming as streaming
 from bmrjax import structure as structure
 from bmrjax.batches import Batches as Batches
 from bmrjax.ensemble import ensemble as ensemble

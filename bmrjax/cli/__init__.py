@@ -7,6 +7,7 @@ import tyro
 
 from bmrjax.cli.compress import run_compress
 from bmrjax.cli.options import Compact, Compress, Info, Predict, Sparsify
+from bmrjax.cli.reduce import Reduce, run_reduce
 from bmrjax.cli.saved import run_compact, run_info, run_predict
 from bmrjax.cli.sparsify import run_sparsify
 
@@ -20,6 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
             "predict": Predict,
             "compact": Compact,
             "compress": Compress,
+            "reduce": Reduce,
         },
         prog="bmrjax",
         description="Bayesian model reduction for JAX and NumPyro.",
@@ -31,6 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
         Predict: run_predict,
         Compact: run_compact,
         Compress: run_compress,
+        Reduce: run_reduce,
     }[type(command)]
     try:
         run(command)

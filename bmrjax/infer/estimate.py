@@ -18,6 +18,7 @@ from bmrjax.distributions import (
     normal_parameters,
 )
 from bmrjax.handlers import hide_data
+from bmrjax.infer.mixed_precision import of_program
 from bmrjax.infer.propagate import Context, GammaVariable, Uncertain, is_uncertain, propagate
 
 Estimator = Literal["global", "local", "moments"]
@@ -119,7 +120,8 @@ class PropagatedELBO(ELBO):
             mutable = {n: site["value"] for n, site in trace.items() if site["type"] == "mutable"}
             return observed, mutable
 
-        observed, mutable = propagate(observe, self.estimator, noise_key, values)
+        run = of_program(propagate)  # what it runs are operations of its own
+        observed, mutable = run(observe, self.estimator, noise_key, values)
         total = -divergence
         for i, (fn, value, scale) in enumerate(observed.values()):
             key = jax.random.fold_in(last_key, i)

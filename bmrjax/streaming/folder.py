@@ -160,7 +160,7 @@ def _pair(name: str, tensors: dict[str, Stored]) -> Pair:
             f"{width.shape}: they must be the same."
         )
     for each in (loc, width):
-        if each.dtype.kind == "V":
+        if each.dtype not in DTYPES.values():
             raise ValueError(
                 f"'{each.name}' in {each.path} is no float: write it as one of {', '.join(DTYPES)}."
             )
@@ -180,14 +180,14 @@ def _header(path: Path) -> Iterable[tuple[str, Stored]]:
         document = json.loads(file.read(length))
     document.pop("__metadata__", None)
     rows = sorted(document.items(), key=lambda row: row[1]["data_offsets"])
-    none = np.dtype("V1")
+    other = np.dtype("V1")
     return [
         (
             name,
             Stored(
                 path,
                 name,
-                DTYPES.get(row["dtype"], none),
+                DTYPES.get(row["dtype"], other),
                 tuple(row["shape"]),
                 8 + length + row["data_offsets"][0],
             ),

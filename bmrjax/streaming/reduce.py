@@ -350,6 +350,9 @@ class _Stream:
     def _sums(self, task: _Task, loc: np.ndarray, width: np.ndarray) -> Sums:
         tiles = np.int32(-(-(task.end - task.begin) // TILE))
         kind, layer = task.pair.kind, task.layer
+        # JAX would convert doubles too, in memory that may be gone when the program runs.
+        with np.errstate(all="ignore"):
+            loc, width = (a.astype(np.float32) if a.itemsize > 4 else a for a in (loc, width))
         if isinstance(self._criterion, Shrinkage):
             of = np.float32(self._criterion.variance), np.float32(task.prior_scale)
             return shrinkage_sums(loc, width, tiles, *of, kind=kind)

@@ -22,8 +22,8 @@ from bmrjax.streaming.folder import Width
 
 TILE = 32768
 UNDECIDED, BAD = 2, 3
-# What stays for certain, and adds exactly one to every moment: e^{-μ²/2σ²} is zero.
-PADDING = 1e19, 1.0
+# What stays for certain, and adds exactly one to every moment: e^{-μ²/2σ²} is zero. Float16 has it.
+PADDING = 6e4, 1.0
 UNIT = 2.0**-24
 # Of E: five roundings in μ²/2σ², which is below ln(s/σ) - ζ + 20 wherever q(1 - q) counts. 60 is that
 # for σ > s e^-40.

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import digamma
 
-from bmrjax.streaming.folder import Pair
+from bmrjax.streaming.folder import Pair, Width
 from bmrjax.streaming.solve import zeta_of
-from bmrjax.streaming.sums import MARGIN, delta_f_double
+from bmrjax.streaming.sums import MARGIN
 
 # Whole pages of a disk: smaller blocks cost as much and say less.
 BLOCK = 1024
@@ -66,18 +66,17 @@ def guess(
     rng = np.random.default_rng(_SEED)
     total = sum(pair.size for pair, _ in layer)
     budget = min(total, max(LEAST, min(MOST, total // 50)))
-    found: list[Float[np.ndarray, " block"]] = []
+    found, sizes = [], []
     for pair, prior_scale in layer:
-        for begin, end in blocks_of(pair.size, round(budget * pair.size / max(total, 1)), rng):
-            loc, width = read(pair, begin, end)
-            # What is no number or no width is reported by the pass that sees all of it.
-            with np.errstate(all="ignore"):
-                found.append(delta_f_double(loc, width, pair.kind, prior_scale, 0.0))
-    sizes = np.array([len(block) for block in found])
-    delta_f = np.nan_to_num(np.concatenate(found), nan=0.0, posinf=80.0, neginf=-80.0)
-    delta_f = np.clip(delta_f, -80.0, 80.0).astype(np.float32)
-    sampled = len(delta_f)
-    odds, starts = np.exp(delta_f), np.cumsum(sizes) - sizes
+        wanted = round(budget * pair.size / max(total, 1))
+        blocks = [read(pair, *block) for block in blocks_of(pair.size, wanted, rng)]
+        sizes += [len(loc) for loc, _ in blocks]
+        if blocks:
+            loc, width = (np.concatenate(part) for part in zip(*blocks, strict=True))
+            found.append(_odds(loc, width, pair.kind, prior_scale))
+    odds = np.concatenate(found)
+    sampled = len(odds)
+    starts = np.cumsum(sizes) - sizes
     centers = [float(digamma(alpha) - digamma(beta))]
     window = (centers[0], centers[0])
     for _ in range(num_steps - 1):
@@ -95,3 +94,17 @@ def guess(
         ends = max(included - error, 0.0), min(included + error, total)
         window = tuple(zeta_of(end, total, alpha, beta) for end in ends)
     return Guess(np.array(centers), (window[0] - MARGIN, window[1] + MARGIN), sampled)
+
+
+def _odds(loc: np.ndarray, width: np.ndarray, kind: Width, prior_scale: float) -> np.ndarray:
+    """Return e^{ΔF} in single precision, of what has one."""
+    # What is no number or no width is reported by the pass that sees all of it.
+    with np.errstate(all="ignore"):
+        loc, inverse = loc.astype(np.float32), width.astype(np.float32)
+        if kind == "scale":
+            inverse = 1 / inverse
+        else:
+            inverse = np.sqrt(inverse) if kind == "precision" else 1 / np.sqrt(inverse)
+        z = loc * inverse
+        odds = np.float32(prior_scale) * inverse * np.exp(np.float32(-0.5) * z * z)
+    return np.clip(np.nan_to_num(odds, nan=1.0), 1e-35, 1e35).astype(np.float32)

@@ -1,0 +1,188 @@
+import importlib
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bmrjax import criteria, nn
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+MODULES = ("speed", "speed_steps", "speed_peers", "speed_report")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    if not FOLDER.is_dir():
+        pytest.skip("the benchmarks are not part of this distribution")
+    sys.path.insert(0, str(FOLDER))
+    yield Namespace(**{name: importlib.import_module(name) for name in MODULES})
+    sys.path.remove(str(FOLDER))
+    for name in MODULES:
+        del sys.modules[name]
+
+
+def data(rows=16):
+    return jax.random.normal(jax.random.key(1), (rows, 6)), jnp.zeros(rows, jnp.int32)
+
+
+def network():
+    return nn.MLP(6, (5,), 3, key=jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def stepped(scripts):
+    """Return a warm side of each of two kinds, with what no step beats."""
+    steps = scripts.speed_steps
+    sides = {
+        kind: steps.warm(steps.side(kind, network(), data(), 8, 2, "dispatch"))
+        for kind in ("deterministic", "global")
+    }
+    sides |= steps.limits(network(), 53, data(), 8, 2)
+    steps.take_turns(sides, 2, 60.0)
+    return sides
+
+
+def test_a_side_is_compiled_once_and_goes_on_from_where_it_is(scripts, stepped):
+    engine, (state,), keep, _ = stepped["global"].parts
+    assert engine.num_compilations == 1
+    # A turn to warm up, and two that were timed, of two steps each.
+    assert int(state.num_steps) == 6
+    assert scripts.speed.weights_of(stepped["global"]) == 6 * 5 + 5 + 5 * 3 + 3
+    assert all(mask.all() for mask in keep.values())
+    plan = stepped["global"].plan
+    # A mean-field posterior and two moments of each of its parameters are among the arguments.
+    assert plan["arguments"] > 4 * 2 * 3 * 53
+    assert plan["peak"] >= plan["arguments"] + plan["temporary"]
+
+
+def test_operations_are_those_of_the_matrix_products(scripts):
+    wide = nn.MLP(300, (200,), 10, key=jax.random.key(0))
+    x = jnp.zeros((64, 300)), jnp.zeros(64, jnp.int32)
+    found = scripts.speed_steps.flops(wide, x, 64)
+    # Forwards, and backwards to the weights; to the input in the second layer only.
+    products = 2 * 64 * (2 * 300 * 200 + 3 * 200 * 10)
+    # The optimiser and the activations take the rest.
+    assert products < found < 1.2 * products
+    side = scripts.speed_steps.matmul(2 * 40.0**3, 1)
+    side.run(1)
+    assert side.loop._compiled.popitem()[1].memory_analysis().output_size_in_bytes == 4 * 40**2
+
+
+def test_a_row_has_ratios_within_turns(scripts, stepped):
+    told = scripts.speed.told(stepped)
+    ours, plain = (told[kind]["milliseconds"] for kind in ("global", "deterministic"))
+    assert len(ours) == len(plain) == 2
+    ratios = np.divide(ours, plain)
+    found = told["global"]["ratio_to_deterministic"]
+    np.testing.assert_allclose(found, [np.median(ratios), ratios.min(), ratios.max()])
+    assert told["deterministic"]["ratio_to_deterministic"] == [1.0, 1.0, 1.0]
+
+
+def test_a_reduction_is_told_an_element(scripts, stepped):
+    found = scripts.speed_steps.reduction(stepped["global"].parts, criteria.SpikeAndSlab(), 2)
+    assert (found["elements"], len(found["milliseconds"])) == (53, 2)
+    np.testing.assert_allclose(found["nanoseconds_an_element"], 1e6 * found["median_ms"] / 53)
+
+
+def test_slow_sides_take_fewer_turns(scripts, monkeypatch):
+    steps = scripts.speed_steps
+    sides = {name: steps.Side(lambda n: None, 1) for name in ("first", "slow", "like it")}
+    taken = {"first": 1.0, "slow": 9.0, "like it": 7.0}
+    names = {id(one): name for name, one in sides.items()}
+    monkeypatch.setattr(steps.Side, "turn", lambda one: taken[names[id(one)]])
+    steps.take_turns(sides, 5, 60.0)
+    counts = {name: len(one.milliseconds) for name, one in sides.items()}
+    assert counts == {"first": 5, "slow": 3, "like it": 5}
+    assert steps.ratio(sides["slow"], sides["first"]) == [9.0, 9.0, 9.0]
+
+
+def test_peers_that_are_missing_or_break_are_told(scripts):
+    def absent():
+        raise ImportError("No module named 'peer'")
+
+    def broken():
+        raise AttributeError("jax.tree_map is gone")
+
+    missing = {}
+    makers = {"absent": absent, "broken": broken, "there": lambda: {"its step": 1}}
+    assert scripts.speed_peers.found(makers, missing) == {"its step": 1}
+    assert missing == {
+        "absent": "not installed: No module named 'peer'",
+        "broken": "AttributeError: jax.tree_map is gone",
+    }
+
+
+def test_a_python_without_torch_is_told(scripts, tmp_path, monkeypatch):
+    script = tmp_path / "peer.py"
+    script.write_text("import a_module_that_is_not_there")
+    monkeypatch.setattr(scripts.speed_peers, "TORCH", script)
+    with pytest.raises(ImportError, match="a_module_that_is_not_there"):
+        scripts.speed_peers.pytorch(
+            sys.executable, "mlp", network(), (6,), 16, 8, 1, compile_too=False
+        )
+
+
+def test_quick_measures_some_of_everything(scripts):
+    args = Namespace(networks=["lenet5", "vit"], only=list(scripts.speed.WHAT))
+    args.quick = False
+    full = scripts.speed.jobs(args)
+    args.quick = True
+    quick = scripts.speed.jobs(args)
+    assert {job["what"] for job in quick} == {job["what"] for job in full}
+    assert len(quick) < len(full)
+    assert all(job in full for job in quick if job["what"] != "scaling")
+    flags = scripts.speed.settings_of({"what": "devices", "value": 4})["XLA_FLAGS"]
+    assert flags.endswith("device_count=4")
+
+
+def step(median, ratio, beside="deterministic"):
+    return {
+        "milliseconds": [median], "median_ms": median, f"ratio_to_{beside}": [ratio, ratio, ratio],
+        "compile_seconds": 2.0, "driver": "fused", "plan_bytes": {"peak": 3 * 2**20},
+    }  # fmt: skip
+
+
+def test_tables_say_which_targets_are_met(scripts, tmp_path):
+    rows = scripts.speed_report.records.Rows(tmp_path)
+    where = {
+        "versions": {"jax": "0.0"}, "device": "cpu", "cpu": "a CPU", "cores": 2, "python": "3",
+        "load_average_before": 1.5, "batch": 128, "parameters": 1000,
+    }  # fmt: skip
+    limits = {"stream, deterministic": 0.5, "stream, global": 1.0, "matmul": 0.75}
+    steps = {"deterministic": step(2.0, 1.0), "global": step(5.0, 2.5), "local": step(4.0, 2.0)}
+    steps |= {name: step(ms, ms / 2) for name, ms in limits.items()}
+    grown = {"hidden": [100], "axis": "width", "value": 100, "steps": steps}
+    reduced = {"elements": 1000, "median_ms": 25.0, "milliseconds": [20.0, 30.0]}
+    network = {
+        "name": "mlp", "data_bytes": 2**20, "flops_deterministic": 75e6, "failed": {},
+        "not_timed": {"jaxpruner": "not installed: No module"}, "steps": steps,
+        "process_peak_mib": 7.0, "device_peak_bytes": None,
+        "reduction": {"shrinkage": reduced | {"nanoseconds_an_element": 25e3}},
+    }  # fmt: skip
+    divided = {"one": step(8.0, 1.0, "one"), "data": step(12.0, 1.5, "one")}
+    times = {"seconds": 9.0, "compile_seconds": 4.0, "training_seconds_an_epoch": 1.0}
+    many = {k: 2 * v for k, v in times.items()}
+    rows.add({"what": "network", **network, **where})
+    rows.add({"what": "scaling", **grown, **where})
+    devices = {"value": 2, "virtual": True, "data_bytes": 2**20, "steps": divided}
+    rows.add({"what": "devices", **devices, **where})
+    rows.add({"what": "devices", "value": 64, "too_few": 2, **where})
+    seeds = {"data": "boston", "estimator": "global", "seeds": 10, "steps_per_epoch": 100}
+    rows.add({"what": "seeds", **seeds, "times": {"one": [times], "many": [many]}, **where})
+    scripts.speed_report.write(rows)
+    text = (tmp_path / "table.md").read_text()
+    asked = (tmp_path / "targets" / "table.md").read_text()
+    assert "MLP 100-100, 1,000 weights, batch 128: `global` / deterministic | 2.0 | 2.50 (" in asked
+    met = [line.split(" | ")[-1].strip("| ") for line in asked.splitlines()[2:]]
+    assert met == ["no", "yes", "yes"]
+    # The larger limit is the stream: 1 of 5 ms; of the deterministic step it is the product.
+    assert "| 5 | 1 | 0.75 | 100 | stream | 20% |" in text
+    assert "| 2 | 0.5 | 0.75 | 100 | matmul | 38% |" in text
+    assert "| 2 virtual | batch | 12 | 1.50 (1.50 to 1.50) | 2.0 | 2.0 |" in text
+    assert "| 64 | only 2 there |" in text
+    assert "not installed: No module" in text
+    assert (tmp_path / "speed.png").stat().st_size > 10_000

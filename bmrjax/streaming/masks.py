@@ -56,9 +56,7 @@ class MaskFile:
         if len(index):
             begin = self._begin[name]
             size = int(index.max()) + 1
-            bytes_ = np.memmap(self._path, np.uint8, "r+", begin, (size,))
-            bytes_[index] = keep
-            bytes_.flush()
+            np.memmap(self._path, np.uint8, "r+", begin, (size,))[index] = keep
 
     def close(self) -> None:
         """Close the file."""

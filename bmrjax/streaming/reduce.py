@@ -213,7 +213,7 @@ class _Stream:
         workers: int | None,
     ):
         self._pairs, self._criterion, self._chunk = pairs, criterion, chunk
-        self._workers = len(os.sched_getaffinity(0)) + 1 if workers is None else workers
+        self._workers = _cores() + 1 if workers is None else workers
         self._pool = ThreadPoolExecutor(self._workers)
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -318,7 +318,9 @@ class _Stream:
             future.result()
 
     def _announce(self, task: _Task) -> None:
-        """Have the system fetch a piece that comes soon."""
+        """Have the system fetch a piece that comes soon, if it takes such hints."""
+        if not hasattr(os, "posix_fadvise"):
+            return
         for each in (task.pair.loc, task.pair.width):
             each_bytes = each.dtype.itemsize
             os.posix_fadvise(
@@ -422,6 +424,12 @@ class _Stream:
 
 def _bytes_each(pair: Pair) -> int:
     return pair.loc.dtype.itemsize + pair.width.dtype.itemsize
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _aligned(size: int) -> np.ndarray:

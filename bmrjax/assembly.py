@@ -23,6 +23,8 @@ from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.loop import LoopMode
+from bmrjax.infer.mixed_precision import MatmulDtype
+from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, only
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
@@ -52,6 +54,8 @@ class Settings:
     loop: LoopMode = "auto"
     checkpoint_interval: float = 10.0
     start: Result | None = None
+    mesh: jax.sharding.Mesh | None = None
+    matmul_dtype: MatmulDtype | None = None
 
 
 class Assembly:
@@ -73,6 +77,7 @@ class Assembly:
     ):
         self._begin = time.perf_counter()
         self.settings = settings
+        self.placement = Placement(settings.mesh)
         self.source: Data | Batches = (
             data if isinstance(data, Batches) else check_data(data, "data")
         )
@@ -111,8 +116,14 @@ class Assembly:
             kl_warmup=settings.kl_warmup,
             loop=settings.loop,
             until=until,
+            placement=self.placement,
+            matmul_dtype=settings.matmul_dtype,
         )
-        self.evaluator = Evaluator(model, self.guide, loop=settings.loop)
+        self.evaluator = Evaluator(
+            model, self.guide, loop=settings.loop, placement=self.placement
+        )
+        if not isinstance(self.source, Batches):
+            self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
         self._reducer: Reducer | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -190,6 +201,7 @@ class Assembly:
             if settings.criterion is not None:
                 criterion_state = settings.criterion.init(found.posterior)
                 criterion_state = settings.criterion.with_keep(criterion_state, keep)
+                keep, criterion_state = self.placement.parted((keep, criterion_state))
                 # What it cannot read is told now, and not after the epochs before the first reduction.
                 ask = functools.partial(settings.criterion, layers=found.layers)
                 jax.eval_shape(ask, found.posterior, found.prior, criterion_state)
@@ -203,8 +215,8 @@ class Assembly:
 
         def make_result(runner: Runner) -> Result:
             return Result(
-                params=runner.params(),
-                keep=dict(runner.now.keep),
+                params=self.placement.fetch(runner.params()),
+                keep=self.placement.fetch(dict(runner.now.keep)),
                 layers={} if runner.reducer is None else runner.reducer.layers,
                 num_data=self.num_data,
                 history=runner.history,
@@ -238,6 +250,7 @@ class Assembly:
             max_bad_steps=settings.max_bad_steps,
             checkpointer=checkpointer,
             make_result=make_result,
+            placement=self.placement,
         )
 
     def result(self, runner: Runner) -> Result:

@@ -75,6 +75,8 @@ def ensemble(
     """
     if isinstance(data, Batches):
         raise TypeError("ensemble: the members share arrays; Batches are for single runs.")
+    if settings.get("mesh") is not None:
+        raise ValueError("ensemble: members share one device; mesh is for single runs, of sparsify.")
     if isinstance(guide, AutoGuide):
         raise TypeError(
             f"ensemble: guide makes each member's guide; give {type(guide).__name__} itself, or "

@@ -5,8 +5,10 @@ same function written out is one elementwise kernel, which XLA fuses with the tr
 normal and spreads over the cores.
 """
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -58,19 +60,26 @@ def _sine_and_cosine(turns: Float[Array, " n"]) -> tuple[Array, Array]:
     return jnp.where(quadrant >= 2, -first, first), jnp.where(negative, -second, second)
 
 
-def _pairs(words: UInt32[Array, "2"], count: int) -> Complex64[Array, " n"]:
-    counter = lax.iota(jnp.uint32, count)
-    high, low = _threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
+Pair = Callable[[UInt32[Array, "..."], UInt32[Array, "..."]], tuple[Array, Array]]
+
+
+def _normal_pair(high: Array, low: Array) -> tuple[Array, Array]:
     radius = jnp.sqrt(-2.0 * jnp.log(1.0 - _uniform(high)))
     sine, cosine = _sine_and_cosine(_uniform(low))
+    return radius * cosine, radius * sine
+
+
+def _uniform_pair(high: Array, low: Array) -> tuple[Array, Array]:
+    return _uniform(high), _uniform(low)
+
+
+def _hashed(words: UInt32[Array, "2"], counter: UInt32[Array, "..."]) -> tuple[Array, Array]:
+    return _threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
+
+
+def _all_pairs(words: UInt32[Array, "2"], count: int, pair: Pair) -> Complex64[Array, " n"]:
     # One array, so that one kernel computes both from one hash.
-    return lax.complex(radius * cosine, radius * sine)
-
-
-def _uniform_pairs(words: UInt32[Array, "2"], count: int) -> Complex64[Array, " n"]:
-    counter = lax.iota(jnp.uint32, count)
-    high, low = _threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
-    return lax.complex(_uniform(high), _uniform(low))
+    return lax.complex(*pair(*_hashed(words, lax.iota(jnp.uint32, count))))
 
 
 def once(fn: Callable[..., Array], like: jax.ShapeDtypeStruct, *args: Array) -> Array:
@@ -94,15 +103,47 @@ def once(fn: Callable[..., Array], like: jax.ShapeDtypeStruct, *args: Array) -> 
     return lax.platform_dependent(*args, cpu=on_cpu, default=fn)
 
 
-def _drawn(
-    pairs: Callable[[Array, int], Array], key: Array, shape: tuple[int, ...]
-) -> Float[Array, "..."]:
-    """Draw pairs of numbers from a threefry key, and lay them out."""
+_ONE_BY_ONE: ContextVar[bool] = ContextVar("one_by_one", default=False)
+
+
+@contextlib.contextmanager
+def one_by_one() -> Iterator[None]:
+    """Trace draws so that each number is computed by itself; they are the same numbers.
+
+    That costs two hashes a pair, but a device that holds a part of an array then draws that part only.
+    """
+    token = _ONE_BY_ONE.set(True)
+    try:
+        yield
+    finally:
+        _ONE_BY_ONE.reset(token)
+
+
+def _drawn(pair: Pair, key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Draw pairs of numbers from a threefry key, and lay them out: first all firsts, then all seconds."""
     size = math.prod(shape)
     count = -(-size // 2)
+    words = jax.random.key_data(key)
+    if _ONE_BY_ONE.get():
+        return _drawn_one_by_one(pair, words, shape, count)
     like = jax.ShapeDtypeStruct((count,), jnp.complex64)
-    drawn = once(lambda words: pairs(words, count), like, jax.random.key_data(key))
+    drawn = once(lambda words: _all_pairs(words, count, pair), like, words)
     return jnp.concatenate([drawn.real, drawn.imag])[:size].reshape(shape)
+
+
+def _drawn_one_by_one(
+    pair: Pair, words: UInt32[Array, "2"], shape: tuple[int, ...], count: int
+) -> Float[Array, "..."]:
+    place = jnp.zeros(shape, jnp.uint32)
+    for axis in range(len(shape)):
+        stride = np.uint32(math.prod(shape[axis + 1 :]))
+        place = place + stride * lax.broadcasted_iota(jnp.uint32, shape, axis)
+    is_second = place >= np.uint32(count)
+    counter = place - jnp.where(is_second, np.uint32(count), np.uint32(0))
+    # XLA would hash anew for each use.
+    high, low = lax.optimization_barrier(_hashed(words, counter))
+    first, second = pair(high, low)
+    return jnp.where(is_second, second, first)
 
 
 def _is_fast(key: Array, shape: tuple[int, ...], dtype: Any) -> bool:
@@ -122,7 +163,7 @@ def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
         key = jax.random.wrap_key_data(key)
     if not _is_fast(key, shape, dtype):
         return jax.random.uniform(key, shape, dtype, minval=jnp.finfo(dtype).tiny)
-    return jnp.maximum(_drawn(_uniform_pairs, key, shape), jnp.finfo(jnp.float32).tiny)
+    return jnp.maximum(_drawn(_uniform_pair, key, shape), jnp.finfo(jnp.float32).tiny)
 
 
 def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
@@ -146,7 +187,7 @@ def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -
         key = jax.random.wrap_key_data(key)
     if not _is_fast(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
-    return _drawn(_pairs, key, shape)
+    return _drawn(_normal_pair, key, shape)
 
 
 class _FastNormal(dist.Normal):

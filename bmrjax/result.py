@@ -61,7 +61,13 @@ class Point:
 
 def kept_counts(keep: Mapping[str, Any]) -> tuple[int, int]:
     """Return how many elements the masks keep, and how many there are."""
-    kept = sum(int(np.sum(np.asarray(mask))) for mask in keep.values())
+
+    def count(mask: Any) -> int:
+        # Another process has a part of a mask that is not addressable, and counts it.
+        here = getattr(mask, "is_fully_addressable", True)
+        return int(np.sum(np.asarray(mask)) if here else jnp.sum(mask))
+
+    kept = sum(count(mask) for mask in keep.values())
     return kept, sum(math.prod(mask.shape) for mask in keep.values())
 
 

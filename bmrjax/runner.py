@@ -17,6 +17,7 @@ from bmrjax.criteria import Criterion
 from bmrjax.errors import NonFiniteError
 from bmrjax.infer.engine import Data, Engine, EpochInfo, State
 from bmrjax.infer.evaluate import Evaluator
+from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import only
 from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
@@ -104,7 +105,9 @@ class Runner:
         max_bad_steps: int,
         checkpointer: Checkpointer | None,
         make_result: Callable[["Runner"], Result],
+        placement: Placement,
     ):
+        self.placement = placement
         self.engine, self.evaluator, self.source = engine, evaluator, source
         self.reducer, self.evaluation = reducer, evaluation
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
@@ -126,7 +129,10 @@ class Runner:
     def run(self, *, progress: bool) -> None:
         """Run to the end."""
         with tqdm(
-            total=self.num_epochs, initial=self.epoch, disable=not progress, unit="epoch"
+            total=self.num_epochs,
+            initial=self.epoch,
+            disable=not (progress and self.placement.is_main),
+            unit="epoch",
         ) as bar:
             while (plan := self.plan()) is not None:
                 begin, compiled = time.perf_counter(), self.engine.compile_seconds
@@ -241,9 +247,10 @@ class Runner:
             jnp.float32(fraction),
             beyond,
         )
-        criterion_state = reducer.criterion.with_keep(round_.decision.state, round_.keep)
-        state = self.engine.condition(now.state, now.keep, round_.keep)
-        return Moment(state, round_.keep, criterion_state), int(round_.removed)
+        keep, decided = self.placement.parted((round_.keep, round_.decision.state))
+        criterion_state = reducer.criterion.with_keep(decided, keep)
+        state = self.engine.condition(now.state, now.keep, keep)
+        return Moment(state, keep, criterion_state), int(round_.removed)
 
     def _search(self, reducer: Reducer, vfe: float) -> None:
         """Remove as many elements as measures lowest, if that is below the VFE as it is."""
@@ -267,7 +274,7 @@ class Runner:
 
     def _regrow(self, reducer: Reducer) -> None:
         now = self.now
-        keep = {name: jnp.ones_like(mask) for name, mask in now.keep.items()}
+        keep = {name: mask | True for name, mask in now.keep.items()}
         state = reducer.criterion.with_keep(now.criterion_state, keep)
         self.now = Moment(now.state, keep, state)
 
@@ -382,10 +389,10 @@ class Runner:
         cost = self.mask_cost()
         kept, total = kept_counts(self.now.keep)
         metrics = {k: v for k, v in self.evaluate().items() if k != "eval_seconds"}
-        params = jax.tree.map(np.asarray, self.params())
-        keep = {name: np.asarray(mask) for name, mask in self.now.keep.items()}
+        whole = self.placement.fetch((self.params(), dict(self.now.keep)))
+        params, keep = jax.tree.map(np.asarray, whole)
         self.path.append(Point(self.epoch, vfe, kept, total, metrics, params, keep, cost))
-        if self.checkpointer is not None:
+        if self.checkpointer is not None and self.placement.is_main:
             self.checkpointer.save_point(len(self.path) - 1, self.path[-1])
 
     # --- checkpoints ----------------------------------------------------------------------
@@ -406,6 +413,7 @@ class Runner:
             "criterion": None if reducer is None else type(reducer.criterion).__name__,
             "schedule": None if reducer is None else type(reducer.schedule).__name__,
             "estimator": getattr(self.engine.loss, "estimator", "global"),
+            "matmul_dtype": self.engine.matmul_dtype,
             "key (after the first split)": np.asarray(key).tolist(),
         }
 
@@ -418,7 +426,7 @@ class Runner:
             "settings": self._settings(),
             "path": [{k: getattr(p, k) for k in _POINT} for p in self.path],
         }
-        self.checkpointer.save(self._arrays(), document)
+        self.checkpointer.save(self.placement.fetch(self._arrays()), document)
 
     def restore(self) -> None:
         """Go on from the last checkpoint, if there is one."""
@@ -434,12 +442,12 @@ class Runner:
                     f"this one has {value}. Resume with the same arguments, or give another "
                     "directory."
                 )
-        now, snapshot = self.checkpointer.arrays(self._arrays())
+        now, snapshot = self.placement.parted(self.checkpointer.arrays(self._arrays()))
         self.now = Moment(*now)
         self.snapshot = Moment(*snapshot) if document["has_snapshot"] else None
         for name in _PLAIN:
             setattr(self, name, document[name])
-        like = {"params": self.params(), "keep": self.now.keep}
+        like = self.placement.fetch({"params": self.params(), "keep": dict(self.now.keep)})
         self.path = [
             self.checkpointer.load_point(i, p, like) for i, p in enumerate(document["path"])
         ]

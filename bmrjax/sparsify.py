@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import optax
 from jaxtyping import Array
 
@@ -13,6 +14,7 @@ from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.engine import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
+from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.result import Result
 from bmrjax.schedules import Schedule
 
@@ -44,6 +46,8 @@ def sparsify(
     checkpoint_interval: float = 10.0,
     resume: bool = False,
     start: Result | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    matmul_dtype: MatmulDtype | None = None,
     progress: bool = True,
 ) -> Result:
     """Fit a NumPyro program by SVI and prune it while it trains, by Bayesian model reduction.
@@ -81,6 +85,13 @@ def sparsify(
         resume: Go on from the last checkpoint in `directory`, if it has one.
         start: An earlier result to go on from: parameters of the same names are taken over, and what it
             removed stays removed. The prior, the criterion and all settings may be others.
+        mesh: Devices to spread the run over: each takes a part of every batch along an axis ``"data"``, and
+            keeps a part of the posterior, the optimiser's state and the masks along an axis ``"model"``. The
+            result is that of one device, up to the order of sums.
+        matmul_dtype: ``"bfloat16"`` rounds the operands of the program's float32 matrix products and
+            convolutions to bfloat16 while training, forward and backward, with sums in float32. Parameters,
+            posterior, divergence, noise, optimiser and likelihood stay in float32, and so does all that is
+            measured. Made for GPUs and TPUs. A product that asks for ``precision="highest"`` stays as it is.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -131,6 +142,8 @@ def sparsify(
         loop=loop,
         checkpoint_interval=checkpoint_interval,
         start=start,
+        mesh=mesh,
+        matmul_dtype=matmul_dtype,
     )
     assembly = Assembly(model, guide, data, settings)
     with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:

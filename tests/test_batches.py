@@ -3,6 +3,8 @@
 import grain
 import jax.numpy as jnp
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from bmrjax.batches import Batches, check_data
@@ -151,3 +153,24 @@ def test_grain_loaders():
     for epoch in range(2):
         seen = np.concatenate([batch["x"][:, 0] for batch in batches.epoch(epoch, 3)])
         assert sorted(seen) == list(range(12))
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """Forty rows in a file with row groups of eight."""
+    table = pyarrow.table({"x": np.arange(80.0).reshape(40, 2).tolist(), "y": list(range(40))})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=8)
+    rows = grain.experimental.ParquetIterDataset(str(tmp_path / "rows.parquet"))
+    arrays = rows.map(lambda row: (np.asarray(row["x"], np.float32), np.int32(row["y"])))
+    return grain.experimental.WindowShuffleIterDataset(arrays, window_size=16, seed=0).batch(10)
+
+
+def test_grain_over_parquet(parquet):
+    source = Batches(parquet, num_data=40)
+    seen = [batch for epoch in range(2) for batch in source.epoch(epoch, 4)]
+    for x, y in seen:
+        assert x.shape == (10, 2)
+        np.testing.assert_array_equal(x[:, 0], 2 * y)
+    for half in (seen[:4], seen[4:]):
+        assert sorted(np.concatenate([y for _, y in half])) == list(range(40))
+    assert list(seen[0][1]) != list(range(10))

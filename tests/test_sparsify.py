@@ -7,6 +7,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+import pyarrow
+import pyarrow.parquet
 import pytest
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import (
@@ -364,10 +366,14 @@ def test_batches_are_as_good_as_arrays():
     assert given.path == []
 
 
-def test_grain_batches():
+def test_grain_batches_from_a_parquet_file(tmp_path):
     x, y = map(np.asarray, make_data())
-    rows = [{"x": x[i], "y": y[i]} for i in range(ROWS)]
-    loader = grain.MapDataset.source(rows).shuffle(seed=0).batch(16)
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"x": x.tolist(), "y": y.tolist()}), path)
+    rows = grain.experimental.ParquetIterDataset(str(path))
+    arrays = rows.map(lambda row: {k: np.asarray(v, np.float32) for k, v in row.items()})
+    shuffled = grain.experimental.WindowShuffleIterDataset(arrays, window_size=64, seed=0)
+    loader = shuffled.batch(16)
     batches = bmr.Batches(loader, num_data=ROWS)
     held_out = dict(zip("xy", make_data(1), strict=True))
     schedule = bmr.schedules.WhenConverged(window=2, tolerance=0.05)

@@ -201,3 +201,31 @@ def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any
 def num_outputs(found: Any) -> int:
     """Return how many outputs the network has."""
     return found.num_classes or math.prod(found.train[1].shape[1:])
+
+
+def build_mesh(options: Sparsify) -> Any:
+    """Return the mesh that ``--mesh`` asks for, or None without it."""
+    if options.mesh is None:
+        return None
+    import jax
+
+    sizes: dict[str, int] = {}
+    for part in options.mesh.split(","):
+        axis, _, length = part.strip().partition("=")
+        if axis not in ("data", "model") or not length.isdecimal() or not int(length):
+            raise ValueError(
+                f"--mesh {options.mesh}: '{part}' is not data=N or model=N; give, say, data=4,model=2."
+            )
+        if axis in sizes:
+            raise ValueError(f"--mesh {options.mesh} names {axis} twice.")
+        sizes[axis] = int(length)
+    wanted, found = math.prod(sizes.values()), jax.device_count()
+    if wanted > found:
+        platform = jax.default_backend()
+        virtual = f" XLA_FLAGS=--xla_force_host_platform_device_count={wanted} makes virtual ones."
+        raise ValueError(
+            f"--mesh {options.mesh} asks for {wanted} devices, and there are {found} ({platform})."
+            + (virtual if platform == "cpu" else "")
+        )
+    devices = jax.devices()[:wanted]
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), devices=devices)

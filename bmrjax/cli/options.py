@@ -13,7 +13,7 @@ PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes.
 OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
 # What may differ between a run and its continuation.
-FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs")
+FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh")
 BLOCK_NETS = ("vit", "mixer", "vit-nnx")
 IMAGE_NETS = ("lenet5", "lenet5-caffe", *BLOCK_NETS)
 RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2, "noise": 1e-3}
@@ -84,6 +84,12 @@ class Sparsify:
     estimator: Literal["global", "local", "moments"] = "global"
     """Of the expected log likelihood: one sample of the weights a step, a sample of the pre-activations
     a datum, or means and variances without sampling."""
+    matmul_dtype: Literal["bfloat16"] | None = None
+    """bfloat16 multiplies matrices and convolves in it while training, with sums and all else in float32; for
+    GPUs and TPUs."""
+    mesh: str | None = None
+    """Devices to spread the run over, such as data=4,model=2: batches are parted along data, the posterior
+    and the optimiser's state along model. A run may be resumed over other devices."""
     schedule: Literal["verified", "every", "converged", "iterative"] | None = None
     """When to reduce; by default verified, and every for noise and --prior log-uniform. verified takes
     rounds back that raise the VFE; every is the published one; converged waits until epochs no longer lower

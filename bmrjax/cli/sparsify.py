@@ -6,6 +6,7 @@ from typing import Any
 
 from bmrjax.cli.build import (
     build_criterion,
+    build_mesh,
     build_optimizer,
     build_programs,
     build_schedule,
@@ -32,7 +33,7 @@ def run_sparsify(options: Sparsify) -> None:
         num_targets=options.num_targets,
     )
     model, guide = build_programs(options, found.input_shape, num_outputs(found), found.num_classes)
-    schedule = build_schedule(options)
+    schedule, mesh = build_schedule(options), build_mesh(options)
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)
@@ -53,6 +54,8 @@ def run_sparsify(options: Sparsify) -> None:
             guide=guide,
             optimizer=build_optimizer(options),
             estimator=options.estimator,
+            matmul_dtype=options.matmul_dtype,
+            mesh=mesh,
             batch_size=options.batch_size,
             steps_per_epoch=options.steps_per_epoch,
             kl_warmup=kl_warmup_of(options) * steps,

@@ -104,7 +104,8 @@ def pruned(fn: dist.Distribution, keep: Bool[Array, "..."], *, name: str) -> dis
         base = elementwise(fn)
     except NotElementwiseError as error:
         raise NotElementwiseError(f"prune: site '{name}': {error}.") from None
-    return PrunedElements(base.expand(shape), keep).to_event(fn.event_dim)
+    elements = PrunedElements(base.expand(shape), keep)
+    return PrunedSite(elements, fn.event_dim) if fn.event_dim else elements
 
 
 class PrunedElements(dist.Distribution):
@@ -186,6 +187,19 @@ def _kl_pruned(p: PrunedElements, q: PrunedElements) -> Array:
     (loc, scale), (prior_loc, prior_scale) = ours, theirs
     distance = ((loc - prior_loc) / prior_scale) ** 2 + (scale / prior_scale) ** 2
     return jnp.where(keep, 0.5 * (distance - 1.0) - jnp.log(scale) + jnp.log(prior_scale), 0.0)
+
+
+class PrunedSite(dist.Independent):
+    """The elements of a site, as one event."""
+
+
+@kl_divergence.register(PrunedSite, PrunedSite)
+def _kl_of_sites(p: PrunedSite, q: PrunedSite) -> Array:
+    # NumPyro flattens what it sums, and an array that is parted over devices would be gathered for that.
+    events = min(p.reinterpreted_batch_ndims, q.reinterpreted_batch_ndims)
+    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        return kl_divergence.dispatch(dist.Independent, dist.Independent)(p, q)
+    return jnp.sum(kl_divergence(p.base_dist, q.base_dist), axis=tuple(range(-events, 0)))
 
 
 def normal_parameters(fn: dist.Distribution) -> tuple[Array, Array] | None:

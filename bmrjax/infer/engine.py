@@ -1,6 +1,8 @@
 """The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
 
+import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,7 +21,15 @@ from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import at_start, initialise
 from bmrjax.infer.loop import Loop, LoopMode
+from bmrjax.infer.mixed_precision import (
+    MatmulDtype,
+    check_matmul_dtype,
+    of_program,
+    with_low_matmuls,
+)
+from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+from bmrjax.infer.prefetch import prefetch
 from bmrjax.infer.settled import Settled
 
 # A measured VFE averages over at least so many posterior samples: on small data, one pass has so
@@ -80,6 +90,9 @@ class Engine:
         kl_warmup: Number of steps over which that factor grows linearly from zero.
         loop: See `bmrjax.infer.loop.Loop`.
         until: Ends an epoch early, once the fit has converged; asked inside the compiled program.
+        placement: Where arrays live; on one device by default.
+        matmul_dtype: ``"bfloat16"`` multiplies matrices and convolves in it while training; see
+            `sparsify`.
     """
 
     def __init__(
@@ -95,7 +108,10 @@ class Engine:
         kl_warmup: int = 0,
         loop: LoopMode = "auto",
         until: Settled | None = None,
+        placement: Placement | None = None,
+        matmul_dtype: MatmulDtype | None = None,
     ):
+        check_matmul_dtype(matmul_dtype)
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(
                 f"The optimizer is a {type(optimizer).__name__}; give an optax optimiser, such as "
@@ -105,16 +121,21 @@ class Engine:
         self.optimizer, self.loss = optimizer, loss
         self.num_data, self.batch_size = num_data, batch_size
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
+        self.matmul_dtype = matmul_dtype
         self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
         self.until = until
+        self.placement = Placement() if placement is None else placement
+        self.placement.check_batch(batch_size, "batch_size")
         ends: dict[str, Any] = {"patience": 1 if until is None else until.window}
         self._epoch = Loop(self._step_in_epoch, loop, until=until and self._has_settled, **ends)
         self._epoch_of_many = Loop(
             self._step_of_many, loop, until=until and self._have_settled, **ends
         )
         self._single = Loop(self._step_on_batch, "dispatch")
-        self._free_energy = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, loop=loop)
+        self._free_energy = FreeEnergy(
+            model, guide, loss=loss, batch_size=batch_size, loop=loop, placement=self.placement
+        )
         self._order = jax.jit(self._make_order, static_argnums=(1,))
         self._orders = jax.jit(jax.vmap(self._make_order, (0, None)), static_argnums=(1,))
         self._sites = jax.jit(self._site_posteriors)
@@ -172,7 +193,8 @@ class Engine:
         params, opt_state = jax.tree.map(
             lambda x: jnp.array(x, copy=True), (start.params, opt_state)
         )
-        return State(params, opt_state, start.mutable, zero, zero + 0, zero + 0, zero + 0)
+        state = State(params, opt_state, start.mutable, zero, zero + 0, zero + 0, zero + 0)
+        return self.placement.parted(state)
 
     def adopt(self, state: State, params: Mapping[str, Any]) -> State:
         """Return the first state of a fit that takes over what an earlier one learned.
@@ -186,7 +208,7 @@ class Engine:
             ValueError: If no name is common, or a shape differs.
         """
         assert self._unconstrain is not None
-        now = self.constrain(state)
+        now = self.placement.fetch(self.constrain(state))
         common = {name: value for name, value in params.items() if name in now}
         if not common:
             raise ValueError(
@@ -207,7 +229,8 @@ class Engine:
             mutable = jax.tree.map(lambda x: jnp.array(x, copy=True), mutable)
         opt_state = jax.jit(self.optimizer.init)(first)
         opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)
-        return replace(state, params=first, opt_state=opt_state, mutable=mutable)
+        state = replace(state, params=first, opt_state=opt_state, mutable=mutable)
+        return self.placement.parted(state)
 
     def constrain(self, state: State) -> dict[str, Array]:
         """Return the parameters of `state` on their own scales, with the mutable sites."""
@@ -218,7 +241,7 @@ class Engine:
     # --- the step -------------------------------------------------------------------------
 
     def _programs(self, keep: Keep, likelihood: ArrayLike, kl: ArrayLike) -> tuple[Any, Any]:
-        model = temper(prune(self.model, keep), likelihood=likelihood, kl=kl)
+        model = temper(prune(of_program(self.model), keep), likelihood=likelihood, kl=kl)
         guide = temper(prune(fast_noise(self.guide), keep), likelihood=likelihood, kl=kl)
         return model, guide
 
@@ -232,16 +255,17 @@ class Engine:
         batch: Data,
         key: Array,
     ) -> tuple[Array, Any]:
-        args, kwargs = arguments(batch)
+        args, kwargs = arguments(self.placement.constrain_rows(batch))
         rows = length(batch)
         scale = self.num_data / rows
         programs = (draws(fn, rows) for fn in self._programs(keep, scale, kl))
         model, guide = (at_step(fn, step) for fn in programs)
         assert self._constrain is not None
         values = {**self._constrain(params), **(mutable or {})}
-        if mutable is None:
-            return self.loss.loss(key, values, model, guide, *args, **kwargs), None
-        result = self.loss.loss_with_mutable_state(key, values, model, guide, *args, **kwargs)
+        with self.placement.tracing():
+            if mutable is None:
+                return self.loss.loss(key, values, model, guide, *args, **kwargs), None
+            result = self.loss.loss_with_mutable_state(key, values, model, guide, *args, **kwargs)
         return result["loss"], result["mutable_state"]
 
     def _gradients(
@@ -250,7 +274,10 @@ class Engine:
         kl = jnp.asarray(self.kl_weight)
         if self.kl_warmup:
             kl = kl * jnp.minimum(1.0, (state.num_steps + 1) / self.kl_warmup)
-        (loss, mutable), grads = jax.value_and_grad(self._loss, has_aux=True)(
+        gradient = jax.value_and_grad(self._loss, has_aux=True)
+        if self.matmul_dtype is not None:
+            gradient = with_low_matmuls(gradient)
+        (loss, mutable), grads = gradient(
             state.params, state.mutable, state.num_steps, keep, kl, batch, key
         )
         total = sum((jnp.sum(g) for g in jax.tree.leaves(grads)), jnp.zeros(()))
@@ -379,9 +406,11 @@ class Engine:
         shuffle, noise = jax.random.split(key)
         order = self._order(shuffle, num_steps * self.batch_size)
         before = state.num_steps + 0  # the state's own is consumed
-        carry = (state, jnp.full(num_steps, jnp.nan, float))
-        args = (data, order, dict(keep), noise, jnp.asarray(rate, float))
-        state, losses = self._epoch(carry, num_steps, *args)
+        losses, order, noise, factor = self.placement.everywhere(
+            (jnp.full(num_steps, jnp.nan, float), order, noise, jnp.asarray(rate, float))
+        )
+        args = (data, order, self.placement.parted(dict(keep)), noise, factor)
+        state, losses = self._epoch((state, losses), num_steps, *args)
         return state, EpochInfo(losses, state.num_steps - before)
 
     def epoch_of_many(
@@ -433,19 +462,28 @@ class Engine:
             ValueError: If the iterator ends early.
         """
         _, noise = jax.random.split(key)
-        carry = (state, jnp.full(num_steps, jnp.nan, float))
-        factor = jnp.asarray(rate, float)
-        iterator = iter(batches)
-        for i in range(num_steps):
-            batch = next(iterator, None)
-            if batch is None:
-                raise ValueError(
-                    f"The iterator of batches ended after {i} of {num_steps} steps of an epoch. "
-                    "Give one that goes on, or fewer steps_per_epoch."
-                )
-            args = (jax.tree.map(jnp.asarray, batch), dict(keep), noise, factor)
-            carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
+        losses, noise, factor = self.placement.everywhere(
+            (jnp.full(num_steps, jnp.nan, float), noise, jnp.asarray(rate, float))
+        )
+        carry = (state, losses)
+        masks = self.placement.parted(dict(keep))
+        taken = itertools.islice(batches, num_steps)
+        with contextlib.closing(prefetch(taken, self._placed)) as ready:
+            for i in range(num_steps):
+                batch = next(ready, None)
+                if batch is None:
+                    raise ValueError(
+                        f"The iterator of batches ended after {i} of {num_steps} steps of an epoch. "
+                        "Give one that goes on, or fewer steps_per_epoch."
+                    )
+                args = (batch, masks, noise, factor)
+                carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
         return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
+
+    def _placed(self, batch: Data) -> Data:
+        if self.placement.mesh is None:
+            return jax.tree.map(jnp.asarray, batch)
+        return self.placement.by_rows(jax.tree.map(np.asarray, batch))
 
     def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:
         """Measure the variational free energy, nats for all data; see `FreeEnergy`.

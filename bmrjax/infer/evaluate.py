@@ -13,6 +13,7 @@ from bmrjax import metrics
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
+from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prepare import prepare_guide
 
 _CLASSES = (
@@ -49,11 +50,19 @@ class Evaluator:
         guide: Its guide.
         batch_size: Data evaluated at a time.
         loop: See `bmrjax.infer.loop.Loop`.
+        placement: Where arrays live; on one device by default.
     """
 
     def __init__(
-        self, model: Callable, guide: Callable, *, batch_size: int = 1000, loop: LoopMode = "auto"
+        self,
+        model: Callable,
+        guide: Callable,
+        *,
+        batch_size: int = 1000,
+        loop: LoopMode = "auto",
+        placement: Placement | None = None,
     ):
+        self._placement = Placement() if placement is None else placement
         self.model, self.guide, self.batch_size = model, guide, batch_size
         self._loop = Loop(self._add_sample, loop)
         self._kind: tuple[str, bool] | None = None
@@ -105,8 +114,14 @@ class Evaluator:
         batch: Data,
     ) -> tuple[Array, Array, Array]:
         log_sum, mean_sum, _ = carry
-        log_prob, mean, value = self._observe(params, keep, jax.random.fold_in(key, i), batch)
+        key = jax.random.fold_in(key, i)
+        with self._placement.tracing():
+            log_prob, mean, value = self._observe(params, keep, key, batch)
         return jnp.logaddexp(log_sum, log_prob), mean_sum + mean, value
+
+    def _placed(self, batch: Data) -> Data:
+        parted = length(batch) % self._placement.size(DATA) == 0
+        return self._placement.by_rows(batch) if parted else self._placement.everywhere(batch)
 
     def _zeros(
         self, params: Any, keep: Keep, key: Array, batch: Data
@@ -132,6 +147,7 @@ class Evaluator:
         size = min(self.batch_size, rows)
         logs, means, values = [], [], []
         params, keep = dict(params), dict(keep)
+        held = self._placement.parted((params, keep))
         prepare_guide(self.model, self.guide, params, jax.tree.map(lambda a: a[:size], data))
         for begin in range(0, rows, size):
             # The last batch is shifted back to full size, and its overlap dropped.
@@ -139,7 +155,9 @@ class Evaluator:
             batch = jax.tree.map(lambda a, f=first: a[f : f + size], data)
             log_sum, mean_sum, value = self._zeros(params, keep, key, batch)
             carry = (jnp.full_like(log_sum, -jnp.inf), mean_sum, value)
-            log_sum, mean_sum, value = self._loop(carry, num_samples, params, keep, key, batch)
+            carry, key = self._placement.everywhere((carry, key))
+            args = (*held, key, self._placed(batch))
+            log_sum, mean_sum, value = self._loop(carry, num_samples, *args)
             fresh = begin - first
             logs.append(log_sum[fresh:])
             means.append(mean_sum[fresh:])

@@ -11,6 +11,7 @@ from numpyro.infer import TraceMeanField_ELBO
 from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
+from bmrjax.infer.placement import Placement
 
 
 class FreeEnergy:
@@ -22,6 +23,7 @@ class FreeEnergy:
         loss: A NumPyro ELBO.
         batch_size: Data at a time; each batch has a fresh posterior sample.
         loop: See `bmrjax.infer.loop.Loop`.
+        placement: Where arrays live; on one device by default.
     """
 
     def __init__(
@@ -32,7 +34,9 @@ class FreeEnergy:
         loss: Any,
         batch_size: int,
         loop: LoopMode = "auto",
+        placement: Placement | None = None,
     ):
+        self._placement = Placement() if placement is None else placement
         self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
         self._loop = Loop(self._step, loop)
         self._divergence = jax.jit(self._divergence_on, static_argnames="num_samples")
@@ -43,13 +47,14 @@ class FreeEnergy:
         size = min(self.batch_size, length(data))
         start = (i % max(length(data) // size, 1)) * size
         batch = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), data)
-        args, kwargs = arguments(batch)
+        args, kwargs = arguments(self._placement.constrain_rows(batch))
         likelihood = length(data) / size
         model = temper(inference(prune(self.model, keep)), likelihood=likelihood)
         guide = temper(inference(prune(fast_noise(self.guide), keep)), likelihood=likelihood)
         model, guide = draws(model, size), draws(guide, size)
         key = jax.random.fold_in(key, i)
-        return total + self.loss.loss(key, params, model, guide, *args, **kwargs)
+        with self._placement.tracing():
+            return total + self.loss.loss(key, params, model, guide, *args, **kwargs)
 
     def __call__(
         self,
@@ -72,8 +77,9 @@ class FreeEnergy:
             num_passes: Passes over the data to average over, each with fresh posterior samples.
         """
         batches = num_passes * max(length(data) // self.batch_size, 1)
-        args = (dict(params), dict(keep), data, key)
-        return float(self._loop(jnp.zeros(()), batches, *args)) / batches
+        total, key = self._placement.everywhere((jnp.zeros(()), key))
+        args = (dict(params), self._placement.parted(dict(keep)), data, key)
+        return float(self._loop(total, batches, *args)) / batches
 
     def divergence(
         self,

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 from jaxtyping import Array
 
 LoopMode = Literal["auto", "fused", "dispatch"]
@@ -31,6 +32,13 @@ def _has_convolution(jaxpr: Any) -> bool:
         if any(_is_jaxpr(value) and _has_convolution(value) for value in inner):
             return True
     return False
+
+
+def _stays(carry: Any) -> dict[str, Any]:
+    """Return the settings of a program whose carry ends where it began, if that is over several devices."""
+    places = jax.tree.map(lambda x: getattr(x, "sharding", None), carry)
+    parted = [isinstance(place, NamedSharding) for place in jax.tree.leaves(places)]
+    return {"out_shardings": places} if parted and all(parted) else {}
 
 
 class Loop:
@@ -93,15 +101,15 @@ class Loop:
         return self._compiled[shapes]
 
     def _build(self, carry: Any, args: tuple[Any, ...]) -> Any:
-        traced = None
+        traced, settings = None, {"donate_argnums": 0, **_stays(carry)}
         if self.mode != "dispatch":
-            traced = jax.jit(self._whole, donate_argnums=0).trace(carry, np.int32(1), *args)
+            traced = jax.jit(self._whole, **settings).trace(carry, np.int32(1), *args)
         if self.mode == "auto":
             assert traced is not None
             slow = jax.default_backend() == "cpu" and _has_convolution(traced.jaxpr.jaxpr)
             self.mode = "dispatch" if slow else "fused"
         if self.mode == "dispatch":
-            traced = jax.jit(self._step, donate_argnums=0).trace(carry, np.int32(0), *args)
+            traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
         assert traced is not None
         return traced.lower().compile()
 

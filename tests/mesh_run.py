@@ -1,0 +1,160 @@
+"""Runs over a mesh, for `test_mesh`: a process of its own, because JAX counts its devices once.
+
+Prints a JSON document a case.
+"""
+
+import json
+import os
+import re
+import sys
+
+NUM_DEVICES = int(os.environ.get("MESH_DEVICES", "8"))
+_FLAGS = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count={NUM_DEVICES}"
+
+# A virtual device that waits for the others holds a thread of XLA's pool, at times more than one.
+os.environ.setdefault("NPROC", str(8 * NUM_DEVICES))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+
+import bmrjax as bmr  # noqa: E402
+from bmrjax.assembly import Assembly, Settings  # noqa: E402
+
+BATCH = 48
+COLLECTIVE = re.compile(
+    r"= (\(.*?\)|\S+) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\("
+)
+
+
+def mesh_of(axes):
+    """Return a mesh, or None for no axes."""
+    return jax.make_mesh(tuple(axes.values()), tuple(axes)) if axes else None
+
+
+def data():
+    """Return inputs and classes that the signs of two inputs give."""
+    x = np.random.default_rng(0).normal(size=(4800, 24)).astype(np.float32)
+    return x, 2 * (x[:, 0] > 0) + (x[:, 1] > 0)
+
+
+def program():
+    """Return a classifier with layers of unequal widths."""
+    network = bmr.nn.MLP(24, [32, 16], 4, key=jax.random.key(0))
+    return bmr.programs.classifier(network, bmr.priors.Flat())
+
+
+def run(axes, **settings):
+    """Fit over a mesh."""
+    settings = {"num_epochs": 6, "batch_size": BATCH, "steps_per_epoch": 150, **settings}
+    source = settings.pop("source", None) or data()
+    return bmr.sparsify(
+        program(),
+        source,
+        key=jax.random.key(1),
+        mesh=mesh_of(axes),
+        schedule=settings.pop("schedule", None) or bmr.schedules.Every(wait=2),
+        optimizer=optax.adabelief(0.03),
+        progress=False,
+        **settings,
+    )
+
+
+def told(result):
+    """Return what is compared."""
+    return {
+        "params": {k: np.asarray(v).ravel().tolist() for k, v in result.params.items()},
+        "keep": {k: np.asarray(v).ravel().tolist() for k, v in result.keep.items()},
+        "vfe": [row["vfe"] for row in result.history],
+        "compilations": result.num_compilations,
+        "metrics": result.metrics,
+    }
+
+
+def same(axes, num_epochs=6, steps=150):
+    """A verified run, with held-out metrics."""
+    x, y = data()
+    schedule = bmr.schedules.Verified(wait=2, refit=1, cooldown=1)
+    held_out = (x[:100], y[:100])
+    settings = {"num_epochs": num_epochs, "steps_per_epoch": steps}
+    return told(run(axes, schedule=schedule, held_out=held_out, final_samples=4, **settings))
+
+
+def layout(axes):
+    """How the state is parted, and how the step's devices talk."""
+    assembly = Assembly(
+        program(), None, data(), Settings(batch_size=BATCH, mesh=mesh_of(axes), loop="dispatch")
+    )
+    with assembly.runner(
+        assembly.engine.model, assembly.guide, jax.random.key(0), directory=None, resume=False
+    ) as runner:
+        plan = runner.plan()
+        state, _ = runner._epoch(plan)
+        (compiled,) = assembly.engine._epoch._compiled.values()
+        text = compiled.as_text()
+        keep = assembly.placement.parted(dict(runner.now.keep))
+    arrays = jax.tree_util.tree_leaves_with_path((state, keep))
+    return {
+        "arrays": [
+            [
+                jax.tree_util.keystr(path),
+                list(x.shape),
+                x.nbytes,
+                x.addressable_shards[0].data.nbytes,
+            ]
+            for path, x in arrays
+        ],
+        "collectives": [
+            [
+                kind,
+                [
+                    [int(n) for n in dims.split(",") if n]
+                    for dims in re.findall(r"\w+\[([\d,]*)\]", shapes)
+                ],
+            ]
+            for shapes, kind in COLLECTIVE.findall(text)
+        ],
+    }
+
+
+SHORT = {"num_epochs": 4, "steps_per_epoch": 50}
+
+
+def straight(axes):
+    """A short run."""
+    return told(run(axes, **SHORT))
+
+
+def moved(begin, end, folder):
+    """Begin on some devices, go on over others."""
+    settings = {**SHORT, "directory": folder, "checkpoint_interval": 0.0}
+    run(begin, **{**settings, "num_epochs": 2})
+    return told(run(end, resume=True, **settings))
+
+
+def batches(axes):
+    """Batches from an iterator."""
+    x, y = data()
+
+    def source(epoch):
+        rng = np.random.default_rng(epoch)
+        while True:
+            rows = rng.integers(0, len(x), BATCH)
+            yield x[rows], y[rows]
+
+    return told(run(axes, source=bmr.Batches(source, num_data=len(x)), **SHORT))
+
+
+def main() -> None:
+    """Run the cases of the command line: JSON of [function, axes, more]."""
+    if "MESH_PROCESS" in os.environ:
+        jax.distributed.initialize(
+            os.environ["MESH_ADDRESS"], num_processes=2, process_id=int(os.environ["MESH_PROCESS"])
+        )
+    for name, *args in json.loads(sys.argv[1]):
+        print("CASE " + json.dumps(globals()[name](*args)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Runs that are spread over devices: the same as on one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import bmrjax as bmr
+from bmrjax.infer.placement import Placement
+
+SCRIPT = Path(__file__).with_name("mesh_run.py")
+BOTH = {"data": 4, "model": 2}
+
+
+def start(cases, **environment):
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), json.dumps(cases)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read(process):
+    out, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error[-4000:]
+    return [json.loads(line[5:]) for line in out.splitlines() if line.startswith("CASE ")]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Every case, from one process with eight devices."""
+    folder = tmp_path_factory.mktemp("moved")
+    cases = {
+        "one": ["same", {}],
+        "both": ["same", BOTH],
+        "data": ["layout", {"data": 8}],
+        "model": ["layout", {"model": 8}],
+        "straight": ["straight", {}],
+        "moved": ["moved", {"model": 8}, {"data": 2}, str(folder / "a")],
+        "iterated": ["batches", {}],
+        "iterated over both": ["batches", BOTH],
+    }
+    return dict(zip(cases, read(start(list(cases.values()))), strict=True))
+
+
+def assert_same(a, b):
+    # Sums of another order differ in the last bits, and training carries that on.
+    assert a["keep"] == b["keep"]
+    np.testing.assert_allclose(a["vfe"], b["vfe"], rtol=1e-5)
+    for name, value in a["params"].items():
+        np.testing.assert_allclose(value, b["params"][name], rtol=1e-4, atol=1e-4, err_msg=name)
+    for name, value in a["metrics"].items():
+        np.testing.assert_allclose(value, b["metrics"][name], rtol=1e-3, err_msg=name)
+
+
+def test_spread_run_is_that_of_one_device(found):
+    kept = sum(map(sum, found["one"]["keep"].values()))
+    total = sum(map(len, found["one"]["keep"].values()))
+    assert kept < 0.7 * total  # rounds were taken
+    assert_same(found["one"], found["both"])
+
+
+def test_no_step_compiles_again(found):
+    names = ("one", "both", "iterated", "iterated over both")
+    assert [found[name]["compilations"] for name in names] == [1, 1, 1, 1]
+
+
+def test_batches_from_an_iterator_are_parted(found):
+    assert_same(found["iterated"], found["iterated over both"])
+
+
+def test_checkpoint_goes_on_over_other_devices(found):
+    np.testing.assert_allclose(found["moved"]["vfe"], found["straight"]["vfe"], rtol=1e-5)
+    assert found["moved"]["keep"] == found["straight"]["keep"]
+
+
+def test_data_axis_adds_one_sum_of_gradients(found):
+    ((kind, shapes),) = found["data"]["collectives"]
+    assert kind == "all-reduce"
+    assert [32, 24] in shapes  # a weight's gradient
+    assert [] in shapes  # the loss
+
+
+def test_model_axis_moves_activations_only(found):
+    shapes = [s for _, shapes in found["model"]["collectives"] for s in shapes]
+    assert shapes
+    # 48 data a batch; what is shaped as a parameter, or a part of one, stays where it is.
+    assert all(not s or 48 in s for s in shapes), shapes
+
+
+def test_parted_state_is_divided_by_the_devices(found):
+    whole = {name: (size, part) for name, _, size, part in found["model"]["arrays"]}
+    divided = {name for name, (size, part) in whole.items() if part * 8 == size}
+    entire = {name for name, (size, part) in whole.items() if part == size}
+    assert divided | entire == set(whole)
+    # Scalars, counters, keys, and the last layer's four biases.
+    sizes = [whole[name][0] for name in entire]
+    assert max(sizes) <= 16
+    assert sum(sizes) < 0.02 * sum(size for size, _ in whole.values())
+    # Posterior, moments of the optimiser, masks of one byte an element.
+    for part in ("].params[", ".mu", ".nu"):
+        assert any(part in name for name in divided), part
+    assert any(name.startswith("[1]") and whole[name][0] == 768 for name in divided)
+
+
+def test_two_processes_are_one_run():
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{port.getsockname()[1]}"
+    cases = [["same", {"data": 2}, 4, 60]]
+    pair = [
+        start(cases, MESH_DEVICES="1", MESH_PROCESS=str(i), MESH_ADDRESS=address) for i in (0, 1)
+    ]
+    # Each waits for the other, also when it ends.
+    with ThreadPoolExecutor() as threads:
+        ((first,), (second,)) = threads.map(read, pair)
+    (alone,) = read(start([["same", {}, 4, 60]], MESH_DEVICES="1"))
+    assert_same(first, second)
+    assert_same(first, alone)
+
+
+def test_one_device_mesh_changes_nothing():
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    network = bmr.nn.MLP(3, [4], 2, key=jax.random.key(0))
+    program = bmr.programs.classifier(network, bmr.priors.Flat())
+    a, b = (
+        bmr.sparsify(
+            program,
+            (x, (x[:, 0] > 0).astype(int)),
+            key=jax.random.key(1),
+            num_epochs=2,
+            criterion=None,
+            mesh=mesh,
+            progress=False,
+        )
+        for mesh in (None, jax.make_mesh((1,), ("data",)))
+    )
+    jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
+
+
+def test_bad_meshes_are_told():
+    mesh = jax.make_mesh((1,), ("batch",))
+    with pytest.raises(ValueError, match=r"axes \['batch'\].*'data'.*'model'"):
+        Placement(mesh)
+    with pytest.raises(TypeError, match="jax.make_mesh"):
+        Placement({"data": 2})
+    x = np.zeros((8, 3), np.float32)
+    network = bmr.nn.MLP(3, [4], 2, key=jax.random.key(0))
+    program = bmr.programs.classifier(network, bmr.priors.Flat())
+    with pytest.raises(ValueError, match="ensemble: members share one device"):
+        bmr.ensemble(
+            program,
+            (x, np.zeros(8, int)),
+            keys=jax.random.split(jax.random.key(0), 2),
+            mesh=jax.make_mesh((1,), ("data",)),
+        )

@@ -1,0 +1,68 @@
+import threading
+import time
+
+import pytest
+
+from bmrjax.infer.prefetch import prefetch
+
+
+def waiting():
+    return [t for t in threading.enumerate() if t.name == "bmrjax-prefetch"]
+
+
+def test_order_is_kept_and_batches_are_placed():
+    assert list(prefetch(range(50), lambda i: 2 * i)) == list(range(0, 100, 2))
+    assert not waiting()
+
+
+def test_it_reads_ahead_and_no_further():
+    read = []
+
+    def source():
+        for i in range(100):
+            read.append(i)
+            yield i
+
+    ready = prefetch(source(), lambda i: i, ahead=3)
+    assert next(ready) == 0
+    deadline = time.monotonic() + 10
+    while len(read) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    # One is given out, three wait, and one is in the thread's hands.
+    assert len(read) == 5
+    ready.close()
+    assert not waiting()
+
+
+@pytest.mark.parametrize("fails", ["source", "place"])
+def test_an_error_comes_after_what_was_before_it(fails):
+    def source():
+        yield from (1, 2)
+        if fails == "source":
+            raise OSError("the disk is gone")
+        yield 3
+
+    def place(i):
+        if i == 3:
+            raise OSError("the disk is gone")
+        return i
+
+    ready = prefetch(source(), place)
+    assert [next(ready), next(ready)] == [1, 2]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ready)
+    assert not waiting()
+
+
+def test_computing_goes_on_while_the_source_is_slow():
+    def slow():
+        for i in range(5):
+            time.sleep(0.05)
+            yield i
+
+    begin = time.perf_counter()
+    for _ in prefetch(slow(), lambda i: i):
+        time.sleep(0.05)
+    # Ten sleeps one after the other are half a second.
+    assert time.perf_counter() - begin < 0.45

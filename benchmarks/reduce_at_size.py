@@ -3,7 +3,7 @@
     python benchmarks/reduce_at_size.py --out benchmarks/results/reduce_at_size
 
 The posterior is made up: shards of four tensors, of whose weights between 2 and 70 % are far from zero, whole
-rows of them in every other tensor. Reading is what a plain program does: each file once, by one thread, into
+rows of them in every other tensor, which a sample tells little of: such a layer is read twice. Reading is what a plain program does: each file once, by one thread, into
 one buffer of 4 MiB. `sum` adds the numbers up besides, over a memory map. Both are timed in turn with the
 reduction, with the files in the page cache (warm) and after the cache was told to let go of them (cold; a
 virtual machine's host may still have them). Each row runs in a process of its own, for its peak memory. At
@@ -200,7 +200,8 @@ def write_table(rows: list[dict], directory: Path) -> None:
         "reduction, s: warm",
         "cold",
     ]
-    header += ["ratio: warm", "cold", "to a sum", "core seconds", "peak, MiB", "± ζ, nats"]
+    header += ["ratio: warm", "cold", "to a sum", "core seconds", "load", "bytes read, of all"]
+    header += ["peak, MiB", "± ζ, nats"]
     header += ["unproven", "differ from memory, float32, float64"]
     lines = [
         [
@@ -211,6 +212,8 @@ def write_table(rows: list[dict], directory: Path) -> None:
             *(f"{row['ratio'][cache]:.1f}" for cache in ("warm", "cold")),
             f"{row['ratio_to_sum']:.1f}",
             f"{statistics.median(row['cpu_seconds']):.2f}",
+            f"{row['load']:.1f}",
+            f"{row['bytes_read'] / row['bytes']:.2f}",
             f"{row['peak_mib']:.0f}",
             f"{row['error_bound']:.0e}" if row["error_bound"] else "–",
             str(row["unproven"]),

@@ -249,7 +249,7 @@ def main() -> None:
             wanted = [c for c in CRITERIA if not rows.has(asked=weights, dtype=dtype, criterion=c)]
             if not wanted:
                 continue
-            with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as made:
+            with tempfile.TemporaryDirectory() as made:
                 folder = Path(made) / "posterior"
                 make(folder, weights, dtype)
                 for criterion in wanted:

@@ -18,6 +18,7 @@ from bmrjax.batches import Batches as Batches
 from bmrjax.ensemble import ensemble as ensemble
 from bmrjax.errors import EnsembleError as EnsembleError
 from bmrjax.errors import NonFiniteError as NonFiniteError
+from bmrjax.hyperparameter import hyperparameter as hyperparameter
 from bmrjax.infer import init_to_network as init_to_network
 from bmrjax.nn import lift as lift
 from bmrjax.report import FreeEnergyCurve as FreeEnergyCurve

@@ -18,7 +18,8 @@ from bmrjax import reduction
 from bmrjax.batches import Batches, check_data
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion, SpikeAndSlab
-from bmrjax.infer.engine import Data, Engine, check_local_latents
+from bmrjax.hyperparameter import Member
+from bmrjax.infer.engine import Data, Engine, State, check_local_latents
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
@@ -95,7 +96,6 @@ class Assembly:
         for name, value in (("num_epochs", settings.num_epochs), ("steps_per_epoch", self.steps)):
             if value < 1:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
-        _check_schedule(self.schedule, settings.criterion, self.source, self.steps)
         if size < self.num_data:
             check_local_latents(model, self._example, jax.random.key(0))
         self.guide = AutoMeanField(model) if guide is None else guide
@@ -119,13 +119,11 @@ class Assembly:
             placement=self.placement,
             matmul_dtype=settings.matmul_dtype,
         )
-        self.evaluator = Evaluator(
-            model, self.guide, loop=settings.loop, placement=self.placement
-        )
+        self.evaluator = Evaluator(model, self.guide, loop=settings.loop, placement=self.placement)
         if not isinstance(self.source, Batches):
             self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
-        self._reducer: Reducer | None = None
+        self._reducers: dict[int, Reducer] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def _make_evaluation(self, size: int) -> Evaluation | None:
@@ -153,6 +151,7 @@ class Assembly:
         *,
         directory: str | Path | None,
         resume: bool,
+        member: Member | None = None,
     ) -> Iterator[Runner]:
         """Start a run, or go on with one; its checkpoints are complete when the context ends.
 
@@ -162,10 +161,11 @@ class Assembly:
             key: PRNG key of the run.
             directory: Where checkpoints go; none are written without it.
             resume: Go on from the last checkpoint in `directory`, if it has one.
+            member: What sets the run apart from the others of an ensemble.
         """
         checkpointer = _checkpointer(directory, self.settings.checkpoint_interval, resume=resume)
         try:
-            runner = self._start(model, guide, key, checkpointer)
+            runner = self._start(model, guide, key, checkpointer, member or Member())
             if resume:
                 runner.restore()
             yield runner
@@ -174,14 +174,22 @@ class Assembly:
                 checkpointer.close()
 
     def _start(
-        self, model: Callable, guide: Callable, key: Array, checkpointer: Checkpointer | None
+        self,
+        model: Callable,
+        guide: Callable,
+        key: Array,
+        checkpointer: Checkpointer | None,
+        member: Member,
     ) -> Runner:
         settings, engine = self.settings, self.engine
+        criterion = settings.criterion if member.criterion is None else member.criterion
+        _check_schedule(self.schedule, criterion, self.source, self.steps)
         init_key, run_key, vfe_key, final_key = jax.random.split(key, 4)
         started = time.perf_counter()
         state = engine.init(init_key, self._example, model=model, guide=guide)
         if settings.start is not None:
             state = engine.adopt(state, settings.start.params)
+        _check_declared(member, state)
         init_seconds = time.perf_counter() - started
         shapes = jax.tree.map(jnp.shape, state.params)
         self._shapes = self._shapes or shapes
@@ -191,27 +199,21 @@ class Assembly:
                 f"ensemble: the programs differ in the parameter '{differing}'. Members may start from "
                 "different networks of one shape; run others apart."
             )
-        keep, criterion_state = {}, None
+        keep, criterion_state, reducer = {}, None, None
         begun = {} if settings.start is None else _with_removed(settings.start)
-        if settings.criterion is not None or settings.sites is not None or begun:
+        if criterion is not None or settings.sites is not None or begun:
             found = engine.site_posteriors(state, self._example)
-            found = _reducible(found, settings.sites, settings.criterion)
+            found = _reducible(found, settings.sites, criterion)
             keep = {name: jnp.ones(q.loc.shape, bool) for name, q in found.posterior.items()}
             keep |= _carried_over(begun, keep)
-            if settings.criterion is not None:
-                criterion_state = settings.criterion.init(found.posterior)
-                criterion_state = settings.criterion.with_keep(criterion_state, keep)
+            if criterion is not None:
+                criterion_state = criterion.init(found.posterior)
+                criterion_state = criterion.with_keep(criterion_state, keep)
                 keep, criterion_state = self.placement.parted((keep, criterion_state))
                 # What it cannot read is told now, and not after the epochs before the first reduction.
-                ask = functools.partial(settings.criterion, layers=found.layers)
+                ask = functools.partial(criterion, layers=found.layers)
                 jax.eval_shape(ask, found.posterior, found.prior, criterion_state)
-                self._reducer = self._reducer or Reducer(
-                    settings.criterion,
-                    self.schedule,
-                    list(found.posterior),
-                    found.layers,
-                    self._example,
-                )
+                reducer = self._reducer(criterion, found)
 
         def make_result(runner: Runner) -> Result:
             return Result(
@@ -231,6 +233,7 @@ class Assembly:
                 num_compilations=engine.num_compilations,
                 model=model,
                 guide=guide,
+                hyperparameters=member.told(),
             )
 
         return Runner(
@@ -238,7 +241,7 @@ class Assembly:
             self.evaluator,
             self.source,
             state,
-            reducer=self._reducer,
+            reducer=reducer,
             evaluation=self._evaluation,
             keep=keep,
             criterion_state=criterion_state,
@@ -251,7 +254,17 @@ class Assembly:
             checkpointer=checkpointer,
             make_result=make_result,
             placement=self.placement,
+            member=member,
         )
+
+    def _reducer(self, criterion: Criterion, found: SitePosteriors) -> Reducer:
+        """Return what reduces by a criterion, compiled once."""
+        key = id(criterion)
+        if key not in self._reducers:
+            self._reducers[key] = Reducer(
+                criterion, self.schedule, list(found.posterior), found.layers, self._example
+            )
+        return self._reducers[key]
 
     def result(self, runner: Runner) -> Result:
         """Return the result of a run that is over: its best point, with the final metrics."""
@@ -294,6 +307,18 @@ def _check_schedule(
             f"sparsify: mask_prior needs a criterion with a prior over masks, and "
             f"{type(criterion).__name__} has none. Use criteria.SpikeAndSlab, or leave mask_prior out."
         )
+
+
+def _check_declared(member: Member, state: State) -> None:
+    """Refuse hyper-parameters that the program does not have."""
+    declared = state.mutable or {}
+    for name in member.values:
+        if name not in declared:
+            raise ValueError(
+                f"ensemble: grid has '{name}', and the program has no bmr.hyperparameter of that name. Write "
+                f"{name} = bmr.hyperparameter('{name}', default) in it. Else a grid varies kl_weight, rate "
+                "and criterion."
+            )
 
 
 def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:

@@ -1,8 +1,8 @@
-"""Many seeds of a program, fitted and pruned side by side in one compiled program."""
+"""Many seeds and settings of a program, fitted and pruned side by side in one compiled program."""
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from bmrjax.assembly import Assembly, Settings
 from bmrjax.batches import Batches
 from bmrjax.errors import EnsembleError, NonFiniteError
+from bmrjax.hyperparameter import members_of
 from bmrjax.infer.engine import Data
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.result import Result
@@ -26,17 +27,18 @@ def ensemble(
     data: Data,
     *,
     keys: Sequence[Array] | Array,
+    grid: Mapping[str, Sequence[Any]] | None = None,
     guide: Callable[[Callable], Callable] = AutoMeanField,
     directory: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> list[Result]:
-    """Run `sparsify` once a key, with the training of all members vectorised into one program.
+    """Run `sparsify` once a key and point of a grid, with all training vectorised into one program.
 
-    Each member is what `sparsify` with its key would be, to rounding: it has its own start, noise,
-    masks, rounds and learning rate. Compiling happens once. Small programs, whose steps cost more to
-    start than to compute, gain most; on CPU a network with convolutions loses, because XLA runs
+    Each member is what `sparsify` with its key and its settings would be, to rounding: it has its own
+    start, noise, masks, rounds and learning rate. Compiling happens once. Small programs, whose steps
+    cost more to start than to compute, gain most; on CPU a network with convolutions loses, because XLA runs
     convolutions with several sets of filters slowly there. Memory grows with the number of members.
 
     Args:
@@ -44,6 +46,9 @@ def ensemble(
             from, and in nothing else.
         data: Arrays with a common leading axis, shared by the members.
         keys: PRNG keys, one a member.
+        grid: Values by name: of a `hyperparameter` of the program; of ``"kl_weight"``, factors on the
+            divergence; of ``"rate"``, factors on the optimiser's updates; or of ``"criterion"``, criteria,
+            whose reductions are compiled one by one. There is a member for every combination.
         guide: Makes a member's guide from its program.
         directory: Checkpoints of member i go to the folder ``member-i`` in it.
         resume: Go on from the last checkpoints in `directory`.
@@ -51,7 +56,8 @@ def ensemble(
         **settings: All others of `sparsify`.
 
     Returns:
-        One result a member, in the order of the keys.
+        One result a member: a point of the grid after the other, the last name's values side by side, and
+        the keys in order at each. A result's ``hyperparameters`` say what the grid gave it.
 
     Raises:
         TypeError: For a setting that `sparsify` does not have.
@@ -76,7 +82,9 @@ def ensemble(
     if isinstance(data, Batches):
         raise TypeError("ensemble: the members share arrays; Batches are for single runs.")
     if settings.get("mesh") is not None:
-        raise ValueError("ensemble: members share one device; mesh is for single runs, of sparsify.")
+        raise ValueError(
+            "ensemble: members share one device; mesh is for single runs, of sparsify."
+        )
     if isinstance(guide, AutoGuide):
         raise TypeError(
             f"ensemble: guide makes each member's guide; give {type(guide).__name__} itself, or "
@@ -91,17 +99,29 @@ def ensemble(
             f"ensemble: give one program, or one a key: there are {len(models)} programs for "
             f"{len(keys)} keys."
         )
-    guides = [guide(program) for program in models]
-    assembly = Assembly(models[0], guides[0], data, Settings(**settings))
+    points = members_of(grid)
+    if points[0].criterion is not None:
+        settings["criterion"] = points[0].criterion
+    assembly = Assembly(models[0], guide(models[0]), data, Settings(**settings))
+    members = [
+        (point, key, point.given(program))
+        for point in points
+        for key, program in zip(keys, models, strict=True)
+    ]
     failures: dict[int, NonFiniteError] = {}
     with contextlib.ExitStack() as stack:
         runners = [
             stack.enter_context(
                 assembly.runner(
-                    models[i], guides[i], key, directory=_member(directory, i), resume=resume
+                    program,
+                    guide(program),
+                    key,
+                    directory=_member(directory, i),
+                    resume=resume,
+                    member=point,
                 )
             )
-            for i, key in enumerate(keys)
+            for i, (point, key, program) in enumerate(members)
         ]
         _run(assembly, runners, failures, progress=progress)
     results = [
@@ -160,7 +180,8 @@ def _train(assembly: Assembly, runners: list[Runner], plans: dict[int, Plan]) ->
         assembly.arrays,
         [runner.epoch_key() for runner in runners],
         num_steps=assembly.steps,
-        rates=[plans[i].rate if i in plans else 0.0 for i in range(len(runners))],
+        rates=[plans[i].rate * r.member.rate if i in plans else 0.0 for i, r in enumerate(runners)],
+        kl_weights=[r.member.kl_weight or engine.kl_weight for r in runners],
     )
     losses = [np.asarray(info.losses)[: int(info.num_steps)] for _, info in ended]
     compiled = engine.compile_seconds - compiled

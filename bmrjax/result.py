@@ -105,6 +105,7 @@ class Result:
         timing: ``init_seconds``, ``compile_seconds``, ``seconds`` of the whole run.
         num_skipped: Steps skipped because their loss or gradient was not finite.
         vfe: VFE of this state on the training data, nats for all data; None if never measured.
+        hyperparameters: What the grid of an `ensemble` gave this member.
     """
 
     params: dict[str, Any]
@@ -119,6 +120,7 @@ class Result:
     loop_mode: str = "fused"
     num_compilations: int = 0
     vfe: float | None = None
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
     model: Callable | None = field(default=None, repr=False)
     guide: Callable | None = field(default=None, repr=False)
 

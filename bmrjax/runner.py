@@ -15,6 +15,7 @@ from bmrjax.batches import Batches
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion
 from bmrjax.errors import NonFiniteError
+from bmrjax.hyperparameter import Member
 from bmrjax.infer.engine import Data, Engine, EpochInfo, State
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.placement import Placement
@@ -106,8 +107,9 @@ class Runner:
         checkpointer: Checkpointer | None,
         make_result: Callable[["Runner"], Result],
         placement: Placement,
+        member: Member,
     ):
-        self.placement = placement
+        self.placement, self.member = placement, member
         self.engine, self.evaluator, self.source = engine, evaluator, source
         self.reducer, self.evaluation = reducer, evaluation
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
@@ -414,6 +416,7 @@ class Runner:
             "schedule": None if reducer is None else type(reducer.schedule).__name__,
             "estimator": getattr(self.engine.loss, "estimator", "global"),
             "matmul_dtype": self.engine.matmul_dtype,
+            "hyperparameters": self.member.told(),
             "key (after the first split)": np.asarray(key).tolist(),
         }
 

@@ -60,6 +60,7 @@ def save(result: Result, directory: Path) -> None:
     """Write `result` to `directory`, atomically: a new folder takes the old one's place."""
     arrays: dict[str, np.ndarray] = {}
     document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in _PLAIN}}
+    document["hyperparameters"] = result.hyperparameters
     document["params"] = flatten_arrays("params", result.params, arrays)
     document["keep"] = flatten_arrays("keep", result.keep, arrays)
     document["path"] = [
@@ -157,6 +158,7 @@ def load(
             for point in document["path"]
         ]
         plain = {name: document[name] for name in _PLAIN}
+        plain["hyperparameters"] = document.get("hyperparameters", {})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
     if model is not None and guide is None:

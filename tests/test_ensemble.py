@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 
 import bmrjax as bmr
@@ -151,3 +152,69 @@ def test_what_cannot_be_run_is_refused():
     batches = bmr.Batches(lambda epoch: iter([data]), num_data=256)
     with pytest.raises(TypeError, match="share arrays"):
         bmr.ensemble(networks()[0], batches, keys=KEYS)
+
+
+# --- grids --------------------------------------------------------------------------------
+
+
+def scaled(x, y=None):
+    """A classifier whose prior's scale is a hyper-parameter."""
+    scale = bmr.hyperparameter("scale", 0.1)
+    network = bmr.nn.MLP(4, (8,), 2, key=KEYS[0])
+    return programs.classifier(network, bmr.priors.Flat(scale))(x, y)
+
+
+def test_a_member_of_a_grid_is_the_run_with_its_settings(tmp_path):
+    data = classes()
+    criteria = [bmr.criteria.SpikeAndSlab(), bmr.criteria.SpikeAndSlab(alpha=3.0)]
+    grid = {"scale": [0.1, 1.0], "kl_weight": [0.7], "rate": [2.0], "criterion": criteria}
+    options = OPTIONS | {"num_epochs": 9, "held_out": data}
+    found = bmr.ensemble(scaled, data, keys=KEYS[:2], grid=grid, **options)
+    assert [result.hyperparameters["scale"] for result in found] == [0.1] * 4 + [1.0] * 4
+    assert "alpha=3.0" in found[7].hyperparameters["criterion"]
+    assert found[0].num_compilations == 1
+    assert found[5].num_kept != found[7].num_kept  # the criteria differ
+    alone = bmr.sparsify(
+        numpyro.handlers.substitute(scaled, data={"scale": 1.0}),
+        data,
+        key=KEYS[1],
+        kl_weight=0.7,
+        optimizer=optax.adabelief(2e-2),
+        criterion=criteria[1],
+        **options,
+    )
+    assert_alike(found[7], alone)
+    found[7].save(tmp_path / "model")
+    loaded = bmr.load(tmp_path / "model", model=scaled)
+    assert loaded.hyperparameters == found[7].hyperparameters
+    key = jax.random.key(3)
+    assert loaded.evaluate(key, data) == pytest.approx(found[7].evaluate(key, data))
+
+
+def test_without_a_grid_a_hyperparameter_is_its_default():
+    options = OPTIONS | {"num_epochs": 2, "steps_per_epoch": 20, "criterion": None}
+    found = bmr.sparsify(scaled, classes(), key=KEYS[0], **options)
+    assert found.params["scale"] == pytest.approx(0.1)
+    assert found.hyperparameters == {}
+
+
+@pytest.mark.parametrize(
+    ("grid", "error", "message"),
+    [
+        ({"scales": [1.0]}, ValueError, r"no bmr.hyperparameter of that name"),
+        ({"scale": []}, ValueError, r"grid\['scale'\] is \[\]; give a list"),
+        ({"scale": [1.0, [1.0, 2.0]]}, ValueError, r"of shapes \(\) and \(2,\)"),
+        ({"scale": [float("nan")]}, ValueError, "finite"),
+        ({"kl_weight": [0.0]}, ValueError, "must be positive"),
+        ({"rate": [-1.0]}, ValueError, "must be positive"),
+        ({"criterion": [None]}, TypeError, "has a NoneType; give criteria"),
+    ],
+)
+def test_bad_grids_are_told(grid, error, message):
+    with pytest.raises(error, match=message):
+        bmr.ensemble(scaled, classes(), keys=KEYS[:1], grid=grid, **OPTIONS)
+
+
+def test_a_setting_is_no_hyperparameter():
+    with pytest.raises(ValueError, match="'rate' is a setting"):
+        bmr.hyperparameter("rate", 1.0)

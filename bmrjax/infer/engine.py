@@ -269,9 +269,9 @@ class Engine:
         return result["loss"], result["mutable_state"]
 
     def _gradients(
-        self, state: State, batch: Data, keep: Keep, key: Array
+        self, state: State, batch: Data, keep: Keep, key: Array, kl_weight: ArrayLike
     ) -> tuple[Array, Any, Any, Array]:
-        kl = jnp.asarray(self.kl_weight)
+        kl = jnp.asarray(kl_weight)
         if self.kl_warmup:
             kl = kl * jnp.minimum(1.0, (state.num_steps + 1) / self.kl_warmup)
         gradient = jax.value_and_grad(self._loss, has_aux=True)
@@ -291,7 +291,7 @@ class Engine:
     def _update(
         self, state: State, batch: Data, keep: Keep, key: Array, rate: Array
     ) -> tuple[State, Array]:
-        loss, mutable, grads, good = self._gradients(state, batch, keep, key)
+        loss, mutable, grads, good = self._gradients(state, batch, keep, key, self.kl_weight)
 
         def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
             return *self._accept(params, opt_state, grads, rate), mutable
@@ -303,9 +303,16 @@ class Engine:
         return _counted(state, after, good), jnp.where(good, loss, jnp.nan)
 
     def _update_of_many(
-        self, states: State, batches: Data, keeps: Keep, keys: Array, rates: Array
+        self,
+        states: State,
+        batches: Data,
+        keeps: Keep,
+        keys: Array,
+        rates: Array,
+        kl_weights: Array,
     ) -> tuple[State, Array]:
-        losses, mutable, grads, good = jax.vmap(self._gradients)(states, batches, keeps, keys)
+        args = states, batches, keeps, keys, kl_weights
+        losses, mutable, grads, good = jax.vmap(self._gradients)(*args)
 
         def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
             return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
@@ -349,13 +356,14 @@ class Engine:
         keeps: Keep,
         keys: Array,
         rates: Array,
+        kl_weights: Array,
     ) -> tuple[State, Array, Array]:
         states, losses, runs = carry
         states = replace(states, worst_in_row=jnp.where(i == 0, 0, states.worst_in_row))
         rows = jax.lax.dynamic_slice_in_dim(orders, i * self.batch_size, self.batch_size, axis=1)
         batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
         keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
-        after, loss = self._update_of_many(states, batches, keeps, keys, rates)
+        after, loss = self._update_of_many(states, batches, keeps, keys, rates, kl_weights)
         if self.until is not None:
             # A fit that has settled stays where it is, while the others go on.
             loss = jnp.where(runs, loss, jnp.nan)
@@ -422,6 +430,7 @@ class Engine:
         *,
         num_steps: int,
         rates: Sequence[float],
+        kl_weights: Sequence[float] | None = None,
     ) -> list[tuple[State, EpochInfo]]:
         """Take an epoch of several fits in one program; each is as if `epoch` ran it alone.
 
@@ -433,6 +442,7 @@ class Engine:
             num_steps: Steps of each.
             rates: Factor on the optimiser's updates, one a fit; nobody waits for a fit to settle whose
                 factor is 0.
+            kl_weights: Factor on the divergence, one a fit; by default the engine's.
         """
         pairs = jnp.stack([jax.random.split(key) for key in keys])
         orders = self._orders(pairs[:, 0], num_steps * self.batch_size)
@@ -440,7 +450,9 @@ class Engine:
         before = state.num_steps + 0
         runs = jnp.asarray(rates) > 0
         carry = (state, jnp.full((len(states), num_steps), jnp.nan, float), runs)
-        args = (data, orders, keep, pairs[:, 1], jnp.asarray(rates, float))
+        weights = [self.kl_weight] * len(states) if kl_weights is None else kl_weights
+        factors = jnp.asarray(rates, float), jnp.asarray(weights, float)
+        args = (data, orders, keep, pairs[:, 1], *factors)
         state, losses, _ = self._epoch_of_many(carry, num_steps, *args)
         taken = state.num_steps - before
         parts = _unstacked((state, losses, taken), len(states))

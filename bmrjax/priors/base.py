@@ -10,17 +10,22 @@ import abc
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from bmrjax.layers import Layer, Tensor
 
 
 def require_positive(prior: object, **values: float) -> None:
-    """Raise ValueError, naming the prior and the number, for one that is not positive."""
+    """Raise ValueError, naming the prior and the number, for one that is not positive.
+
+    A traced number, such as a `hyperparameter`, has no value yet, and passes.
+    """
     for name, value in values.items():
-        if not value > 0:
+        if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0):
             raise ValueError(f"{type(prior).__name__}: {name} must be positive, got {value}.")
 
 

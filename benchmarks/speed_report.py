@@ -90,6 +90,15 @@ def _steps(row: dict[str, Any]) -> list[list[str]]:
     return [cells]
 
 
+def _failures(networks: list[dict[str, Any]]) -> str:
+    told = [
+        f"{LABELS[row['name']]}, `{kind}`: {reason}"
+        for row in networks
+        for kind, reason in row["failed"].items()
+    ]
+    return "Failed: " + ("; ".join(told) or "nothing") + ". What has a dash was not asked."
+
+
 def _costs(row: dict[str, Any], figure: Callable[[dict[str, Any]], str]) -> list[list[str]]:
     steps = row["steps"]
     return [[_name(row), *(figure(steps[kind]) if kind in steps else "–" for kind in OURS)]]
@@ -191,25 +200,14 @@ def _devices(row: dict[str, Any]) -> list[list[str]]:
     return lines
 
 
-def seed_ratios(row: dict[str, Any]) -> dict[str, list[float]]:
-    """Return what ten seeds cost beside one: training, compiling the step, and the whole run; run by run."""
-    found = {}
-    for figure in ("training_seconds_an_epoch", "compile_seconds", "seconds"):
-        pairs = zip(row["times"]["many"], row["times"]["one"], strict=True)
-        ratios = [many[figure] / one[figure] for many, one in pairs]
-        found[figure] = [statistics.median(ratios), min(ratios), max(ratios)]
-    return found
-
-
 def _seeds(row: dict[str, Any]) -> list[list[str]]:
-    cells = [row["data"], row["estimator"]]
-    for side in ("one", "many"):
-        found = [t["training_seconds_an_epoch"] for t in row["times"][side]]
-        cells.append(f"{1e3 * statistics.median(found) / row['steps_per_epoch']:.3f}")
-    for side in ("one", "many"):
-        found = [t["compile_seconds"] for t in row["times"][side]]
-        cells.append(f"{statistics.median(found):.1f}")
-    return [[*cells, *(spread(found) for found in seed_ratios(row).values())]]
+    one, many = row["steps"]["one"], row["steps"]["many"]
+    cells = [row["data"], row["estimator"], f"{one['median_ms']:.3f}", f"{many['median_ms']:.3f}"]
+    cells.append(spread(many["ratio_to_one"]))
+    whole = [row["runs"][side]["seconds"] for side in ("one", "many")]
+    compiling = [one["compile_seconds"], many["compile_seconds"]]
+    cells += [f"{second:.1f} / {first:.1f}" for first, second in (compiling, whole)]
+    return [[*cells, f"{whole[1] / whole[0]:.1f}"]]
 
 
 def _targets(rows: records.Rows) -> list[list[str]]:
@@ -226,9 +224,9 @@ def _targets(rows: records.Rows) -> list[list[str]]:
                 [f"{_name(row)}: `{kind}` / deterministic", f"{target}", spread(found), met]
             )
     for row in _of(rows, "seeds"):
-        found = seed_ratios(row)["training_seconds_an_epoch"]
+        found = row["steps"]["many"]["ratio_to_one"]
         met = "yes" if found[0] <= TARGET_SEEDS else "no"
-        what = f"{row['data']}, `{row['estimator']}`: {row['seeds']} seeds / one, training"
+        what = f"{row['data']}, `{row['estimator']}`: a step of {row['seeds']} seeds / of one"
         lines.append([what, f"{TARGET_SEEDS}", spread(found), met])
     return lines
 
@@ -250,6 +248,7 @@ def write_tables(rows: records.Rows) -> None:
         targets,
         "A step, milliseconds, and times the deterministic one:",
         _table(networks, ["network", *kinds], _steps),
+        _failures(networks),
         "To trace, lower and compile the training program, seconds:",
         _table(
             networks,
@@ -296,11 +295,11 @@ def write_tables(rows: records.Rows) -> None:
             ["devices", "divided", "ms", "divided / one device", "MiB a device", "compile, s"],
             _devices,
         ),
-        "Ten seeds of an MLP 13-50-1 in one program, beside one; the whole run has its compilations in it:",
+        "Ten seeds of an MLP 13-50-1 in one program, beside one; a whole run has its compilations in it:",
         _table(
             _of(rows, "seeds"),
-            ["data", "estimator", "a step of one, ms", "of ten, ms", "compile one, s", "ten, s"]
-            + [f"{what}, ten / one" for what in ("training", "compiling", "whole run")],
+            ["data", "estimator", "a step of one, ms", "of ten, ms", "ten / one"]
+            + ["compile the step, s: ten / one", "whole run, s: ten / one", "its ratio"],
             _seeds,
         ),
     ]

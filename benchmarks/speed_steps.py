@@ -182,6 +182,43 @@ def inferred(
     return Side(run, steps, engine._epoch, parts=(engine, box, keep, example))
 
 
+def seeds(
+    program: Any, estimator: Any, data: Any, batch: int, steps: int, count: int
+) -> dict[str, Side]:
+    """Return the sides of one fit, and of as many in one program as there are seeds."""
+
+    def make(count: int) -> Side:
+        engine = Engine(
+            program,
+            AutoMeanField(program),
+            optimizer=optax.adabelief(1e-2),
+            loss=elbo(estimator),
+            num_data=len(data[0]),
+            batch_size=batch,
+        )
+        keys = list(jax.random.split(jax.random.key(0), count))
+        example = tuple(part[:batch] for part in data)
+        box = [engine.init(keys[0], example)] * count
+        found = engine.site_posteriors(box[0], example).posterior
+        keep = {name: jnp.ones(q.loc.shape, bool) for name, q in found.items()}
+
+        def run_one(n: int) -> None:
+            box[0], info = engine.epoch(box[0], keep, data, keys[0], num_steps=n)
+            jax.block_until_ready(info.losses)
+
+        def run_many(n: int) -> None:
+            more: dict[str, Any] = {"num_steps": n, "rates": [1.0] * count}
+            many = engine.epoch_of_many(box, [keep] * count, data, keys, **more)
+            box[:] = [state for state, _ in many]
+            jax.block_until_ready([info.losses for _, info in many])
+
+        if count == 1:
+            return Side(run_one, steps, engine._epoch)
+        return Side(run_many, steps, engine._epoch_of_many)
+
+    return {"one": warm(make(1)), "many": warm(make(count))}
+
+
 def side(kind: str, network: Any, data: Any, batch: int, steps: int, mode: Any) -> Side:
     """Return the side of a kind of step."""
     if kind == "deterministic":

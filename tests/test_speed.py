@@ -164,15 +164,15 @@ def test_tables_say_which_targets_are_met(scripts, tmp_path):
         "reduction": {"shrinkage": reduced | {"nanoseconds_an_element": 25e3}},
     }  # fmt: skip
     divided = {"one": step(8.0, 1.0, "one"), "data": step(12.0, 1.5, "one")}
-    times = {"seconds": 9.0, "compile_seconds": 4.0, "training_seconds_an_epoch": 1.0}
-    many = {k: 2 * v for k, v in times.items()}
     rows.add({"what": "network", **network, **where})
     rows.add({"what": "scaling", **grown, **where})
     devices = {"value": 2, "virtual": True, "data_bytes": 2**20, "steps": divided}
     rows.add({"what": "devices", **devices, **where})
     rows.add({"what": "devices", "value": 64, "too_few": 2, **where})
     seeds = {"data": "boston", "estimator": "global", "seeds": 10, "steps_per_epoch": 100}
-    rows.add({"what": "seeds", **seeds, "times": {"one": [times], "many": [many]}, **where})
+    seeds["steps"] = {"one": step(0.5, 1.0, "one"), "many": step(1.0, 2.0, "one")}
+    seeds["runs"] = {"one": {"seconds": 8.0}, "many": {"seconds": 20.0}}
+    rows.add({"what": "seeds", **seeds, **where})
     scripts.speed_report.write(rows)
     text = (tmp_path / "table.md").read_text()
     asked = (tmp_path / "targets" / "table.md").read_text()
@@ -183,6 +183,7 @@ def test_tables_say_which_targets_are_met(scripts, tmp_path):
     assert "| 5 | 1 | 0.75 | 100 | stream | 20% |" in text
     assert "| 2 | 0.5 | 0.75 | 100 | matmul | 38% |" in text
     assert "| 2 virtual | batch | 12 | 1.50 (1.50 to 1.50) | 2.0 | 2.0 |" in text
+    assert "| 0.500 | 1.000 | 2.00 (2.00 to 2.00) | 2.0 / 2.0 | 20.0 / 8.0 | 2.5 |" in text
     assert "| 64 | only 2 there |" in text
     assert "not installed: No module" in text
     assert (tmp_path / "speed.png").stat().st_size > 10_000

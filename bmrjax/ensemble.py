@@ -102,19 +102,21 @@ def ensemble(
     points = members_of(grid)
     if points[0].criterion is not None:
         settings["criterion"] = points[0].criterion
-    assembly = Assembly(models[0], guide(models[0]), data, Settings(**settings))
     members = [
         (point, key, point.given(program))
         for point in points
         for key, program in zip(keys, models, strict=True)
     ]
+    # The engine's guide is that of a member, which meets its program before the training step is traced.
+    guides = [guide(program) for _, _, program in members]
+    assembly = Assembly(models[0], guides[0], data, Settings(**settings))
     failures: dict[int, NonFiniteError] = {}
     with contextlib.ExitStack() as stack:
         runners = [
             stack.enter_context(
                 assembly.runner(
                     program,
-                    guide(program),
+                    guides[i],
                     key,
                     directory=_member(directory, i),
                     resume=resume,

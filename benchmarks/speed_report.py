@@ -358,23 +358,32 @@ def _draw_limits(panel: Any, networks: list[dict[str, Any]]) -> None:
 
 def _draw_growth(panel: Any, axis: str, points: list[dict[str, Any]]) -> None:
     styles = {"stream, global": ("0.6", ":"), "matmul": ("0.6", "--")}
-    names = ("one", "data", "model") if axis == "devices" else ("deterministic", *SWEPT, *styles)
-    for i, name in enumerate(names):
+    for i, name in enumerate(("deterministic", *SWEPT, *styles)):
         there = [row for row in points if name in row["steps"]]
         color, line = styles.get(name, (f"C{i}", "-"))
-        label = {"one": "one device", "data": "batch divided", "model": "parameters divided"}
-        panel.plot(
-            [row["value"] for row in there],
-            [row["steps"][name]["median_ms"] for row in there],
-            line, color=color, marker="o", markersize=3, label=label.get(name, name),
-        )  # fmt: skip
+        x = [row["value"] for row in there]
+        y = [row["steps"][name]["median_ms"] for row in there]
+        panel.plot(x, y, line, color=color, marker="o", markersize=3, label=name)
     panel.set(xscale="log", yscale="log", xlabel=axis)
     panel.set_xticks([r["value"] for r in points], [str(r["value"]) for r in points])
     low, high = panel.get_ylim()
     marks = [m * 10.0**e for e in range(-3, 5) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
     panel.set_yticks(marks, [f"{m:g}" for m in marks])
     panel.minorticks_off()
-    panel.set_title(f"MLP: {axis}")
+    panel.set_title(f"MLP: {axis}, ms a step")
+
+
+def _draw_devices(panel: Any, points: list[dict[str, Any]]) -> None:
+    for name, label in (("data", "batch divided"), ("model", "parameters divided")):
+        x = [row["value"] for row in points]
+        found = [row["steps"][name]["ratio_to_one"] for row in points]
+        ends = [[m - low for m, low, _ in found], [high - m for m, _, high in found]]
+        panel.errorbar(x, [m for m, _, _ in found], ends, marker="o", capsize=2, label=label)
+    panel.axhline(1, color="black", linewidth=0.8)
+    panel.set_xticks([row["value"] for row in points])
+    panel.set_ylim(0)
+    virtual = "virtual devices" if points[0]["virtual"] else "devices"
+    panel.set(xlabel=virtual, title="MLP: step / one device's")
 
 
 def draw(rows: records.Rows, path: Path) -> None:
@@ -393,8 +402,10 @@ def draw(rows: records.Rows, path: Path) -> None:
         _draw_limits(limits, networks)
     panels = bottom.subplots(1, max(len(ways), 1), squeeze=False)[0]
     for panel, (axis, points) in zip(panels, ways.items(), strict=False):
-        _draw_growth(panel, axis, points)
-    panels[0].set_ylabel("ms a step")
+        if axis == "devices":
+            _draw_devices(panel, points)
+        else:
+            _draw_growth(panel, axis, points)
     for panel in panels[: len(ways)]:
         panel.legend(fontsize="x-small")
     figure.savefig(path, dpi=110)

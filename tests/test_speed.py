@@ -164,6 +164,7 @@ def test_tables_say_which_targets_are_met(scripts, tmp_path):
         "reduction": {"shrinkage": reduced | {"nanoseconds_an_element": 25e3}},
     }  # fmt: skip
     divided = {"one": step(8.0, 1.0, "one"), "data": step(12.0, 1.5, "one")}
+    divided["model"] = step(9.0, 1.1, "one")
     rows.add({"what": "network", **network, **where})
     rows.add({"what": "scaling", **grown, **where})
     devices = {"value": 2, "virtual": True, "data_bytes": 2**20, "steps": divided}

@@ -1,9 +1,4 @@
-"""Normal and uniform noise from threefry, in one fused and threaded pass.
-
-JAX lowers threefry on CPU as a loop whose every round goes through memory on one thread. The
-same function written out is one elementwise kernel, which XLA fuses with the transform to a
-normal and spreads over the cores.
-"""
+"""Normal and uniform noise from threefry, in one fused and threaded pass."""
 
 import contextlib
 import math
@@ -18,23 +13,7 @@ import numpyro.distributions as dist
 from jax import lax
 from jaxtyping import Array, Complex64, Float, UInt32
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PARITY = np.uint32(0x1BD11BDA)
-
-
-def _threefry2x32(
-    key: tuple[Array, Array], high: UInt32[Array, " n"], low: UInt32[Array, " n"]
-) -> tuple[UInt32[Array, " n"], UInt32[Array, " n"]]:
-    """Hash 64-bit counters with threefry-2x32, 20 rounds (Salmon et al. 2011)."""
-    schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
-    high, low = high + schedule[0], low + schedule[1]
-    for block in range(5):
-        for distance in _ROTATIONS[block % 2]:
-            high = high + low
-            low = high ^ ((low << np.uint32(distance)) | (low >> np.uint32(32 - distance)))
-        high = high + schedule[(block + 1) % 3]
-        low = low + schedule[(block + 2) % 3] + np.uint32(block + 1)
-    return high, low
+from bmrjax.threefry import is_threefry, threefry2x32
 
 
 def _uniform(bits: UInt32[Array, " n"]) -> Float[Array, " n"]:
@@ -74,7 +53,7 @@ def _uniform_pair(high: Array, low: Array) -> tuple[Array, Array]:
 
 
 def _hashed(words: UInt32[Array, "2"], counter: UInt32[Array, "..."]) -> tuple[Array, Array]:
-    return _threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
+    return threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
 
 
 def _all_pairs(words: UInt32[Array, "2"], count: int, pair: Pair) -> Complex64[Array, " n"]:
@@ -147,8 +126,7 @@ def _drawn_one_by_one(
 
 
 def _is_fast(key: Array, shape: tuple[int, ...], dtype: Any) -> bool:
-    threefry = str(jax.random.key_impl(key)) == "threefry2x32"
-    return threefry and dtype == jnp.float32 and 0 < math.prod(shape) < 2**32
+    return is_threefry(key) and dtype == jnp.float32 and 0 < math.prod(shape) < 2**32
 
 
 def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:

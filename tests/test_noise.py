@@ -25,17 +25,20 @@ def test_compiled_or_not_on_any_backend_the_numbers_are_the_same(shape):
     np.testing.assert_allclose(jax.jit(lambda k: noise.normal(k, shape))(key), drawn, rtol=1e-5)
     # The kernel of other backends.
     count = -(-drawn.size // 2)
-    pairs = jax.jit(lambda k: noise._pairs(jax.random.key_data(k), count))(key)
+    pairs = jax.jit(lambda k: noise._all_pairs(jax.random.key_data(k), count, noise._normal_pair))(
+        key
+    )
     flat = np.concatenate([pairs.real, pairs.imag])[: drawn.size]
     np.testing.assert_allclose(flat.reshape(shape), drawn, rtol=1e-5, atol=1e-6)
 
 
-def test_the_hash_is_threefry():
-    """JAX's 32 random bits are the two words of the same hash, combined."""
-    key, count = jax.random.key(9), jnp.arange(50, dtype=jnp.uint32)
-    words = jax.random.key_data(key)
-    high, low = noise._threefry2x32((words[0], words[1]), jnp.zeros_like(count), count)
-    np.testing.assert_array_equal(high ^ low, jax.random.bits(key, (50,)))
+@pytest.mark.parametrize("draw", [noise.normal, noise.uniform])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (33, 5), (2, 3, 4)])
+def test_one_by_one_they_are_the_same_numbers(draw, shape):
+    key = jax.random.key(4)
+    with noise.one_by_one():
+        found = jax.jit(lambda k: draw(k, shape))(key)
+    np.testing.assert_allclose(found, draw(key, shape), rtol=1e-5, atol=1e-6)
 
 
 def test_sine_and_cosine():

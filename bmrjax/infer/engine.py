@@ -31,6 +31,7 @@ from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prefetch import prefetch
 from bmrjax.infer.settled import Settled
+from bmrjax.threefry import unrolled
 
 # A measured VFE averages over at least so many posterior samples: on small data, one pass has so
 # few that their noise, not the reduction, would decide which rounds are taken back.
@@ -362,7 +363,7 @@ class Engine:
         states = replace(states, worst_in_row=jnp.where(i == 0, 0, states.worst_in_row))
         rows = jax.lax.dynamic_slice_in_dim(orders, i * self.batch_size, self.batch_size, axis=1)
         batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
-        keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
+        keys = jax.vmap(jax.random.fold_in, (0, None))(unrolled(keys), i)
         after, loss = self._update_of_many(states, batches, keeps, keys, rates, kl_weights)
         if self.until is not None:
             # A fit that has settled stays where it is, while the others go on.

@@ -47,7 +47,7 @@ def unrolled(keys: Array) -> Array:
     of other generators come back as they are, and so do all where JAX hashes in another order
     (``jax_threefry_partitionable=False``).
     """
-    if not jax.config.jax_threefry_partitionable or not is_threefry(keys):
+    if not jax.config.values["jax_threefry_partitionable"] or not is_threefry(keys):
         return keys
     return jax.random.wrap_key_data(jax.random.key_data(keys), impl=_UNROLLED)
 
@@ -65,7 +65,7 @@ def _split(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> UInt32[Array, "
     return jnp.stack(_hash_all(words, shape), axis=-1)
 
 
-def _fold_in(words: UInt32[Array, "2"], data: Array) -> UInt32[Array, "2"]:
+def _fold_in(words: UInt32[Array, "2"], data: Any) -> UInt32[Array, "2"]:
     low = jnp.asarray(data, jnp.uint32)
     return jnp.stack(threefry2x32((words[0], words[1]), jnp.zeros_like(low), low))
 

@@ -180,3 +180,21 @@ def test_log_scales_are_positive_and_never_infinite():
     )
     guide = AutoMeanField(lambda: numpyro.sample("w", dist.Normal(0.0, 1.0)))
     assert guide.scale_constraint is log_scale
+
+
+def test_programs_that_start_at_other_networks_are_compiled_once():
+    def start(seed, width, programs):
+        network = bmr.nn.MLP(3, (width,), 2, key=jax.random.key(seed))
+        model = bmr.programs.classifier(network, bmr.priors.Flat())
+        guide = bmr.infer.AutoMeanField(model)
+        args = jnp.ones((8, 3)), jnp.zeros(8, int)
+        begun = initialise(model, guide, Trace_ELBO(), jax.random.key(0), args, {}, programs)
+        weight = begun.params["net.layers.0.weight_auto_loc"]
+        np.testing.assert_allclose(0.1 * weight, network.layers[0].weight, rtol=1e-5)
+
+    programs = {}
+    start(0, 4, programs)
+    start(1, 4, programs)
+    assert len(programs) == 1
+    start(1, 5, programs)
+    assert len(programs) == 2

@@ -123,6 +123,7 @@ class Engine:
         self.num_data, self.batch_size = num_data, batch_size
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
         self.matmul_dtype = matmul_dtype
+        self._starts: dict[str, Any] = {}
         self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
         self.until = until
@@ -186,7 +187,7 @@ class Engine:
         args, kwargs = arguments(batch)
         model = self.model if model is None else model
         guide = self.guide if guide is None else guide
-        start = initialise(model, guide, self.loss, key, args, kwargs)
+        start = initialise(model, guide, self.loss, key, args, kwargs, self._starts)
         self._constrain, self._unconstrain = start.constrain, start.unconstrain
         zero = jnp.zeros((), jnp.int32)
         opt_state = jax.jit(self.optimizer.init)(start.params)

@@ -52,7 +52,8 @@ class PropagatedELBO(ELBO):
     - ``"moments"``: nothing is sampled on the way. Exact for linear maps of independent elements, and for the
       rectifier of a normal; elementwise functions by quadrature, products of two
       uncertain arrays and gates as if the two were independent. A normal likelihood is then taken in closed
-      form; the parameters of any other are sampled once a datum, at the last layer.
+      form; the parameters of any other are sampled once a datum, at the last layer. Not for attention,
+      whose softmax has no such rule.
 
     A gamma posterior (`AutoMeanField` has one for a site that asks) that is the precision of a
     `distributions.PrecisionNormal` is taken in closed form in both. All other latent sites (scales,

@@ -1,5 +1,6 @@
 """Starting a fit in one compiled program."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import jax.tree_util as jtu
 import numpyro
 import optax
 from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList, AutoLaplaceApproximation
@@ -68,7 +70,13 @@ class Start(NamedTuple):
 
 
 def initialise(
-    model: Callable, guide: Callable, loss: Any, key: Array, args: tuple, kwargs: Mapping[str, Any]
+    model: Callable,
+    guide: Callable,
+    loss: Any,
+    key: Array,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    programs: dict[str, Any] | None = None,
 ) -> Start:
     """Trace model and guide once, inside one compiled program, and collect their parameters.
 
@@ -82,6 +90,7 @@ def initialise(
         key: PRNG key.
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
+        programs: See `set_up`.
 
     Raises:
         ValueError: If a parameter starts at a value that is not finite.
@@ -94,7 +103,7 @@ def initialise(
         assert isinstance(svi.constrain_fn, partial)
         return svi.optim.get_params(state.optim_state), state.mutable_state, svi.constrain_fn.args
 
-    params, mutable, transforms = set_up(fresh, start, key, args, kwargs)
+    params, mutable, transforms = set_up(fresh, start, key, args, kwargs, programs)
     bad = sorted(k for k, v in params.items() if not bool(jax.numpy.all(jax.numpy.isfinite(v))))
     if bad:
         raise ValueError(
@@ -111,6 +120,7 @@ def set_up(
     key: Array,
     args: tuple,
     kwargs: Mapping[str, Any],
+    programs: dict[str, Any] | None = None,
 ) -> Any:
     """Call a function in one compiled program, in which automatic guides meet their model.
 
@@ -123,6 +133,7 @@ def set_up(
         key: The key.
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
+        programs: What was compiled before, by its text; what is compiled now is added.
 
     Returns:
         What the function returns, its arrays concrete.
@@ -143,11 +154,31 @@ def set_up(
         static.append(rest)
         return traced
 
-    found, *learned = _join(jax.jit(run)(key, args, dict(kwargs)), static[-1])
+    traced = jax.make_jaxpr(run)(key, args, dict(kwargs))
+    inputs = jtu.tree_leaves((key, args, dict(kwargs)))
+    values = _compiled(traced, inputs, {} if programs is None else programs)(traced.consts, inputs)
+    found, *learned = _join(values, static[-1])
     for g, attributes in zip(fresh, learned, strict=True):
         vars(g).update(attributes)
         rebuild(g, args, kwargs)
     return found
+
+
+def _compiled(traced: ClosedJaxpr, inputs: list[Any], programs: dict[str, Any]) -> Any:
+    """Return the program of a jaxpr, compiled unless one of the same text is there.
+
+    What the jaxpr closes over, such as a network's weights, are arguments: XLA takes long over large
+    constants, and a program that starts at another network is the same one.
+    """
+
+    def call(consts: list[Array], inputs: list[Array]) -> list[Array]:
+        return jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, consts))(*inputs)
+
+    lowered = jax.jit(call).lower(traced.consts, inputs)
+    text = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+    if text not in programs:
+        programs[text] = lowered.compile()
+    return programs[text]
 
 
 class _Static(NamedTuple):

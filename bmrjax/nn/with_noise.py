@@ -29,14 +29,29 @@ class Noisy(eqx.Module):
 
     def __call__(self, x: Array, *args: Any, **kwargs: Any) -> Any:
         """Apply to what the layer takes."""
+        return self.around(lambda x: self.layer(x, *args, **kwargs), x)
+
+    def around(self, function: Callable[[Array], Any], x: Array) -> Any:
+        """Apply a function in place of the layer, such as the layer on many rows, between the noises."""
         if self.before is not None:
             x = self.before(x)
-        found = self.layer(x, *args, **kwargs)
+        found = function(x)
         if self.after is None:
             return found
         if isinstance(found, tuple):  # with the running statistics
             return self.after(found[0]), *found[1:]
         return self.after(found)
+
+    def __getattr__(self, name: str) -> Any:
+        """Tell a network that reads what is in the layer, past the noise, why it cannot."""
+        layer = self.__dict__.get("layer")
+        if name.startswith("_") or not hasattr(layer, name):
+            raise AttributeError(f"'Noisy' object has no attribute '{name}'")
+        raise AttributeError(
+            f"The network reads '{name}' of a {type(layer).__name__} that has multiplicative noise around "
+            f"it, and so would miss the noise. Let the network call the layer, let `where` of "
+            f"nn.with_noise return None for it, or read '.layer.{name}' if the noise does not matter there."
+        )
 
 
 def with_noise(
@@ -49,7 +64,9 @@ def with_noise(
     """Return an Equinox network with multiplicative noise around its layers.
 
     Noise comes on neurons and channels: the features that a linear layer takes or gives, the channels of a
-    convolution or of a batch normalisation. Before a rectifier it does what it would do behind it.
+    convolution or of a batch normalisation. Before a rectifier it does what it would do behind it. The
+    tokens of a `ViT` and the rows of an `MLPMixer` share the noise of a layer. A recurrent cell takes none:
+    for a `GRU` give ``lambda path, layer: "inputs"``, which puts it on the last state.
 
     Args:
         network: An Equinox module, or a pair of module and state.

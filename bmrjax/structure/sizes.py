@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from bmrjax.nn.with_noise import Noisy
+
 Rule = Callable[[Any, Any], dict[str, Any]]
 Function = TypeVar("Function", bound=Rule)
 
@@ -84,23 +86,29 @@ def _embedding(old: Any, new: Any) -> dict[str, Any]:
     return {"num_embeddings": new.weight.shape[0], "embedding_size": new.weight.shape[1]}
 
 
+def _weight(layer: Any) -> Any:
+    """Return the weight of a linear layer, which may have noise around it."""
+    return (layer.layer if isinstance(layer, Noisy) else layer).weight
+
+
 @sizes_of("equinox.nn.MLP")
 def _mlp(old: Any, new: Any) -> dict[str, Any]:
     if old.in_size == "scalar" or not isinstance(new.layers, tuple):
         return {}
-    return {"in_size": new.layers[0].weight.shape[1], "width_size": new.layers[0].weight.shape[0]}
+    width, in_size = _weight(new.layers[0]).shape
+    return {"in_size": in_size, "width_size": width}
 
 
 @sizes_of("equinox.nn.MultiheadAttention")
 def _multihead(old: Any, new: Any) -> dict[str, Any]:
-    head = old.query_proj.weight.shape[0] // old.num_heads
-    return {"num_heads": new.query_proj.weight.shape[0] // head}
+    head = _weight(old.query_proj).shape[0] // old.num_heads
+    return {"num_heads": _weight(new.query_proj).shape[0] // head}
 
 
 @sizes_of("bmrjax.nn.vit.Attention")
 def _attention(old: Any, new: Any) -> dict[str, Any]:
-    head = old.query.weight.shape[0] // old.heads
-    return {"heads": new.query.weight.shape[0] // head}
+    head = _weight(old.query).shape[0] // old.heads
+    return {"heads": _weight(new.query).shape[0] // head}
 
 
 @sizes_of("bmrjax.nn.nnx_vit.NNXAttention")

@@ -261,21 +261,149 @@ def test_the_guide_answers_for_its_noise():
     np.testing.assert_allclose(jax.jit(guide.median)(params)[site], posterior.icdf(0.5), rtol=1e-5)
 
 
+SMALL = {"image_size": 8, "depth": 1, "width": 8}
+IMAGE = (1, 8, 8)
+
+
+def everywhere(path, layer):
+    return "outputs" if isinstance(layer, eqx.nn.BatchNorm) else "both"
+
+
+def small_resnet():
+    build = eqx.nn.make_with_state(nn.ResNet)
+    return build(1, 3, blocks=(1, 1), width=4, small_images=True, key=KEY)
+
+
+# Make a network; where its noise goes; the shape of a datum; how many layers get noise.
+ZOO = {
+    "ViT": (lambda: nn.ViT(**SMALL, heads=2, hidden=6, key=KEY), None, IMAGE, 7),
+    "ViT, both": (lambda: nn.ViT(**SMALL, heads=2, hidden=6, key=KEY), everywhere, IMAGE, 8),
+    "Mixer": (
+        lambda: nn.MLPMixer(**SMALL, token_hidden=6, channel_hidden=5, key=KEY), None, IMAGE, 5,
+    ),
+    "GRU": (lambda: nn.GRU(2, 4, 1, key=KEY), lambda path, layer: "inputs", (8, 2), 1),
+    "ResNet": (small_resnet, None, IMAGE, 6),
+    "MultiheadAttention": (lambda: Attends(KEY), everywhere, (3, 8), 4),
+}  # fmt: skip
+
+
+class Attends(eqx.Module):
+    """The attention of Equinox, as a network of one input."""
+
+    attention: eqx.nn.MultiheadAttention
+
+    def __init__(self, key):
+        self.attention = eqx.nn.MultiheadAttention(2, 8, key=key)
+
+    def __call__(self, x):
+        return self.attention(x, x, x)
+
+
+def is_noise(node):
+    return isinstance(node, nn.MultiplicativeNoise)
+
+
+def with_random_noise(network):
+    def draw(node):
+        if not is_noise(node):
+            return node
+        return eqx.tree_at(lambda n: n.value, node, jax.random.uniform(KEY, node.value.shape))
+
+    return jax.tree.map(draw, network, is_leaf=is_noise)
+
+
+def run(network, x):
+    if not isinstance(network, tuple):
+        return jax.vmap(network)(x)
+    module, state = eqx.nn.inference_mode(network[0]), network[1]
+    return jax.vmap(lambda x: module(x, state)[0], axis_name="batch")(x)
+
+
 class TestWithNoise:
+    @pytest.mark.parametrize("name", ZOO)
+    def test_of_the_zoo_is_the_same_network_and_folds_into_it(self, name):
+        make, where, shape, count = ZOO[name]
+        network = make()
+        noisy = nn.with_noise(network, where)
+        layers = jax.tree.leaves(noisy, is_leaf=lambda n: isinstance(n, nn.Noisy))
+        assert sum(isinstance(n, nn.Noisy) for n in layers) == count
+        x = jax.random.normal(KEY, (3, *shape))
+        wanted = run(network, x)
+        np.testing.assert_allclose(run(noisy, x), wanted, rtol=1e-5, atol=1e-6)
+        drawn = with_random_noise(noisy)
+        folded = nn.without_noise(drawn)
+        assert jax.tree.structure(folded) == jax.tree.structure(network)
+        np.testing.assert_allclose(run(folded, x), run(drawn, x), rtol=1e-4, atol=1e-5)
+        assert np.abs(run(drawn, x) - wanted).max() > 1e-2
+
+    def test_a_vision_transformer_has_gradients_of_its_noise(self):
+        network = nn.with_noise(nn.ViT(**SMALL, heads=2, hidden=6, out_size=3, key=KEY))
+        program = bmr.programs.classifier(network, None)
+        x = jax.random.normal(KEY, (6, *IMAGE))
+        y = jnp.argmax(x[:, 0, 0, :3], -1)
+        asked, guide = handlers.draws(program, 6), AutoMeanField(program)
+        params = started(program, guide, x, y)
+
+        @jax.jit
+        def gradient(params):
+            loss = TraceMeanField_ELBO().loss
+            asked_guide = handlers.draws(guide, 6)
+            return jax.grad(lambda p: loss(KEY, p, asked, asked_guide, x, y))(params)
+
+        locs = {k: v for k, v in gradient(params).items() if k.endswith("after.value_auto_loc")}
+        assert len(locs) == 7
+        assert all(np.isfinite(v).all() and np.abs(v).max() > 0 for v in locs.values())
+
+    def test_a_vision_transformer_becomes_smaller(self):
+        network = with_random_noise(nn.with_noise(nn.ViT(**SMALL, heads=2, hidden=6, key=KEY)))
+
+        def values(n):
+            return [n.blocks[0].mlp.hidden.after.value, n.blocks[0].attention.value.after.value]
+
+        units, heads = values(network)
+        zeros = [units.at[:2].set(0.0), heads.at[:4].set(0.0)]
+        network = eqx.tree_at(values, network, zeros)
+        x = jax.random.normal(KEY, (3, *IMAGE))
+        small = bmr.compact(network, x[0]).network
+        assert small.blocks[0].attention.heads == 1
+        assert small.blocks[0].mlp.hidden.layer.weight.shape == (4, 8)
+        folded = run(nn.without_noise(small), x)
+        np.testing.assert_allclose(folded, run(network, x), rtol=1e-4, atol=1e-5)
+
+    def test_a_perceptron_of_equinox_becomes_smaller(self):
+        network = nn.with_noise(eqx.nn.MLP(4, 3, 8, 2, key=KEY))
+
+        def values(n):
+            return [n.layers[i].after.value for i in (0, 1)]
+
+        network = eqx.tree_at(values, network, [v.at[:2].set(0.0) for v in values(network)])
+        assert bmr.compact(network, jnp.ones(4)).network.width_size == 6
+
+    def test_a_network_that_reads_past_the_noise_is_told(self):
+        class Reads(eqx.Module):
+            first: eqx.nn.Linear
+            last: eqx.nn.Linear
+
+            def __call__(self, x):
+                return self.last(self.first.weight @ x)
+
+        layers = (eqx.nn.Linear(4, 4, key=KEY), eqx.nn.Linear(4, 2, key=KEY))
+        noisy = nn.with_noise(Reads(*layers))
+        with pytest.raises(
+            AttributeError, match="reads 'weight' of a Linear .* return None for it"
+        ):
+            noisy(jnp.ones(4))
+        with pytest.raises(AttributeError, match="'Noisy' object has no attribute 'absent'"):
+            noisy.first.absent  # noqa: B018
+        with pytest.raises(ValueError, match=r"none of the layers \['last'\] gets noise"):
+            nn.with_noise(nn.GRU(2, 4, 1, key=KEY))
+
     def test_is_the_same_network_and_folds_into_it(self):
         network = nn.MLP(4, (6, 5), 3, key=KEY)
         noisy = nn.with_noise(network, lambda path, layer: "both")
         x = data(7)[0]
         np.testing.assert_array_equal(jax.vmap(noisy)(x), jax.vmap(network)(x))
-        drawn = jax.tree.map(
-            lambda n: (
-                eqx.tree_at(lambda m: m.value, n, jax.random.uniform(KEY, n.value.shape))
-                if isinstance(n, nn.MultiplicativeNoise)
-                else n
-            ),
-            noisy,
-            is_leaf=lambda n: isinstance(n, nn.MultiplicativeNoise),
-        )
+        drawn = with_random_noise(noisy)
         folded = nn.without_noise(drawn)
         assert jax.tree.structure(folded) == jax.tree.structure(network)
         np.testing.assert_allclose(jax.vmap(folded)(x), jax.vmap(drawn)(x), rtol=1e-4, atol=1e-6)

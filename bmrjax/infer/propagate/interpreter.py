@@ -42,8 +42,8 @@ class NoRuleError(NotImplementedError):
     """The network uses an operation that moments cannot be carried through."""
 
     def __init__(self, primitive: str):
-        # A constant in place of the maximum would do no harm, but the quotient has none of its moments
-        # where the sum below comes near zero in a normal approximation: means came out 28 times too large.
+        # A constant could stand for a softmax's maximum. But its denominator, taken as normal and independent
+        # of the numerator, comes near zero: at a scale of 1 means came out up to 29 times off.
         softmax = " (a softmax has it, and so has attention)" if primitive == "reduce_max" else ""
         super().__init__(
             f"estimator='moments' has no rule for the operation '{primitive}'{softmax} on these uncertain "

@@ -47,7 +47,7 @@ def program():
 
 def run(axes, **settings):
     """Fit over a mesh."""
-    settings = {"num_epochs": 6, "batch_size": BATCH, "steps_per_epoch": 150, **settings}
+    settings = {"num_epochs": 5, "batch_size": BATCH, "steps_per_epoch": 100, **settings}
     source = settings.pop("source", None) or data()
     return bmr.sparsify(
         program(),
@@ -55,7 +55,7 @@ def run(axes, **settings):
         key=jax.random.key(1),
         mesh=mesh_of(axes),
         schedule=settings.pop("schedule", None) or bmr.schedules.Every(wait=2),
-        optimizer=optax.adabelief(0.03),
+        optimizer=optax.adabelief(0.05),
         progress=False,
         **settings,
     )
@@ -72,13 +72,12 @@ def told(result):
     }
 
 
-def same(axes, num_epochs=6, steps=150):
+def same(axes):
     """A verified run, with held-out metrics."""
     x, y = data()
     schedule = bmr.schedules.Verified(wait=2, refit=1, cooldown=1)
     held_out = (x[:100], y[:100])
-    settings = {"num_epochs": num_epochs, "steps_per_epoch": steps}
-    return told(run(axes, schedule=schedule, held_out=held_out, final_samples=4, **settings))
+    return told(run(axes, schedule=schedule, held_out=held_out, final_samples=4))
 
 
 def layout(axes):
@@ -121,20 +120,8 @@ def layout(axes):
 SHORT = {"num_epochs": 4, "steps_per_epoch": 50}
 
 
-def straight(axes):
-    """A short run."""
-    return told(run(axes, **SHORT))
-
-
-def moved(begin, end, folder):
-    """Begin on some devices, go on over others."""
-    settings = {**SHORT, "directory": folder, "checkpoint_interval": 0.0}
-    run(begin, **{**settings, "num_epochs": 2})
-    return told(run(end, resume=True, **settings))
-
-
-def batches(axes):
-    """Batches from an iterator."""
+def from_iterator(axes, **settings):
+    """A short run over batches from an iterator."""
     x, y = data()
 
     def source(epoch):
@@ -143,7 +130,15 @@ def batches(axes):
             rows = rng.integers(0, len(x), BATCH)
             yield x[rows], y[rows]
 
-    return told(run(axes, source=bmr.Batches(source, num_data=len(x)), **SHORT))
+    batches = bmr.Batches(source, num_data=len(x))
+    return told(run(axes, source=batches, **SHORT | settings))
+
+
+def moved(begin, end, folder):
+    """The same, begun on some devices and gone on with over others."""
+    settings = {"directory": folder, "checkpoint_interval": 0.0}
+    from_iterator(begin, num_epochs=2, **settings)
+    return from_iterator(end, resume=True, **settings)
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ CASES = {
 AXES = {"width": (100, 400, 1600), "depth": (2, 8), "batch": (32, 512)}
 DEVICES = (2, 4)
 QUICK_AXES = {"width": (100,), "depth": (2,), "batch": (32,)}
-QUICK_DEVICES: tuple[int, ...] = ()
+QUICK_DEVICES = (2,)
 
 
 def build(name: str, sizes: Any = (400,) * 5) -> Any:
@@ -174,6 +174,8 @@ def network(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "jaxpruner": lambda: peers.jaxpruner(args.jaxpruner, whole, data, batch, steps, mode),
         "bmr4pml": lambda: peers.bmr4pml(args.bmr4pml, name, data, batch, steps),
     }  # fmt: skip
+    if args.quick:
+        del make_peers["bmr4pml"]  # a minute to compile
     sides |= peers.found(make_peers, missing)
     report.say(f"{name}: peers {missing or 'are'} ready in {time.perf_counter() - begin:.0f} s")
     speed_steps.take_turns(sides, args.repeats, args.seconds)
@@ -192,8 +194,6 @@ def network(name: str, args: argparse.Namespace) -> dict[str, Any]:
             for rule, criterion in rules.items()
         },
     }
-    if args.quick:
-        del make_peers["bmr4pml"]  # a minute to compile
 
 
 def scaling(axis: str, value: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -374,7 +374,7 @@ def main() -> None:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
-        args.repeats, args.seconds = min(args.repeats, 3), min(args.seconds, 8)
+        args.repeats, args.seconds = min(args.repeats, 3), min(args.seconds, 5)
     if args.worker:
         worker(json.loads(args.worker), args)
         return

@@ -96,6 +96,7 @@ class Assembly:
         for name, value in (("num_epochs", settings.num_epochs), ("steps_per_epoch", self.steps)):
             if value < 1:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
+        _check_schedule(self.schedule, settings.criterion, self.source, self.steps)
         if size < self.num_data:
             check_local_latents(model, self._example, jax.random.key(0))
         self.guide = AutoMeanField(model) if guide is None else guide
@@ -163,9 +164,12 @@ class Assembly:
             resume: Go on from the last checkpoint in `directory`, if it has one.
             member: What sets the run apart from the others of an ensemble.
         """
+        member = Member() if member is None else member
+        if member.criterion is not None:
+            _check_schedule(self.schedule, member.criterion, self.source, self.steps)
         checkpointer = _checkpointer(directory, self.settings.checkpoint_interval, resume=resume)
         try:
-            runner = self._start(model, guide, key, checkpointer, member or Member())
+            runner = self._start(model, guide, key, checkpointer, member)
             if resume:
                 runner.restore()
             yield runner
@@ -183,7 +187,6 @@ class Assembly:
     ) -> Runner:
         settings, engine = self.settings, self.engine
         criterion = settings.criterion if member.criterion is None else member.criterion
-        _check_schedule(self.schedule, criterion, self.source, self.steps)
         init_key, run_key, vfe_key, final_key = jax.random.split(key, 4)
         started = time.perf_counter()
         state = engine.init(init_key, self._example, model=model, guide=guide)
@@ -217,8 +220,8 @@ class Assembly:
 
         def make_result(runner: Runner) -> Result:
             return Result(
-                params=self.placement.fetch(runner.params()),
-                keep=self.placement.fetch(dict(runner.now.keep)),
+                params=jax.tree.map(jnp.asarray, self.placement.fetch(runner.params())),
+                keep=jax.tree.map(jnp.asarray, self.placement.fetch(dict(runner.now.keep))),
                 layers={} if runner.reducer is None else runner.reducer.layers,
                 num_data=self.num_data,
                 history=runner.history,

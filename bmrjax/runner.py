@@ -166,7 +166,8 @@ class Runner:
         if worst > self.max_bad_steps:
             self.save_if_asked()
             raise NonFiniteError(worst, self.epoch, self.make_result(self))
-        if self.checkpointer is not None and self.checkpointer.due():
+        # Writing is for all processes together, and clocks differ.
+        if self.checkpointer is not None and self.placement.agreed(mine=self.checkpointer.due()):
             self.save()
 
     def save_if_asked(self) -> None:
@@ -364,7 +365,8 @@ class Runner:
         reducer = self.reducer
         if reducer is None or not reducer.schedule.mask_prior:
             return 0.0
-        return -reducer.criterion.mask_log_prob(self.now.keep, layers=reducer.layers)
+        keep = self.placement.fetch(dict(self.now.keep))
+        return -reducer.criterion.mask_log_prob(keep, layers=reducer.layers)
 
     def params(self) -> dict[str, Any]:
         """Return the constrained parameters and mutable sites of the current state."""
@@ -416,7 +418,7 @@ class Runner:
             "schedule": None if reducer is None else type(reducer.schedule).__name__,
             "estimator": getattr(self.engine.loss, "estimator", "global"),
             "matmul_dtype": self.engine.matmul_dtype,
-            "hyperparameters": self.member.told(),
+            "hyperparameters": self.member.told() or None,
             "key (after the first split)": np.asarray(key).tolist(),
         }
 

@@ -69,15 +69,17 @@ def told(result):
         "vfe": [row["vfe"] for row in result.history],
         "compilations": result.num_compilations,
         "metrics": result.metrics,
+        "points": len(result.path),
     }
 
 
-def same(axes):
-    """A verified run, with held-out metrics."""
+def same(axes, folder=None):
+    """A verified run, with held-out metrics, and checkpoints where there is a folder."""
     x, y = data()
     schedule = bmr.schedules.Verified(wait=2, refit=1, cooldown=1)
     held_out = (x[:100], y[:100])
-    return told(run(axes, schedule=schedule, held_out=held_out, final_samples=4))
+    settings = {"held_out": held_out, "directory": folder, "checkpoint_interval": 0.0}
+    return told(run(axes, schedule=schedule, final_samples=4, **settings))
 
 
 def layout(axes):

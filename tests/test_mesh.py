@@ -104,18 +104,19 @@ def test_parted_state_is_divided_by_the_devices(found):
     assert any(name.startswith("[1]") and whole[name][0] == 768 for name in divided)
 
 
-def test_two_processes_are_one_run(found):
+def test_two_processes_are_one_run(found, tmp_path):
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{port.getsockname()[1]}"
     environment = {"MESH_DEVICES": "1", "MESH_ADDRESS": address}
-    cases = [["same", {"data": 2}]]
+    cases = [["same", {"data": 2}, str(tmp_path)]]
     pair = [start(cases, MESH_PROCESS=str(i), **environment) for i in (0, 1)]
     # Each waits for the other, also when it ends.
     with ThreadPoolExecutor() as threads:
         ((first,), (second,)) = threads.map(read, pair)
     assert_same(first, second)
     assert_same(first, found["one"])
+    assert len(list((tmp_path / "points").iterdir())) in (first["points"], first["points"] - 1)
 
 
 def test_one_device_mesh_changes_nothing():

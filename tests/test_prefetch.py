@@ -10,8 +10,8 @@ def waiting():
     return [t for t in threading.enumerate() if t.name == "bmrjax-prefetch"]
 
 
-def test_order_is_kept_and_batches_are_placed():
-    assert list(prefetch(range(50), lambda i: 2 * i)) == list(range(0, 100, 2))
+def test_order_is_kept():
+    assert list(prefetch(range(50))) == list(range(50))
     assert not waiting()
 
 
@@ -23,7 +23,7 @@ def test_it_reads_ahead_and_no_further():
             read.append(i)
             yield i
 
-    ready = prefetch(source(), lambda i: i, ahead=3)
+    ready = prefetch(source(), ahead=3)
     assert next(ready) == 0
     deadline = time.monotonic() + 10
     while len(read) < 5 and time.monotonic() < deadline:
@@ -35,20 +35,12 @@ def test_it_reads_ahead_and_no_further():
     assert not waiting()
 
 
-@pytest.mark.parametrize("fails", ["source", "place"])
-def test_an_error_comes_after_what_was_before_it(fails):
+def test_an_error_comes_after_what_was_before_it():
     def source():
         yield from (1, 2)
-        if fails == "source":
-            raise OSError("the disk is gone")
-        yield 3
+        raise OSError("the disk is gone")
 
-    def place(i):
-        if i == 3:
-            raise OSError("the disk is gone")
-        return i
-
-    ready = prefetch(source(), place)
+    ready = prefetch(source())
     assert [next(ready), next(ready)] == [1, 2]
     with pytest.raises(OSError, match="the disk is gone"):
         next(ready)
@@ -62,7 +54,7 @@ def test_computing_goes_on_while_the_source_is_slow():
             yield i
 
     begin = time.perf_counter()
-    for _ in prefetch(slow(), lambda i: i):
+    for _ in prefetch(slow()):
         time.sleep(0.05)
     # Ten sleeps one after the other are half a second.
     assert time.perf_counter() - begin < 0.45

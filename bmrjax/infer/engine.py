@@ -192,10 +192,10 @@ class Engine:
         zero = jnp.zeros((), jnp.int32)
         opt_state = jax.jit(self.optimizer.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
-        params, opt_state = jax.tree.map(
-            lambda x: jnp.array(x, copy=True), (start.params, opt_state)
+        params, opt_state, mutable = jax.tree.map(
+            lambda x: jnp.array(x, copy=True), (start.params, opt_state, start.mutable)
         )
-        state = State(params, opt_state, start.mutable, zero, zero + 0, zero + 0, zero + 0)
+        state = State(params, opt_state, mutable, zero, zero + 0, zero + 0, zero + 0)
         return self.placement.parted(state)
 
     def adopt(self, state: State, params: Mapping[str, Any]) -> State:
@@ -227,7 +227,11 @@ class Engine:
         first = jax.tree.map(lambda x: jnp.array(x, copy=True), self._unconstrain(taken))
         mutable = state.mutable
         if mutable is not None:
-            mutable = {name: common.get(name, value) for name, value in mutable.items()}
+            # Running statistics are learned, and kept in dicts; a hyper-parameter is an array, and given.
+            mutable = {
+                name: common.get(name, value) if isinstance(value, Mapping) else value
+                for name, value in mutable.items()
+            }
             mutable = jax.tree.map(lambda x: jnp.array(x, copy=True), mutable)
         opt_state = jax.jit(self.optimizer.init)(first)
         opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)
@@ -482,7 +486,7 @@ class Engine:
         carry = (state, losses)
         masks = self.placement.parted(dict(keep))
         taken = itertools.islice(batches, num_steps)
-        with contextlib.closing(prefetch(taken, self._placed)) as ready:
+        with contextlib.closing(prefetch(taken)) as ready:
             for i in range(num_steps):
                 batch = next(ready, None)
                 if batch is None:
@@ -490,7 +494,7 @@ class Engine:
                         f"The iterator of batches ended after {i} of {num_steps} steps of an epoch. "
                         "Give one that goes on, or fewer steps_per_epoch."
                     )
-                args = (batch, masks, noise, factor)
+                args = (self._placed(batch), masks, noise, factor)
                 carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
         return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
 
@@ -521,7 +525,8 @@ class Engine:
         """
         if not isinstance(self.guide, CorrelatedGuide):
             return state
-        return replace(state, params=self._conditioned(state.params, dict(before), dict(after)))
+        params = self._conditioned(state.params, dict(before), dict(after))
+        return replace(state, params=self.placement.parted(params))
 
     def _condition(self, params: dict[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         assert self._constrain is not None

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -107,7 +108,7 @@ class Placement:
             )
 
     def fetch(self, tree: Tree) -> Tree:
-        """Return arrays as a single device has them, whole; every process gets its own."""
+        """Return arrays whole and on the host, in every process; without a mesh, as they are."""
         if self.mesh is None:
             return tree
         whole = NamedSharding(self.mesh, PartitionSpec())
@@ -117,11 +118,17 @@ class Placement:
                 return x
             # One at a time, so that no device has more than one array whole.
             if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-                host = np.asarray(jax.device_put(jax.random.key_data(x), whole))
-                return jax.random.wrap_key_data(jnp.asarray(host), impl=jax.random.key_impl(x))
-            return jnp.asarray(np.asarray(jax.device_put(x, whole)))
+                words = np.asarray(jax.device_put(jax.random.key_data(x), whole))
+                return jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(x))
+            return np.asarray(jax.device_put(x, whole))
 
         return jax.tree.map(one, tree)
+
+    def agreed(self, *, mine: bool) -> bool:
+        """Return the first process's answer to what each would answer for itself."""
+        if self.mesh is None or jax.process_count() == 1:
+            return mine
+        return bool(multihost_utils.broadcast_one_to_all(np.asarray(mine)))
 
     def tracing(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which a program of this placement is traced."""

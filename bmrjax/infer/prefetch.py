@@ -1,8 +1,8 @@
-"""Reading batches and moving them to the device while earlier ones are computed with."""
+"""Reading batches while earlier ones are computed with."""
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Any
 
 
@@ -13,17 +13,14 @@ class _End:
         self.error = error
 
 
-def prefetch(
-    source: Iterable[Any], place: Callable[[Any], Any], *, ahead: int = 2
-) -> Generator[Any, None, None]:
-    """Yield ``place(batch)`` for each batch of `source`, in order, from a thread that reads ahead.
+def prefetch(source: Iterable[Any], *, ahead: int = 2) -> Generator[Any, None, None]:
+    """Yield the batches of `source`, in order, from a thread that reads ahead.
 
     What the source raises is raised here, after the batches before it. The thread ends with the
     iterator, also where that is closed early.
 
     Args:
         source: Read in the thread only.
-        place: Puts a batch on the device.
         ahead: Batches that wait at most.
     """
     ready: queue.Queue[Any] = queue.Queue(maxsize=ahead)
@@ -42,7 +39,7 @@ def prefetch(
         error = None
         try:
             for batch in source:
-                if not offer(place(batch)):
+                if not offer(batch):
                     return
         except BaseException as raised:  # noqa: BLE001 - raised again where it is read
             error = raised
@@ -57,4 +54,5 @@ def prefetch(
             raise item.error
     finally:
         closed.set()
-        thread.join()
+        # A source that hangs must not hang the run: the thread dies with the process.
+        thread.join(timeout=2.0)

@@ -61,8 +61,8 @@ def reduce_folder(
     (`bmrjax.streaming.solve`). Weights that the guess could not decide wait for that in float64. A
     layer is read a second time only where a weight lies within the bound, or too many wait.
 
-    Memory is bounded by a few pieces for each worker and 64 MiB for a layer's undecided weights, whatever the
-    size of tensors and shards.
+    Memory is bounded by a few pieces for each worker and 64 MiB for each layer's undecided weights,
+    whatever the size of tensors and shards.
 
     Args:
         folder: Holds ``*.safetensors``: ``NAME.loc`` and one of ``NAME.scale``, ``NAME.variance``,

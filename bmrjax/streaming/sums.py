@@ -26,7 +26,7 @@ UNDECIDED, BAD = 2, 3
 PADDING = 6e4, 1.0
 UNIT = 2.0**-24
 # Of E: five roundings in μ²/2σ², which is below ln(s/σ) - ζ + 20 wherever q(1 - q) counts. 60 is that
-# for σ > s e^-40.
+# for σ > s e^-40. Input in float64 is rounded to float32 first, and the bound is for what it becomes.
 RELATIVE_ERROR_OF_ODDS = (5 * 60 + 8) * UNIT
 # So ln E is known this well, with room, in nats.
 MARGIN = 1e-4

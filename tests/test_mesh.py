@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import bmrjax as bmr
+from bmrjax.cli.build import build_mesh
+from bmrjax.cli.options import Sparsify
 from bmrjax.infer.placement import Placement
 
 SCRIPT = Path(__file__).with_name("mesh_run.py")
@@ -154,3 +156,24 @@ def test_bad_meshes_are_told():
             keys=jax.random.split(jax.random.key(0), 2),
             mesh=jax.make_mesh((1,), ("data",)),
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data", "'data' is not data=N or model=N"),
+        ("rows=2", "'rows=2' is not"),
+        ("data=0", "'data=0' is not"),
+        ("data=2,data=2", "names data twice"),
+        ("data=4000,model=2", r"asks for 8000 devices, and there are \d+ .*device_count=8000"),
+    ],
+)
+def test_meshes_of_the_command_line_that_cannot_be(text, message):
+    with pytest.raises(ValueError, match=message):
+        build_mesh(Sparsify(data="digits", out=Path("runs"), mesh=text))
+
+
+def test_mesh_of_the_command_line():
+    assert build_mesh(Sparsify(data="digits", out=Path("runs"))) is None
+    mesh = build_mesh(Sparsify(data="digits", out=Path("runs"), mesh="data=1, model=1"))
+    assert dict(mesh.shape) == {"data": 1, "model": 1}

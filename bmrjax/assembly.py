@@ -4,7 +4,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -314,9 +314,10 @@ def _check_schedule(
 
 def _check_declared(member: Member, state: State) -> None:
     """Refuse hyper-parameters that the program does not have."""
-    declared = state.mutable or {}
+    # Running statistics are dicts.
+    numbers = [k for k, v in (state.mutable or {}).items() if not isinstance(v, Mapping)]
     for name in member.values:
-        if name not in declared:
+        if name not in numbers:
             raise ValueError(
                 f"ensemble: grid has '{name}', and the program has no bmr.hyperparameter of that name. Write "
                 f"{name} = bmr.hyperparameter('{name}', default) in it. Else a grid varies kl_weight, rate "

@@ -28,7 +28,7 @@ def hyperparameter(name: str, default: ArrayLike) -> Array:
         default: The value of a run that is given none; its shape and dtype are those of all values.
 
     Raises:
-        ValueError: For a name that `ensemble` has another use for.
+        ValueError: For a name that `ensemble` has another use for, or a value of another shape.
 
     Example:
         >>> import jax, numpyro, numpyro.distributions as dist
@@ -52,7 +52,13 @@ def hyperparameter(name: str, default: ArrayLike) -> Array:
         raise ValueError(
             f"hyperparameter: '{name}' is a setting that ensemble varies by itself; take another name."
         )
-    return jnp.asarray(mutable(name, jnp.asarray(default, float)))
+    value = jnp.asarray(mutable(name, jnp.asarray(default, float)))
+    if value.shape != jnp.shape(default):
+        raise ValueError(
+            f"hyperparameter: '{name}' was given a value of shape {value.shape}, and its default has shape "
+            f"{jnp.shape(default)}; give values of that shape."
+        )
+    return value
 
 
 @dataclass(frozen=True)

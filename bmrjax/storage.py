@@ -34,7 +34,8 @@ def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
     """Put the arrays of nested dicts into `into`; return the same nesting of their names."""
     if isinstance(tree, dict):
         return {k: flatten_arrays(f"{prefix}/{k}", v, into) for k, v in tree.items()}
-    into[prefix] = np.ascontiguousarray(np.asarray(tree))
+    # `np.ascontiguousarray` would make vectors of numbers.
+    into[prefix] = np.asarray(tree, order="C")
     return {"array": prefix, "shape": list(into[prefix].shape), "dtype": str(into[prefix].dtype)}
 
 

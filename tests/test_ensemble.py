@@ -187,6 +187,7 @@ def test_a_member_of_a_grid_is_the_run_with_its_settings(tmp_path):
     found[7].save(tmp_path / "model")
     loaded = bmr.load(tmp_path / "model", model=scaled)
     assert loaded.hyperparameters == found[7].hyperparameters
+    assert loaded.params["scale"].shape == ()
     key = jax.random.key(3)
     assert loaded.evaluate(key, data) == pytest.approx(found[7].evaluate(key, data))
 
@@ -210,6 +211,7 @@ def test_without_a_grid_a_hyperparameter_is_its_default():
         ({"scales": [1.0]}, ValueError, r"no bmr.hyperparameter of that name"),
         ({"scale": []}, ValueError, r"grid\['scale'\] is \[\]; give a list"),
         ({"scale": [1.0, [1.0, 2.0]]}, ValueError, r"of shapes \(\) and \(2,\)"),
+        ({"scale": [[1.0, 2.0]]}, ValueError, r"shape \(2,\), and its default has shape \(\)"),
         ({"scale": [float("nan")]}, ValueError, "finite"),
         ({"kl_weight": [0.0]}, ValueError, "must be positive"),
         ({"rate": [-1.0]}, ValueError, "must be positive"),

@@ -31,6 +31,7 @@ from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prefetch import prefetch
 from bmrjax.infer.settled import Settled
+from bmrjax.infer.stacked import chosen, stacked, unstacked
 from bmrjax.threefry import unrolled
 
 # A measured VFE averages over at least so many posterior samples: on small data, one pass has so
@@ -324,7 +325,7 @@ class Engine:
             return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
 
         def accept_good(*args: Any) -> Any:
-            return _chosen(good, args[:3], accept(*args))
+            return chosen(good, args[:3], accept(*args))
 
         # One conditional for all of them: a conditional under `vmap` would be a select.
         before = states.params, states.opt_state, states.mutable
@@ -374,7 +375,7 @@ class Engine:
             # A fit that has settled stays where it is, while the others go on.
             loss = jnp.where(runs, loss, jnp.nan)
             after = jax.lax.cond(
-                jnp.all(runs), lambda _, new: new, functools.partial(_chosen, runs), states, after
+                jnp.all(runs), lambda _, new: new, functools.partial(chosen, runs), states, after
             )
         return after, losses.at[:, i].set(loss.astype(losses.dtype)), runs
 
@@ -452,7 +453,7 @@ class Engine:
         """
         pairs = jnp.stack([jax.random.split(key) for key in keys])
         orders = self._orders(pairs[:, 0], num_steps * self.batch_size)
-        state, keep = _stacked([(s, dict(k)) for s, k in zip(states, keeps, strict=True)])
+        state, keep = stacked([(s, dict(k)) for s, k in zip(states, keeps, strict=True)])
         before = state.num_steps + 0
         runs = jnp.asarray(rates) > 0
         carry = (state, jnp.full((len(states), num_steps), jnp.nan, float), runs)
@@ -461,7 +462,7 @@ class Engine:
         args = (data, orders, keep, pairs[:, 1], *factors)
         state, losses, _ = self._epoch_of_many(carry, num_steps, *args)
         taken = state.num_steps - before
-        parts = _unstacked((state, losses, taken), len(states))
+        parts = unstacked((state, losses, taken), len(states))
         return [(s, EpochInfo(found, steps)) for s, found, steps in parts]
 
     def epoch_from(
@@ -555,25 +556,6 @@ class Engine:
             )
         self._layers = found.layers
         return found.posterior, found.prior
-
-
-@jax.jit
-def _stacked(trees: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def _chosen(which: Array, old: Any, new: Any) -> Any:
-    """Return, of two trees of stacked arrays, the new members where `which` is set."""
-
-    def choose(old: Array, new: Array) -> Array:
-        return jnp.where(which.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-    return jax.tree.map(choose, old, new)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _unstacked(tree: Any, count: int) -> list[Any]:
-    return [jax.tree.map(lambda x, i=i: x[i], tree) for i in range(count)]
 
 
 def _counted(state: State, after: tuple[Any, Any, Any], good: Array) -> State:

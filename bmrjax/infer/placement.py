@@ -104,7 +104,7 @@ class Placement:
         if size % devices:
             raise ValueError(
                 f"sparsify: {name} {size} cannot be divided among the {devices} devices of the mesh's axis "
-                f"'{DATA}'; give a multiple of {devices}."
+                f"'{DATA}'; give batch_size, a multiple of {devices} and no more than there are data."
             )
 
     def fetch(self, tree: Tree) -> Tree:

@@ -49,6 +49,7 @@ def blocks_of(size: int, wanted: int, rng: np.random.Generator) -> list[tuple[in
 def guess(
     layer: Sequence[tuple[Pair, float]],
     read: Callable[[Pair, int, int], tuple[np.ndarray, np.ndarray]],
+    announce: Callable[[Pair, int, int], None],
     *,
     alpha: float,
     beta: float,
@@ -59,6 +60,7 @@ def guess(
     Args:
         layer: Its tensors, each with its prior scale.
         read: Returns means and widths of a pair from one index to another.
+        announce: Told of every such stretch before the first is read.
         alpha: α_0 of the criterion.
         beta: β_0.
         num_steps: Iterations.
@@ -66,10 +68,13 @@ def guess(
     rng = np.random.default_rng(_SEED)
     total = sum(pair.size for pair, _ in layer)
     budget = min(total, max(LEAST, min(MOST, total // 50)))
+    plans = [blocks_of(p.size, round(budget * p.size / max(total, 1)), rng) for p, _ in layer]
+    for (pair, _), plan in zip(layer, plans, strict=True):
+        for block in plan:
+            announce(pair, *block)
     found, sizes = [], []
-    for pair, prior_scale in layer:
-        wanted = round(budget * pair.size / max(total, 1))
-        blocks = [read(pair, *block) for block in blocks_of(pair.size, wanted, rng)]
+    for (pair, prior_scale), plan in zip(layer, plans, strict=True):
+        blocks = [read(pair, *block) for block in plan]
         sizes += [len(loc) for loc, _ in blocks]
         if blocks:
             loc, width = (np.concatenate(part) for part in zip(*blocks, strict=True))

@@ -1,6 +1,7 @@
 """Reduction of a posterior that need not fit into memory."""
 
 import fnmatch
+import itertools
 import json
 import math
 import os
@@ -9,10 +10,11 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -61,8 +63,8 @@ def reduce_folder(
     (`bmrjax.streaming.solve`). Weights that the guess could not decide wait for that in float64. A
     layer is read a second time only where a weight lies within the bound, or too many wait.
 
-    Memory is bounded by a few pieces for each worker and 64 MiB for each layer's undecided weights,
-    whatever the size of tensors and shards.
+    Memory is bounded by a few pieces for each worker and 64 MiB for the undecided weights of each layer
+    under way, whatever the size of tensors and shards.
 
     Args:
         folder: Holds ``*.safetensors``: ``NAME.loc`` and one of ``NAME.scale``, ``NAME.variance``,
@@ -130,7 +132,13 @@ def reduce_folder(
     try:
         with _Stream(pairs, staging, criterion, chunk, workers) as stream:
             compile_seconds = stream.compile()
-            _run(stream, found, progress=progress)
+            with tqdm(
+                total=sum(pair.num_bytes for pair in pairs),
+                unit="B",
+                unit_scale=True,
+                disable=not progress,
+            ) as bar:
+                stream.reduce(list(found.values()), bar)
         num_bytes = sum(pair.num_bytes for pair in pairs)
         seconds = time.perf_counter() - begin - compile_seconds
         reports = {name: layer.report() for name, layer in found.items()}
@@ -156,30 +164,6 @@ def reduce_folder(
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return report
-
-
-def _run(stream: "_Stream", layers: dict[str, Layer], *, progress: bool) -> None:
-    """Guess, read, solve, and read again what the first read did not settle."""
-    again = list(layers.values())
-    stream.guess(again)
-    with tqdm(
-        total=sum(pair.num_bytes for layer in again for pair, _ in layer.members),
-        unit="B",
-        unit_scale=True,
-        disable=not progress,
-    ) as bar:
-        while again:
-            stream.read(again, bar)
-            unsettled = []
-            for layer in again:
-                if layer.solved():
-                    layer.settle(stream.files)
-                else:
-                    unsettled.append(layer)
-            again = unsettled
-            if again:
-                bar.total += sum(pair.num_bytes for layer in again for pair, _ in layer.members)
-                bar.refresh()
 
 
 @dataclass(frozen=True)
@@ -264,43 +248,38 @@ class _Stream:
         self._buffers.put(buffers)
         return time.perf_counter() - begin
 
-    def guess(self, layers: list[Layer]) -> None:
-        """Guess the fixed points of layers from samples."""
-        criterion = self._criterion
-        if not isinstance(criterion, SpikeAndSlab):
-            return
+    def reduce(self, layers: list[Layer], bar: tqdm) -> None:
+        """Guess, read and solve layer after layer, and at once read again what that did not settle.
 
-        def one(layer: Layer) -> None:
-            if layer.total:
-                layer.start(
-                    guess(
-                        layer.members,
-                        self._sample,
-                        alpha=float(criterion.alpha),
-                        beta=float(criterion.beta),
-                        num_steps=criterion.num_steps,
-                    )
-                )
+        A piece waits for its layer's guess, which went to the threads before it.
+        """
+        done: queue.SimpleQueue = queue.SimpleQueue()
+        left = dict.fromkeys(layers, 0)
+        guessed = {layer: threading.Event() for layer in layers}
 
-        self._finish([self._pool.submit(one, layer) for layer in layers])
+        def submit(layer: Layer, work: Callable[..., None], *args: Any) -> None:
+            def run() -> None:
+                try:
+                    if not self._stop.is_set():
+                        work(*args)
+                    done.put((layer, None))
+                except BaseException as error:
+                    self._stop.set()
+                    done.put((layer, error))
 
-    def read(self, layers: list[Layer], bar: tqdm) -> None:
-        """Read layers whole, write what is decided, and add up what their fixed points need."""
-        tasks = [
-            _Task(layer, pair, scale, i, min(i + self._chunk, pair.size))
-            for layer in layers
-            for pair, scale in layer.members
-            for i in range(0, pair.size, self._chunk)
-        ]
-        ahead = iter(tasks[self._workers :])
-        for task in tasks[: self._workers]:
-            self._announce(task)
+            left[layer] += 1
+            self._pool.submit(run)
 
-        def one(task: _Task, following: _Task | None) -> None:
-            if self._stop.is_set():
-                return
+        def guess_one(layer: Layer) -> None:
+            try:
+                self._guess(layer)
+            finally:
+                guessed[layer].set()
+
+        def judge_one(task: _Task, following: _Task | None) -> None:
+            guessed[task.layer].wait()
             if following is not None:
-                self._announce(following)
+                self._announce(following.pair, following.begin, following.end)
             buffers = self._buffers.get()
             try:
                 self._judge(task, buffers)
@@ -308,25 +287,62 @@ class _Stream:
                 self._buffers.put(buffers)
             bar.update((task.end - task.begin) * _bytes_each(task.pair))
 
-        self._finish([self._pool.submit(one, task, next(ahead, None)) for task in tasks])
+        pieces = [self._pieces(layer) for layer in layers]
+        ahead = itertools.islice(itertools.chain(*pieces), self._workers, None)
+        for layer in layers[:1]:
+            submit(layer, guess_one, layer)
+        for layer, following, tasks in itertools.zip_longest(layers, layers[1:], pieces):
+            if following is not None:
+                submit(following, guess_one, following)
+            for task in tasks:
+                submit(layer, judge_one, task, next(ahead, None))
+        while left:
+            layer, error = done.get()
+            if error is not None:
+                raise error
+            left[layer] -= 1
+            if left[layer]:
+                continue
+            if layer.solved():
+                layer.settle(self.files)
+                del left[layer]
+                continue
+            bar.total += sum(pair.num_bytes for pair, _ in layer.members)
+            bar.refresh()
+            for task in self._pieces(layer):
+                submit(layer, judge_one, task, None)
 
-    def _finish(self, futures: list[Future]) -> None:
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in done:
-            if future.exception() is not None:
-                self._stop.set()
-            future.result()
+    def _pieces(self, layer: Layer) -> list[_Task]:
+        return [
+            _Task(layer, pair, scale, i, min(i + self._chunk, pair.size))
+            for pair, scale in layer.members
+            for i in range(0, pair.size, self._chunk)
+        ]
 
-    def _announce(self, task: _Task) -> None:
-        """Have the system fetch a piece that comes soon, if it takes such hints."""
+    def _guess(self, layer: Layer) -> None:
+        """Guess the fixed point of a layer from a sample."""
+        criterion = self._criterion
+        if isinstance(criterion, SpikeAndSlab) and layer.total:
+            found = guess(
+                layer.members,
+                self._sample,
+                self._announce,
+                alpha=float(criterion.alpha),
+                beta=float(criterion.beta),
+                num_steps=criterion.num_steps,
+            )
+            layer.start(found)
+
+    def _announce(self, pair: Pair, begin: int, end: int) -> None:
+        """Have the system fetch weights that are read soon, if it takes such hints."""
         if not hasattr(os, "posix_fadvise"):
             return
-        for each in (task.pair.loc, task.pair.width):
+        for each in (pair.loc, pair.width):
             each_bytes = each.dtype.itemsize
             os.posix_fadvise(
                 self._descriptors[each.path],
-                each.offset + task.begin * each_bytes,
-                (task.end - task.begin) * each_bytes,
+                each.offset + begin * each_bytes,
+                (end - begin) * each_bytes,
                 os.POSIX_FADV_WILLNEED,
             )
 

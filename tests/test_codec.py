@@ -9,6 +9,7 @@ import pytest
 import bmrjax as bmr
 from bmrjax import codec, nn
 from bmrjax.codec.quantise import Grid, step_below, step_of
+from bmrjax.structure import named_arrays
 
 QUANTISERS = {
     "uniform": codec.Uniform(0.05),
@@ -314,8 +315,40 @@ def test_flax_perceptrons_go_through_compacted_or_not():
         decoded.eval()
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
-    with pytest.raises(TypeError, match=r"takes nn\.NNXMLP, got Linear"):
+    with pytest.raises(TypeError, match=r"takes nn\.NNXMLP and nn\.NNXViT, got Linear"):
         codec.encode(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+
+
+def test_flax_transformers_go_through_compacted_or_not():
+    from flax import nnx
+
+    network = nn.NNXViT(
+        image_size=(8, 12),
+        patch=4,
+        depth=2,
+        width=8,
+        heads=4,
+        hidden=6,
+        dropout=0.1,
+        rngs=nnx.Rngs(0),
+    )
+    attention = network.blocks[0].attention
+    attention.output.kernel[...] = attention.output.kernel[...].at[2:6].set(0)  # heads 1 and 2
+    network.blocks[1].mlp.output.kernel[...] = (
+        network.blocks[1].mlp.output.kernel[...].at[4:].set(0)
+    )
+    x = jax.random.normal(jax.random.key(0), (3, 1, 8, 12))
+    small = bmr.compact(network, x)
+    for given, heads, hidden in ((network, 4, 6), (small, 2, 4)):
+        data = codec.encode(given, quantiser=codec.Uniform(1e-5), dense="float32")
+        decoded = codec.decode(data)
+        assert [b.attention.heads for b in decoded.blocks] == [heads, 4]
+        assert decoded.blocks[1].mlp.hidden.kernel.shape == (8, hidden)
+        assert decoded.dropout.rate == pytest.approx(0.1)
+        decoded.eval()
+        network.eval()
+        np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
+        assert {row.name for row in codec.inspect(data).rows} == set(named_arrays(network))
 
 
 class Own(eqx.Module):

@@ -127,6 +127,21 @@ MADE_UP = {
         '{"NNXMLP":{"layers":[],"activation":{"function":"relu"},"dropout":0}}',
         "no NNXMLP",
     ),
+    "flax vit": (
+        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
+        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[],"image_size":8,"patch":4,"dropout":0}}',
+        "no NNXViT",
+    ),
+    "flax vit's heads": (
+        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
+        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[1,1],"image_size":8,"patch":4,"dropout":0}}',
+        "0 blocks with",
+    ),
+    "flax vit's patches": (
+        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
+        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[],"image_size":1000000,"patch":4,"dropout":0}}',
+        "patches of 4 in images",
+    ),
     "selected": ('{"NNXSelectInputs":{"network":3,"indices":null}}', "is of none"),
     "state": ('{"state":"a"}', "is of none"),
     "tuple": ('{"tuple":3}', "does not fit"),

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax.codec.errors import CodecError
-from bmrjax.codec.flax_networks import FlaxMLP, FlaxSelectInputs
+from bmrjax.codec.flax_networks import FlaxMLP, FlaxSelectInputs, FlaxViT
 
 Class = TypeVar("Class", bound=type)
 
@@ -63,6 +63,7 @@ def _zoo() -> dict[str, type]:
     found: dict[str, type] = {
         "SelectInputs": SelectInputs,
         "NNXMLP": FlaxMLP,
+        "NNXViT": FlaxViT,
         "NNXSelectInputs": FlaxSelectInputs,
     }
     for module in own:

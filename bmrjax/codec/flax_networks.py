@@ -9,12 +9,31 @@ import numpy as np
 
 from bmrjax.codec.errors import CodecError
 
+# Building as many layers, or blocks, must not take long.
+_DEEPEST, _MOST_BLOCKS = 2**10, 2**7
+_LARGEST_SIDE = 2**14
+
 
 class FlaxMLP(eqx.Module):
     """What a `nn.NNXMLP` holds."""
 
     layers: list
     activation: Callable
+    dropout: float
+
+
+class FlaxViT(eqx.Module):
+    """What a `nn.NNXViT` holds."""
+
+    patches: dict
+    class_token: dict
+    positions: dict
+    blocks: list
+    norm: dict
+    head: dict
+    heads: list
+    image_size: Any
+    patch: int
     dropout: float
 
 
@@ -31,7 +50,8 @@ def to_equinox(network: Any) -> eqx.Module:
     Raises:
         TypeError: For any other network.
     """
-    from bmrjax.nn import NNXMLP
+    from bmrjax.nn import NNXMLP, NNXViT
+    from bmrjax.structure import named_arrays
     from bmrjax.structure.nnx_select import NNXSelectInputs
 
     if isinstance(network, NNXSelectInputs):
@@ -40,9 +60,26 @@ def to_equinox(network: Any) -> eqx.Module:
         layers: Any = network.layers
         layers = [{"kernel": each.kernel[...], "bias": each.bias[...]} for each in layers]
         return FlaxMLP(layers, network.activation, float(network.dropout.rate))
+    if isinstance(network, NNXViT):
+        held: dict[str, Any] = {}
+        for name, array in named_arrays(network).items():
+            *path, last = name.split(".")
+            inner = held
+            for part in path:
+                inner = inner.setdefault(part, {})
+            inner[last] = array
+        blocks: Any = network.blocks
+        held["blocks"] = list(held.get("blocks", {}).values())
+        return FlaxViT(
+            **held,
+            heads=[block.attention.heads for block in blocks],
+            image_size=network.image_size,
+            patch=network.patch,
+            dropout=float(network.dropout.rate),
+        )
     raise TypeError(
-        f"encode: of Flax NNX networks it takes nn.NNXMLP, got {type(network).__name__}. nn.save_weights "
-        "writes the arrays of any network."
+        f"encode: of Flax NNX networks it takes nn.NNXMLP and nn.NNXViT, got {type(network).__name__}. "
+        "nn.save_weights writes the arrays of any network."
     )
 
 
@@ -57,6 +94,8 @@ def to_flax(held: Any) -> Any:
 
         network = to_flax(held.network)
         return NNXSelectInputs(network, held.indices)
+    if isinstance(held, FlaxViT):
+        return _vit(held)
     return _mlp(held) if isinstance(held, FlaxMLP) else held
 
 
@@ -82,7 +121,7 @@ def _mlp(held: FlaxMLP) -> Any:
             raise ValueError("its activation or dropout is none")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CodecError(f"the description of the network is no NNXMLP: {error}") from None
-    if len(held.layers) > 2**10:
+    if len(held.layers) > _DEEPEST:
         raise CodecError(f"the file has an NNXMLP of {len(held.layers)} layers.")
     # The smallest network of as many layers, whose arrays are then replaced.
     hidden = (1,) * (len(held.layers) - 1)
@@ -91,3 +130,47 @@ def _mlp(held: FlaxMLP) -> Any:
     )
     parts = parts_of(small)
     return parts.build([jax.numpy.asarray(np.asarray(arrays[name])) for name in parts.names])
+
+
+def _vit(held: FlaxViT) -> Any:
+    from flax import nnx
+
+    from bmrjax.nn import NNXViT
+    from bmrjax.structure.parts import parts_of
+
+    try:
+        heads = [int(count) for count in held.heads]
+        if not len(held.blocks) == len(heads) <= _MOST_BLOCKS or min(heads, default=1) < 1:
+            raise ValueError(f"it has {len(held.blocks)} blocks with {held.heads} heads")
+        patch, sides = held.patch, held.image_size
+        height, width = (sides, sides) if isinstance(sides, int) else sides
+        if not 0 < patch <= min(height, width) or max(height, width) > _LARGEST_SIDE:
+            raise ValueError(f"it has patches of {patch} in images of {sides}")
+        # The smallest network of as many blocks, whose arrays are then replaced.
+        small = NNXViT(
+            1, 1, image_size=patch, patch=patch, depth=len(heads), width=1, heads=1, hidden=1,
+            dropout=float(held.dropout), rngs=nnx.Rngs(0),
+        )  # fmt: skip
+        parts = parts_of(small)
+        network = parts.build([_at(held, name) for name in parts.names])
+        for block, count in zip(network.blocks, heads, strict=True):
+            block.attention.heads = count
+        network.image_size = sides
+        # Channels are what a patch has more than its pixels; the network's own code checks the rest.
+        channels = max(network.patches.kernel.shape[0] // patch**2, 1)
+        image = jax.ShapeDtypeStruct((1, channels, height, width), jax.numpy.float32)
+        network.eval()
+        jax.eval_shape(network, image)
+        network.train()
+    except Exception as error:  # of the network's own code too, whatever it raises
+        raise CodecError(f"the description of the network is no NNXViT: {error}") from None
+    return network
+
+
+def _at(held: FlaxViT, name: str) -> jax.Array:
+    """Return an array by the path to it."""
+    first, *rest = name.split(".")
+    inner = getattr(held, first)
+    for part in rest:
+        inner = inner[int(part) if isinstance(inner, list) else part]
+    return jax.numpy.asarray(np.asarray(inner))

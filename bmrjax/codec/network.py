@@ -47,7 +47,7 @@ def encode(
 
     Args:
         network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, a
-            `nn.NNXMLP`, what `compact` returned, or a `Result` with one lifted network.
+            `nn.NNXMLP` or `nn.NNXViT`, what `compact` returned, or a `Result` with one lifted network.
         inputs: For a result: one batch of its program's arguments, without the targets.
         posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation
             of its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those

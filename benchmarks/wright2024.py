@@ -155,6 +155,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=["mlp", "lenet5"], choices=["mlp", "lenet5"])
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--tune", type=int, default=10, help="epochs of fine-tuning")
     parser.add_argument("--batch-size", type=int, help="instead of the paper's")
@@ -170,12 +171,13 @@ def main() -> None:
     if args.quick:
         args.data, args.nets, args.seeds = ["fashion_mnist"], ["mlp"], 1
     found = records.Rows(args.out)
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
     wanted = [
         {
             "data": data, "net": net, "rule": rule, "seed": seed, "study": args.study,
             "quick": args.quick, "validation": args.validation,
         }
-        for data in args.data for net in args.nets for seed in range(args.seeds)
+        for data in args.data for net in args.nets for seed in seeds
         for rule in ([None] if args.study else args.rules)
     ]  # fmt: skip
     for what in wanted if not args.report else []:

@@ -19,14 +19,17 @@ from bmrjax.batches import Batches, check_data
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.hyperparameter import Member
-from bmrjax.infer.engine import Data, Engine, State, check_local_latents
+from bmrjax.infer.arguments import Data
+from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.local_latents import check_local_latents
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, only
+from bmrjax.infer.state import State
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified

@@ -16,7 +16,7 @@ from bmrjax.assembly import Assembly, Settings
 from bmrjax.batches import Batches
 from bmrjax.errors import EnsembleError, NonFiniteError
 from bmrjax.hyperparameter import members_of
-from bmrjax.infer.engine import Data
+from bmrjax.infer.arguments import Data
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.result import Result
 from bmrjax.runner import Plan, Runner

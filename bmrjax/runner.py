@@ -16,10 +16,12 @@ from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion
 from bmrjax.errors import NonFiniteError
 from bmrjax.hyperparameter import Member
-from bmrjax.infer.engine import Data, Engine, EpochInfo, State
+from bmrjax.infer.arguments import Data
+from bmrjax.infer.engine import Engine
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import only
+from bmrjax.infer.state import EpochInfo, State
 from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
 from bmrjax.schedules import Action, Report, Schedule

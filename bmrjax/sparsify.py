@@ -11,7 +11,7 @@ from jaxtyping import Array
 from bmrjax.assembly import Assembly, Settings
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
-from bmrjax.infer.engine import Data
+from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype

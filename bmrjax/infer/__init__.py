@@ -2,8 +2,6 @@
 
 from bmrjax.infer.correlated import CorrelatedGuide as CorrelatedGuide
 from bmrjax.infer.engine import Engine as Engine
-from bmrjax.infer.engine import EpochInfo as EpochInfo
-from bmrjax.infer.engine import State as State
 from bmrjax.infer.estimate import PropagatedELBO as PropagatedELBO
 from bmrjax.infer.estimate import elbo as elbo
 from bmrjax.infer.free_energy import FreeEnergy as FreeEnergy
@@ -15,3 +13,5 @@ from bmrjax.infer.joint_guide import JointGuide as JointGuide
 from bmrjax.infer.matrix_guide import AutoMatrixNormal as AutoMatrixNormal
 from bmrjax.infer.posterior import SitePosteriors as SitePosteriors
 from bmrjax.infer.settled import Settled as Settled
+from bmrjax.infer.state import EpochInfo as EpochInfo
+from bmrjax.infer.state import State as State

@@ -4,22 +4,21 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.init import at_start, initialise
+from bmrjax.infer.init import initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.mixed_precision import (
     MatmulDtype,
@@ -32,48 +31,12 @@ from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prefetch import prefetch
 from bmrjax.infer.settled import Settled
 from bmrjax.infer.stacked import chosen, stacked, unstacked
+from bmrjax.infer.state import EpochInfo, State, counted
 from bmrjax.threefry import unrolled
 
 # A measured VFE averages over at least so many posterior samples: on small data, one pass has so
 # few that their noise, not the reduction, would decide which rounds are taken back.
 _VFE_DRAWS = 100
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class State:
-    """What the next step needs.
-
-    Attributes:
-        params: Unconstrained parameters of the guide (and of the model) by name.
-        opt_state: State of the optimiser.
-        mutable: Mutable sites, such as running statistics; None if there are none.
-        num_steps: Steps tried so far.
-        num_skipped: Steps skipped so far because their loss or gradient was not finite.
-        bad_in_row: Skipped steps since the last good one.
-        worst_in_row: The longest run of skipped steps in this epoch, with those that led into it.
-    """
-
-    params: dict[str, Array]
-    opt_state: Any
-    mutable: dict[str, Any] | None
-    num_steps: Int[Array, ""]
-    num_skipped: Int[Array, ""]
-    bad_in_row: Int[Array, ""]
-    worst_in_row: Int[Array, ""]
-
-
-class EpochInfo(NamedTuple):
-    """Diagnostics of one epoch.
-
-    Attributes:
-        losses: The negative ELBO of each step in nats for the whole data set; NaN where the
-            step was skipped, and after the last one.
-        num_steps: How many steps were taken: fewer than asked for where the fit had settled.
-    """
-
-    losses: Float[Array, " steps"]
-    num_steps: Int[Array, ""]
 
 
 class Engine:
@@ -307,7 +270,7 @@ class Engine:
         # in the optimiser, and takes four times as long to compile that.
         before = state.params, state.opt_state, state.mutable
         after = jax.lax.cond(good, accept, lambda *args: args[:3], *before, grads, mutable)
-        return _counted(state, after, good), jnp.where(good, loss, jnp.nan)
+        return counted(state, after, good), jnp.where(good, loss, jnp.nan)
 
     def _update_of_many(
         self,
@@ -330,7 +293,7 @@ class Engine:
         # One conditional for all of them: a conditional under `vmap` would be a select.
         before = states.params, states.opt_state, states.mutable
         after = jax.lax.cond(jnp.all(good), accept, accept_good, *before, grads, mutable)
-        return jax.vmap(_counted)(states, after, good), jnp.where(good, losses, jnp.nan)
+        return jax.vmap(counted)(states, after, good), jnp.where(good, losses, jnp.nan)
 
     def _step_in_epoch(
         self,
@@ -556,47 +519,3 @@ class Engine:
             )
         self._layers = found.layers
         return found.posterior, found.prior
-
-
-def _counted(state: State, after: tuple[Any, Any, Any], good: Array) -> State:
-    bad = jnp.where(good, 0, state.bad_in_row + 1)
-    return State(
-        *after,
-        num_steps=state.num_steps + 1,
-        num_skipped=state.num_skipped + jnp.where(good, 0, 1),
-        bad_in_row=bad,
-        worst_in_row=jnp.maximum(state.worst_in_row, bad),
-    )
-
-
-def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
-    """Refuse a program with latent sites a datum, which minibatches cannot carry.
-
-    Raises:
-        ValueError: Naming the site whose shape follows the batch size.
-    """
-
-    def shapes(rows: int) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
-
-        def run(batch: Data) -> None:
-            args, kwargs = arguments(batch)
-            seeded = numpyro.handlers.seed(at_start(model), key)
-            trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
-            for name, site in trace.items():
-                if site["type"] == "sample" and not site["is_observed"]:
-                    found[name] = jnp.shape(site["value"])
-
-        jax.eval_shape(run, jax.tree.map(lambda a: a[:rows], batch))
-        return found
-
-    size = length(batch)
-    if size < 2:
-        return
-    whole, part = shapes(size), shapes(size - 1)
-    local = sorted(name for name in whole if whole[name] != part.get(name))
-    if local:
-        raise ValueError(
-            f"The latent sites {local} have one element a datum, so minibatches would mix them up. "
-            "Fit with batch_size=None (all data in every step), or marginalise them."
-        )

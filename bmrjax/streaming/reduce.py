@@ -278,6 +278,8 @@ class _Stream:
 
         def judge_one(task: _Task, following: _Task | None) -> None:
             guessed[task.layer].wait()
+            if self._stop.is_set():
+                return
             if following is not None:
                 self._announce(following.pair, following.begin, following.end)
             buffers = self._buffers.get()

@@ -133,7 +133,13 @@ def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
             compression = mean([r["compression"] for r in of], 1)
             accuracy = mean([r["accuracy"] for r in of], 2)
             cells.append(f"{compression} / {accuracy} ({paper}), {len(of)}")
-        epochs = "/".join(sorted({str(r["fit"]["epochs"]) for r in part}))
+        ours, others = (
+            "/".join(
+                sorted({str(r["fit"]["epochs"]) for r in part if (r["rule"] == "ours") is which})
+            )
+            for which in (True, False)
+        )
+        epochs = ours if others in ("", ours) else f"{others}; ours {ours}" if ours else others
         lines.append([data, net, epochs, *cells])
     header = ["data", "network", "epochs", *RULES]
     text = records.table(header, lines)

@@ -137,6 +137,11 @@ MADE_UP = {
         '"norm":{"dict":{}},"head":{"dict":{}},"heads":[1,1],"image_size":8,"patch":4,"dropout":0}}',
         "0 blocks with",
     ),
+    "flax vit's dropout": (
+        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
+        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[],"image_size":16384,"patch":16384,"dropout":2}}',
+        "dropout of 2",
+    ),
     "flax vit's patches": (
         '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
         '"norm":{"dict":{}},"head":{"dict":{}},"heads":[],"image_size":1000000,"patch":4,"dropout":0}}',

@@ -146,16 +146,19 @@ def _vit(held: FlaxViT) -> Any:
         height, width = (sides, sides) if isinstance(sides, int) else sides
         if not 0 < patch <= min(height, width) or max(height, width) > _LARGEST_SIDE:
             raise ValueError(f"it has patches of {patch} in images of {sides}")
+        dropout = float(held.dropout)
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"it has a dropout of {dropout}")
         # The smallest network of as many blocks, whose arrays are then replaced.
         small = NNXViT(
-            1, 1, image_size=patch, patch=patch, depth=len(heads), width=1, heads=1, hidden=1,
-            dropout=float(held.dropout), rngs=nnx.Rngs(0),
+            1, 1, image_size=1, patch=1, depth=len(heads), width=1, heads=1, hidden=1,
+            dropout=dropout, rngs=nnx.Rngs(0),
         )  # fmt: skip
         parts = parts_of(small)
         network = parts.build([_at(held, name) for name in parts.names])
         for block, count in zip(network.blocks, heads, strict=True):
             block.attention.heads = count
-        network.image_size = sides
+        network.image_size, network.patch = sides, patch
         # Channels are what a patch has more than its pixels; the network's own code checks the rest.
         channels = max(network.patches.kernel.shape[0] // patch**2, 1)
         image = jax.ShapeDtypeStruct((1, channels, height, width), jax.numpy.float32)

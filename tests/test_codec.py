@@ -349,6 +349,15 @@ def test_flax_transformers_go_through_compacted_or_not():
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
         assert {row.name for row in codec.inspect(data).rows} == set(named_arrays(network))
+    network.blocks[0].mlp.dropout = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match="other layers than it was built with"):
+        codec.encode(network)
+
+    class Own(nn.NNXMLP):
+        pass
+
+    with pytest.raises(TypeError, match="got Own"):
+        codec.encode(Own(2, (2,), 2, rngs=nnx.Rngs(0)))
 
 
 class Own(eqx.Module):

@@ -12,6 +12,7 @@ import pytest
 
 from bmrjax import codec, nn
 from bmrjax.codec.container import MAGIC, VERSION, Container, pack, unpack
+from bmrjax.structure import named_arrays
 
 HEAD = len(MAGIC) + 5
 
@@ -105,6 +106,15 @@ def made_up(text, code=b"", coder="range", extra=None):
     return pack(Container(coder, 10, text, extra, code))
 
 
+def flax_vit(heads="[]", image_size=8, patch=4, dropout=0):
+    parts = ("patches", "class_token", "positions", "norm", "head")
+    held = ",".join(f'"{part}":{{"dict":{{}}}}' for part in parts)
+    return (
+        f'{{"NNXViT":{{{held},"blocks":[],"heads":{heads},"image_size":{image_size},"patch":{patch},'
+        f'"dropout":{dropout}}}}}'
+    )
+
+
 MADE_UP = {
     "os.system": ('{"os.system":{"command":"true"}}', "no class 'os.system'"),
     "function": ('{"function":"eval"}', "'function' does not fit"),
@@ -127,26 +137,10 @@ MADE_UP = {
         '{"NNXMLP":{"layers":[],"activation":{"function":"relu"},"dropout":0}}',
         "no NNXMLP",
     ),
-    "flax vit": (
-        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
-        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[],"image_size":8,"patch":4,"dropout":0}}',
-        "no NNXViT",
-    ),
-    "flax vit's heads": (
-        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
-        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[1,1],"image_size":8,"patch":4,"dropout":0}}',
-        "0 blocks with",
-    ),
-    "flax vit's dropout": (
-        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
-        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[],"image_size":16384,"patch":16384,"dropout":2}}',
-        "dropout of 2",
-    ),
-    "flax vit's patches": (
-        '{"NNXViT":{"patches":{"dict":{}},"class_token":{"dict":{}},"positions":{"dict":{}},"blocks":[],'
-        '"norm":{"dict":{}},"head":{"dict":{}},"heads":[],"image_size":1000000,"patch":4,"dropout":0}}',
-        "patches of 4 in images",
-    ),
+    "flax vit": (flax_vit(), "no NNXViT"),
+    "flax vit's heads": (flax_vit(heads="[1,1]"), "0 blocks with"),
+    "flax vit's dropout": (flax_vit(dropout=2), "dropout of 2"),
+    "flax vit's patches": (flax_vit(image_size=1000000), "patches of 4 in images"),
     "selected": ('{"NNXSelectInputs":{"network":3,"indices":null}}', "is of none"),
     "state": ('{"state":"a"}', "is of none"),
     "tuple": ('{"tuple":3}', "does not fit"),
@@ -158,6 +152,20 @@ def test_made_up_descriptions_are_refused(case):
     text, match = MADE_UP[case]
     with pytest.raises(codec.CodecError, match=match):
         codec.decode(made_up(text))
+
+
+def test_a_made_up_transformer_builds_nothing_large(monkeypatch):
+    built = []
+
+    def spy(*args, **kwargs):
+        built.append(whole(*args, **kwargs))
+        return built[-1]
+
+    whole = nn.NNXViT
+    monkeypatch.setattr(nn, "NNXViT", spy)
+    with pytest.raises(codec.CodecError, match="no NNXViT"):
+        codec.decode(made_up(flax_vit(image_size=16384, patch=16384)))
+    assert sum(a.size for network in built for a in named_arrays(network).values()) < 100
 
 
 def test_a_small_file_cannot_ask_for_much():

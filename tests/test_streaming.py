@@ -231,6 +231,56 @@ def test_a_bad_guess_costs_a_second_read_and_no_mask(tmp_path, off, monkeypatch)
     check(found, tmp_path / "out", *in_memory(CRITERIA["spike-slab"], {"w": (loc, scale)}))
 
 
+def small_layers(tmp_path, count):
+    rng = np.random.default_rng(6)
+    posterior = {f"l{i}": mixture(rng, (300, 300)) for i in range(count)}
+    tensors = {
+        f"{n}.{k}": a
+        for n, pair in posterior.items()
+        for k, a in zip(("loc", "scale"), pair, strict=True)
+    }
+    return write(tmp_path / "in", {"m": tensors}), posterior
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_layers_are_reread_while_others_go_on(tmp_path, workers, monkeypatch):
+    folder, posterior = small_layers(tmp_path, 6)
+    wrong_for = {"l1", "l4"}
+
+    def guess(members, *args, **kwargs):
+        found = pilot.guess(members, *args, **kwargs)
+        if members[0][0].name not in wrong_for:
+            return found
+        return Guess(found.centers - 2.0, (-9.0, -8.0), found.sampled)
+
+    monkeypatch.setattr("bmrjax.streaming.reduce.guess", guess)
+    criterion = CRITERIA["spike-slab"]
+    found = run(folder, tmp_path / "out", criterion, prior_scale=PRIOR_SCALE, workers=workers)
+    assert {name for name, each in found.layers.items() if each.reads == 2} == wrong_for
+    check(found, tmp_path / "out", *in_memory(criterion, posterior))
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_what_a_thread_raises_comes_out_and_leaves_nothing(tmp_path, workers, monkeypatch):
+    folder, _ = small_layers(tmp_path, 6)
+
+    def guess(members, *args, **kwargs):
+        if members[0][0].name == "l3":
+            raise ValueError("a disk went away")
+        return pilot.guess(members, *args, **kwargs)
+
+    monkeypatch.setattr("bmrjax.streaming.reduce.guess", guess)
+    with pytest.raises(ValueError, match="a disk went away"):
+        run(
+            folder,
+            tmp_path / "out",
+            CRITERIA["spike-slab"],
+            prior_scale=PRIOR_SCALE,
+            workers=workers,
+        )
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
 def test_no_more_weights_wait_than_there_is_room_for(tmp_path, monkeypatch):
     loc, scale = mixture(np.random.default_rng(5), (1000, 200))
     folder = write(tmp_path / "in", {"m": {"w.loc": loc, "w.scale": scale}})

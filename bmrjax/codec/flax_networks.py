@@ -48,35 +48,20 @@ def to_equinox(network: Any) -> eqx.Module:
     """Return a Flax NNX network of the zoo as an Equinox module.
 
     Raises:
-        TypeError: For any other network.
+        TypeError: For any other network, a subclass of one of these too.
     """
     from bmrjax.nn import NNXMLP, NNXViT
-    from bmrjax.structure import named_arrays
     from bmrjax.structure.nnx_select import NNXSelectInputs
 
     if isinstance(network, NNXSelectInputs):
         return FlaxSelectInputs(to_equinox(network.network), network.indices[...])
-    if isinstance(network, NNXMLP):
+    # A subclass may compute something else, and would come back without saying so.
+    if type(network) is NNXMLP:
         layers: Any = network.layers
         layers = [{"kernel": each.kernel[...], "bias": each.bias[...]} for each in layers]
         return FlaxMLP(layers, network.activation, float(network.dropout.rate))
-    if isinstance(network, NNXViT):
-        held: dict[str, Any] = {}
-        for name, array in named_arrays(network).items():
-            *path, last = name.split(".")
-            inner = held
-            for part in path:
-                inner = inner.setdefault(part, {})
-            inner[last] = array
-        blocks: Any = network.blocks
-        held["blocks"] = list(held.get("blocks", {}).values())
-        return FlaxViT(
-            **held,
-            heads=[block.attention.heads for block in blocks],
-            image_size=network.image_size,
-            patch=network.patch,
-            dropout=float(network.dropout.rate),
-        )
+    if type(network) is NNXViT:
+        return _held_vit(network)
     raise TypeError(
         f"encode: of Flax NNX networks it takes nn.NNXMLP and nn.NNXViT, got {type(network).__name__}. "
         "nn.save_weights writes the arrays of any network."
@@ -132,10 +117,43 @@ def _mlp(held: FlaxMLP) -> Any:
     return parts.build([jax.numpy.asarray(np.asarray(arrays[name])) for name in parts.names])
 
 
-def _vit(held: FlaxViT) -> Any:
+def _smallest_vit(depth: int, dropout: float) -> Any:
+    """Return the smallest network of as many blocks: a form for the arrays of another."""
     from flax import nnx
 
     from bmrjax.nn import NNXViT
+
+    sizes = {"image_size": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1}
+    return NNXViT(1, 1, **sizes, depth=depth, dropout=dropout, rngs=nnx.Rngs(0))
+
+
+def _held_vit(network: Any) -> FlaxViT:
+    from bmrjax.structure import named_arrays
+
+    arrays = named_arrays(network)
+    heads = [block.attention.heads for block in network.blocks]
+    if list(arrays) != list(named_arrays(_smallest_vit(len(heads), 0.0))):
+        raise TypeError(
+            "encode: this nn.NNXViT has other layers than it was built with, which its file could not "
+            "tell. nn.save_weights writes the arrays of any network."
+        )
+    held: dict[str, Any] = {"blocks": {}}
+    for name, array in arrays.items():
+        *path, last = name.split(".")
+        inner = held
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = array
+    return FlaxViT(
+        **{**held, "blocks": list(held["blocks"].values())},
+        heads=heads,
+        image_size=network.image_size,
+        patch=network.patch,
+        dropout=float(network.dropout.rate),
+    )
+
+
+def _vit(held: FlaxViT) -> Any:
     from bmrjax.structure.parts import parts_of
 
     try:
@@ -149,12 +167,7 @@ def _vit(held: FlaxViT) -> Any:
         dropout = float(held.dropout)
         if not 0 <= dropout <= 1:
             raise ValueError(f"it has a dropout of {dropout}")
-        # The smallest network of as many blocks, whose arrays are then replaced.
-        small = NNXViT(
-            1, 1, image_size=1, patch=1, depth=len(heads), width=1, heads=1, hidden=1,
-            dropout=dropout, rngs=nnx.Rngs(0),
-        )  # fmt: skip
-        parts = parts_of(small)
+        parts = parts_of(_smallest_vit(len(heads), dropout))
         network = parts.build([_at(held, name) for name in parts.names])
         for block, count in zip(network.blocks, heads, strict=True):
             block.attention.heads = count

@@ -34,7 +34,7 @@ from bmrjax import codec, criteria, infer, nn, priors, schedules
 
 METHODS = ("L2", "VD", "VD+SWS", "BMR", "BMRS", "SWS")
 # What is fitted, numbered.
-KEYS = (*METHODS, "L2 for SWS")
+KEYS = (*METHODS, "L2 for SWS", "VD, first")
 # Accuracy, nonzero weights in percent and compression of the paper's Table 2.
 PAPER = {
     "lenet-300-100": {
@@ -61,7 +61,9 @@ class Fit:
         estimator: Of the expected log likelihood.
         dense_epochs: Of the dense network, in whose second half the learning rate falls to zero.
         weight_decay: While they last.
-        vd_epochs: Of variational dropout, from the dense network.
+        vd_first: Epochs of variational dropout before the network is compacted and fitted on, in less time for
+            being small. 0: one fit, of all of it.
+        vd_epochs: Of variational dropout, from the dense network or the compacted one.
         vd_rate: Learning rate.
         vd_warmup: Epochs over which the divergence comes in.
         vd_wait: Fraction of the epochs before weights go.
@@ -82,6 +84,7 @@ class Fit:
     estimator: Any = "local"
     dense_epochs: int = 20
     weight_decay: float = 0.05
+    vd_first: int = 0
     vd_epochs: int = 150
     vd_rate: float = 1e-3
     vd_warmup: int = 5
@@ -136,6 +139,11 @@ class Job:
         return self.data["train"][0][:2]
 
     @property
+    def parameters(self) -> int:
+        """Numbers in the dense network."""
+        return sum(a.size for a in jax.tree.leaves(self.fresh()) if hasattr(a, "size"))
+
+    @property
     def num_steps(self) -> int:
         """Steps an epoch."""
         return len(self.data["train"][1]) // self.fit.batch_size
@@ -179,16 +187,27 @@ class Job:
     def dropout(self) -> bmr.Result:
         """Sparse variational dropout, from the dense network."""
         fit = self.fit
+        network = self.network(self.dense())
+        if fit.vd_first:
+            first = self._dropout(
+                "VD, first", network, fit.vd_first, 3 * fit.vd_first // 8, fit.vd_first // 2
+            )
+            network = bmr.compact(self.network(first), self.data["train"][0][0]).network
         wait = round(fit.vd_wait * fit.vd_epochs)
+        return self._dropout("VD", network, fit.vd_epochs, fit.vd_warmup, wait)
+
+    def _dropout(
+        self, what: str, network: Any, num_epochs: int, warmup: int, wait: int
+    ) -> bmr.Result:
         return self.run(
-            "VD",
-            bmr.programs.classifier(self.network(self.dense()), priors.LogUniform()),
-            num_epochs=fit.vd_epochs,
+            what,
+            bmr.programs.classifier(network, priors.LogUniform()),
+            num_epochs=num_epochs,
             criterion=criteria.DropoutRate(),
-            estimator=fit.estimator,
-            kl_warmup=fit.vd_warmup * self.num_steps,
-            optimizer=optax.adam(fit.vd_rate),
-            schedule=schedules.Every(wait=wait, cooldown=(fit.vd_epochs - wait) // 2),
+            estimator=self.fit.estimator,
+            kl_warmup=warmup * self.num_steps,
+            optimizer=optax.adam(self.fit.vd_rate),
+            schedule=schedules.Every(wait=wait, cooldown=(num_epochs - wait) // 2),
         )
 
     def sharing(self, what: str) -> bmr.Result:
@@ -320,6 +339,13 @@ def chosen_rate(small: Any, scales: Any, validation: Any) -> float:
     return good
 
 
+def weights(network: Any) -> tuple[int, int]:
+    """Return how many weights are not zero, biases aside, and how many there are."""
+    leaves = jax.tree_util.tree_leaves_with_path(network)
+    arrays = [a for path, a in leaves if jax.tree_util.keystr(path).endswith(".weight")]
+    return sum(int(np.count_nonzero(a)) for a in arrays), sum(a.size for a in arrays)
+
+
 def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, Any]:
     """Encode a network in the paper's way and in ours; return both rows."""
     if method == "L2":
@@ -352,7 +378,7 @@ def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, 
         report = codec.inspect(data)
         rows[which] = {
             "bytes": len(data),
-            "ratio": report.ratio,
+            "ratio": 4 * job.parameters / len(data),  # the report's original may be a compacted one
             "entries": report.entries,
             "rate": rate if which == "ours" else None,
             "arrays": [vars(row) for row in report.rows],
@@ -378,7 +404,7 @@ def one(job: Job, method: str) -> dict[str, Any]:
     }
     return {
         **before,
-        "nonzero": 100 * (1 - result.sparsity) if result.keep else 100.0,
+        "nonzero": 100 * weights(network)[0] / weights(job.fresh())[1],
         "seconds": result.timing["seconds"],
         "files": files(job, method, result, network),
         "fit": vars(job.fit),
@@ -455,13 +481,12 @@ def main() -> None:
         for seed in range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)):
             fit = overrides(FITS[name], args.set)
             job = Job(name, seed, fit, data, runs / f"{name}-{seed}")
-            parameters = sum(a.size for a in jax.tree.leaves(job.fresh()) if hasattr(a, "size"))
             for method in args.methods:
                 what = {"net": name, "method": method, "seed": seed}
                 if found.has(**what):
                     continue
                 row = one(job, method)
-                found.add({**what, "parameters": parameters, **row, **records.environment()})
+                found.add({**what, "parameters": job.parameters, **row, **records.environment()})
                 told = ", ".join(
                     f"{k} {f['ratio']:.0f}x at {f['test_accuracy']:.2f} %"
                     for k, f in row["files"].items()

@@ -61,8 +61,8 @@ class Fit:
         estimator: Of the expected log likelihood.
         dense_epochs: Of the dense network, in whose second half the learning rate falls to zero.
         weight_decay: While they last.
-        vd_first: Epochs of variational dropout before the network is compacted and fitted on, in less time for
-            being small. 0: one fit, of all of it.
+        vd_first: Epochs of variational dropout before the network is compacted and fitted on, as a small one
+            that trains faster. 0: one fit, of all of it.
         vd_epochs: Of variational dropout, from the dense network or the compacted one.
         vd_rate: Learning rate.
         vd_warmup: Epochs over which the divergence comes in.

@@ -36,6 +36,7 @@ types: $(INSTALLED)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 tables: $(INSTALLED)
+	$(BIN)/python benchmarks/summary.py
 	$(BIN)/python benchmarks/tables.py
 
 docs: $(INSTALLED)

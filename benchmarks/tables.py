@@ -1,4 +1,4 @@
-"""Put the committed result tables into the README, between their markers."""
+"""Put the committed result tables into the README and docs/results.md, between their markers."""
 
 import re
 from pathlib import Path
@@ -8,15 +8,14 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     """Rewrite each ``<!-- table: NAME -->`` block from ``benchmarks/results/NAME/table.md``."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-
     def fill(match: re.Match) -> str:
         table = (ROOT / "benchmarks" / "results" / match["name"] / "table.md").read_text()
         return f"<!-- table: {match['name']} -->\n{table}<!-- end -->"
 
     pattern = r"<!-- table: (?P<name>[\w/]+) -->\n.*?<!-- end -->"
-    readme.write_text(re.sub(pattern, fill, text, flags=re.DOTALL))
+    for name in ("README.md", "docs/results.md"):
+        page = ROOT / name
+        page.write_text(re.sub(pattern, fill, page.read_text(), flags=re.DOTALL))
 
 
 if __name__ == "__main__":

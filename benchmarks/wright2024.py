@@ -51,7 +51,7 @@ SCALES = {
     ("fashion_mnist", "mlp"): 250.0,
     ("cifar10", "mlp"): 60.0,
     ("mnist", "lenet5"): 70.0,
-    ("fashion_mnist", "lenet5"): 100.0,
+    ("fashion_mnist", "lenet5"): 130.0,
     ("cifar10", "lenet5"): 60.0,
 }
 

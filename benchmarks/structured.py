@@ -42,6 +42,7 @@ class Fit:
         kl_weight: Factor on the divergence of the noise.
         saved: Path of a layer to what that factor is multiplied by: the multiply-adds, in thousands, that the
             dense network saves without one unit of its noise. Layers without a number have 1.
+        average: Divide each layer's factor by its number of units.
         finetune: Epochs without noise after, of the compacted network, at a learning rate that falls from
             three tenths of `rate` to zero.
     """
@@ -57,12 +58,13 @@ class Fit:
     weight_decay: float = 0.0
     kl_weight: float = 1.0
     saved: dict[str, float] = field(default_factory=dict)
+    average: bool = False
     finetune: int = 0
 
     def weigh(self, path: str, layer: Any) -> float:
-        """Return the factor of a layer."""
-        del layer
-        return self.kl_weight * self.saved.get(path, 1.0)
+        """Return the factor of a layer with noise on its outputs."""
+        units = layer.weight.shape[0] if self.average else 1
+        return self.kl_weight * self.saved.get(path, 1.0) / units
 
 
 def optimizer(fit: Fit) -> optax.GradientTransformation:

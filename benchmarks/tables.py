@@ -8,6 +8,7 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     """Rewrite each ``<!-- table: NAME -->`` block from ``benchmarks/results/NAME/table.md``."""
+
     def fill(match: re.Match) -> str:
         table = (ROOT / "benchmarks" / "results" / match["name"] / "table.md").read_text()
         return f"<!-- table: {match['name']} -->\n{table}<!-- end -->"

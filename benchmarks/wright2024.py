@@ -3,9 +3,11 @@
     python benchmarks/wright2024.py --data-root DIR
 
 Noise multiplies the outputs of every layer but the last, and a rule removes units after every epoch of
-training, with a few epochs of fine-tuning at the end. ``ours`` is BMRS-U with the divergence scaled; the
-other rules are as published. Each run is a row of results.json at once; a stopped command goes on with
-what is missing.
+training, with a few epochs of fine-tuning at the end. The rules are the published ones, with the divergence
+that their authors' code has by default, a mean over units and layers beside the mean loss of a datum
+(``--divergence published``), or with that of the evidence's bound, the sum (``--divergence elbo``). ``ours``
+is BMRS-U with that sum times one factor a row. Each run is a row of results.json at once; a stopped command
+goes on with what is missing.
 ``--study curve`` prunes after training, by seven rankings, up to the knee of accuracy over compression;
 ``--study ranks`` correlates the rankings, and ``--study digits`` changes p1. ``--quick`` goes through a small
 data set in minutes and proves nothing; ``--report`` writes the table of the rows there are.
@@ -66,10 +68,21 @@ def build(data: str, net: str, shape: tuple[int, ...], seed: int) -> Any:
     return nn.LeNet5(shape[0], 10, activation=jax.nn.relu, max_pool=True, key=key, **wide)
 
 
-def settings(args: argparse.Namespace, data: str, net: str, rule: str) -> structured.Fit:
+def divergence(args: argparse.Namespace, rule: str | None) -> str | None:
+    """Return which divergence a rule is run with, where there is a choice."""
+    return None if rule in ("none", "ours") else args.divergence
+
+
+def settings(args: argparse.Namespace, data: str, net: str, rule: str, rows: int) -> structured.Fit:
     """Return how a row is fitted."""
     size, rate = FITS[data, net]
-    scale = (args.kl_weight or SCALES[data, net]) if rule == "ours" else 1.0
+    average = divergence(args, rule) == "published"
+    scale = 1.0
+    if rule == "ours":
+        scale = args.kl_weight or SCALES[data, net]
+    elif average:
+        # Their loss is a mean over data, so theirs is ours times the number of data.
+        scale = rows / (len(MLPS[data]) if net == "mlp" else 4)
     fit = structured.Fit(
         epochs=args.epochs + args.tune,
         batch_size=args.batch_size or size,
@@ -77,6 +90,7 @@ def settings(args: argparse.Namespace, data: str, net: str, rule: str) -> struct
         noise_rate=1e-2,
         tune=args.tune,
         kl_weight=scale,
+        average=average,
     )
     return replace(fit, epochs=4, tune=1) if args.quick else fit
 
@@ -95,7 +109,7 @@ def load(args: argparse.Namespace, data: str, net: str) -> tuple[Any, Any]:
 def one(args: argparse.Namespace, data: str, net: str, rule: str, seed: int) -> dict[str, Any]:
     """Run one seed of one rule; return its row."""
     train, test = load(args, data, net)
-    fit = settings(args, data, net, rule)
+    fit = settings(args, data, net, rule, len(train[1]))
     network = build(data, net, train[0].shape[1:], seed)
     name = "bmrs-u8" if rule == "ours" else rule
     row, _ = structured.run(network, None, train, test, name, fit, seed)
@@ -106,7 +120,7 @@ def study(args: argparse.Namespace, data: str, net: str, seed: int) -> dict[str,
     """Run one of the studies; return its row."""
     train, test = load(args, data, net)
     network = build(data, net, train[0].shape[1:], seed)
-    fit = settings(args, data, net, "bmrs-u8")
+    fit = settings(args, data, net, "bmrs-u8", len(train[1]))
     if args.study == "digits":
         found = {}
         for p1 in (4,) if args.quick else (1, 2, 4, 6, 8, 11, 14):
@@ -117,31 +131,38 @@ def study(args: argparse.Namespace, data: str, net: str, seed: int) -> dict[str,
     return {**studies.rankings(network, train, test, fit, seed, curve=args.study == "curve")}
 
 
+def cells(part: list[dict[str, Any]], published: list[str]) -> list[str]:
+    """Return epochs, then a cell a rule, of the rows of one network on one data set."""
+    mean, found = records.mean_and_error, []
+    for rule, paper in zip(RULES, [*published, "–"], strict=True):
+        of = [r for r in part if r["rule"] == rule]
+        if not of:
+            found.append("–")
+            continue
+        compression = mean([r["compression"] for r in of], 1)
+        accuracy = mean([r["accuracy"] for r in of], 2)
+        found.append(f"{compression} / {accuracy} ({paper}), {len(of)}")
+    ours, others = (
+        "/".join(sorted({str(r["fit"]["epochs"]) for r in part if (r["rule"] == "ours") is which}))
+        for which in (True, False)
+    )
+    epochs = ours if others in ("", ours) else f"{others}; ours {ours}" if ours else others
+    return [epochs, *found]
+
+
 def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
     """Write table.md, compression and accuracy with the paper's, and what the studies found."""
-    mean = records.mean_and_error
     lines = []
     runs = [r for r in rows if r["study"] is None and not r["quick"]]
-    for (data, net), part in records.group(runs, lambda r: (r["data"], r["net"])).items():
-        published = [*PAPER[data, net].split(), "–"]
-        cells = []
-        for rule, paper in zip(RULES, published, strict=True):
-            of = [r for r in part if r["rule"] == rule]
-            if not of:
-                cells.append(f"– ({paper})")
-                continue
-            compression = mean([r["compression"] for r in of], 1)
-            accuracy = mean([r["accuracy"] for r in of], 2)
-            cells.append(f"{compression} / {accuracy} ({paper}), {len(of)}")
-        ours, others = (
-            "/".join(
-                sorted({str(r["fit"]["epochs"]) for r in part if (r["rule"] == "ours") is which})
-            )
-            for which in (True, False)
-        )
-        epochs = ours if others in ("", ours) else f"{others}; ours {ours}" if ours else others
-        lines.append([data, net, epochs, *cells])
-    header = ["data", "network", "epochs", *RULES]
+    for (data, net), published in PAPER.items():
+        here = [r for r in runs if (r["data"], r["net"]) == (data, net)]
+        for kind in ("published", "elbo"):
+            part = [r for r in here if r["divergence"] == kind]
+            if kind == "published":
+                part += [r for r in here if r["divergence"] is None]
+            if part:
+                lines.append([data, net, kind, *cells(part, published.split())])
+    header = ["data", "network", "divergence", "epochs", *RULES]
     text = records.table(header, lines)
     text += (
         "\nCompression in percent of the parameters / test accuracy in percent of the compacted network "
@@ -165,6 +186,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--tune", type=int, default=10, help="epochs of fine-tuning")
     parser.add_argument("--batch-size", type=int, help="instead of the paper's")
+    parser.add_argument(
+        "--divergence", choices=["published", "elbo"], default="published", help="of the rules"
+    )
     parser.add_argument("--kl-weight", type=float, help="of `ours`, instead of the row's own")
     parser.add_argument("--rows", type=int, help="training and test data at most")
     parser.add_argument(
@@ -181,7 +205,7 @@ def main() -> None:
     wanted = [
         {
             "data": data, "net": net, "rule": rule, "seed": seed, "study": args.study,
-            "quick": args.quick, "validation": args.validation,
+            "quick": args.quick, "validation": args.validation, "divergence": divergence(args, rule),
         }
         for data in args.data for net in args.nets for seed in seeds
         for rule in ([None] if args.study else args.rules)

@@ -76,7 +76,10 @@ def with_noise(
             normalisation, which would undo it: there it follows the normalisation.
         kl_weight: Of `MultiplicativeNoise`, or a function of a layer's path and the layer that returns it.
             A removed channel saves many more operations than a removed neuron, yet the divergence counts
-            both alike: where operations matter, let it count more in convolutions.
+            both alike: where operations matter, let it count more in convolutions. At 1 the objective is
+            the bound of the evidence, whose data soon outweigh a divergence of a few hundred units; the
+            published code of BMRS takes means of both, so that its weight is the number of data over
+            that of layers and of the layer's units, and removes far more.
         options: Further ones of `MultiplicativeNoise`.
 
     Returns:

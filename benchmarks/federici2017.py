@@ -34,6 +34,8 @@ from bmrjax import codec, criteria, infer, nn, priors, schedules
 
 METHODS = ("L2", "VD", "VD+SWS", "BMR", "BMRS", "SWS")
 # What is fitted, numbered.
+# Directions in which training images are moved, where that is asked for.
+SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 KEYS = (*METHODS, "L2 for SWS", "VD, first")
 # Accuracy, nonzero weights in percent and compression of the paper's Table 2.
 PAPER = {
@@ -58,6 +60,8 @@ class Fit:
 
     Attributes:
         batch_size: Data a step.
+        shift: Pixels by which images are moved in four directions, to train on those too, in as many steps an
+            epoch; the divergence counts as it would without them.
         estimator: Of the expected log likelihood.
         dense_epochs: Of the dense network, in whose second half the learning rate falls to zero.
         weight_decay: While they last.
@@ -81,6 +85,7 @@ class Fit:
     """
 
     batch_size: int = 128
+    shift: int = 0
     estimator: Any = "local"
     dense_epochs: int = 20
     weight_decay: float = 0.05
@@ -153,13 +158,19 @@ class Job:
         path = self.folder / what
         guide = infer.AutoMeanField(model, init_scale=math.exp(-5))
         if not path.exists():
+            settings = {"batch_size": self.fit.batch_size, "kl_weight": 1.0, **settings}
+            train = self.data["train"]
+            if self.fit.shift:
+                settings["steps_per_epoch"] = len(train[1]) // settings["batch_size"]
+                settings["kl_weight"] *= len(SHIFTS)
+                train = shifted(*train, self.fit.shift)
             result = bmr.sparsify(
                 model,
-                self.data["train"],
+                train,
                 key=jax.random.key(1000 * self.seed + KEYS.index(what)),
                 guide=guide,
                 progress=False,
-                **{"batch_size": self.fit.batch_size, **settings},
+                **settings,
             )
             result.save(path)
         return bmr.load(path, model=model, guide=guide)
@@ -312,6 +323,15 @@ def load(name: str, root: Path | None) -> dict[str, Any]:
         "validation": on_device([part[order[:out]] for part in found.train]),
         "test": on_device(found.test),
     }
+
+
+def shifted(images: Any, labels: Any, by: int) -> Any:
+    """Return images ``(rows, channels, height, width)`` moved in all directions, and their labels."""
+    padded = jnp.pad(images, ((0, 0), (0, 0), (by, by), (by, by)))
+    height, width = images.shape[2:]
+    places = [(by * (1 + i), by * (1 + j)) for i, j in SHIFTS]
+    moved = [padded[..., i : i + height, j : j + width] for i, j in places]
+    return jnp.concatenate(moved), jnp.tile(labels, len(SHIFTS))
 
 
 def quantisers(method: str, result: bmr.Result, few: Any) -> Any:

@@ -18,7 +18,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,7 @@ from bmrjax import codec, criteria, infer, nn, priors, schedules
 
 METHODS = ("L2", "VD", "VD+SWS", "BMR", "BMRS", "SWS")
 # What is fitted, numbered.
-# Directions in which training images are moved, where that is asked for.
-SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
-KEYS = (*METHODS, "L2 for SWS", "VD, first")
+KEYS = (*METHODS, "L2 for SWS")
 # Accuracy, nonzero weights in percent and compression of the paper's Table 2.
 PAPER = {
     "lenet-300-100": {
@@ -60,14 +58,12 @@ class Fit:
 
     Attributes:
         batch_size: Data a step.
-        shift: Pixels by which images are moved in four directions, to train on those too, in as many steps an
-            epoch; the divergence counts as it would without them.
         estimator: Of the expected log likelihood.
         dense_epochs: Of the dense network, in whose second half the learning rate falls to zero.
         weight_decay: While they last.
-        vd_first: Epochs of variational dropout before the network is compacted and fitted on, as a small one
-            that trains faster. 0: one fit, of all of it.
-        vd_epochs: Of variational dropout, from the dense network or the compacted one.
+        vd_from: The method whose network variational dropout starts from, compacted: "L2", the dense one, or
+            "BMRS", which is small, and then trained in a fraction of the time.
+        vd_epochs: Of variational dropout.
         vd_rate: Learning rate.
         vd_warmup: Epochs over which the divergence comes in.
         vd_wait: Fraction of the epochs before weights go.
@@ -82,14 +78,14 @@ class Fit:
         bmr_kl_weight: Factor on its divergence.
         noise_epochs: Of the network with noise.
         noise_kl_weight: Factor on its divergence.
+        saved: What multiplies that factor, by layer: see `structured.Fit`.
     """
 
     batch_size: int = 128
-    shift: int = 0
     estimator: Any = "local"
     dense_epochs: int = 20
     weight_decay: float = 0.05
-    vd_first: int = 0
+    vd_from: str = "L2"
     vd_epochs: int = 150
     vd_rate: float = 1e-3
     vd_warmup: int = 5
@@ -104,13 +100,16 @@ class Fit:
     bmr_kl_weight: float = 0.5
     noise_epochs: int = 30
     noise_kl_weight: float = 4.0
+    saved: dict[str, float] = field(default_factory=dict)
 
 
 FITS = {
     "lenet-300-100": Fit(),
     "lenet-5-caffe": Fit(
-        estimator="global", dense_epochs=6, vd_epochs=40, vd_warmup=5, sws_batch_size=256, sws_epochs=8,
-        bmr_epochs=16, noise_epochs=16,
+        dense_epochs=6, vd_from="BMRS", vd_epochs=60, vd_warmup=5, sws_batch_size=256, sws_epochs=20,
+        sws_alone_epochs=12, bmr_epochs=12, noise_epochs=20, noise_kl_weight=0.85,
+        # As in `neklyudov2017.py`: the multiply-adds, in thousands, that a unit saves.
+        saved={"convs.0": 94.4, "convs.1": 40.0, "linears.0": 0.5, "linears.1": 0.81},
     ),
     "digits": Fit(
         batch_size=64, dense_epochs=10, vd_epochs=20, vd_rate=3e-3, vd_warmup=3, sws_batch_size=64,
@@ -158,19 +157,13 @@ class Job:
         path = self.folder / what
         guide = infer.AutoMeanField(model, init_scale=math.exp(-5))
         if not path.exists():
-            settings = {"batch_size": self.fit.batch_size, "kl_weight": 1.0, **settings}
-            train = self.data["train"]
-            if self.fit.shift:
-                settings["steps_per_epoch"] = len(train[1]) // settings["batch_size"]
-                settings["kl_weight"] *= len(SHIFTS)
-                train = shifted(*train, self.fit.shift)
             result = bmr.sparsify(
                 model,
-                train,
+                self.data["train"],
                 key=jax.random.key(1000 * self.seed + KEYS.index(what)),
                 guide=guide,
                 progress=False,
-                **settings,
+                **{"batch_size": self.fit.batch_size, **settings},
             )
             result.save(path)
         return bmr.load(path, model=model, guide=guide)
@@ -196,29 +189,21 @@ class Job:
         )
 
     def dropout(self) -> bmr.Result:
-        """Sparse variational dropout, from the dense network."""
+        """Sparse variational dropout."""
         fit = self.fit
-        network = self.network(self.dense())
-        if fit.vd_first:
-            first = self._dropout(
-                "VD, first", network, fit.vd_first, 3 * fit.vd_first // 8, fit.vd_first // 2
-            )
-            network = bmr.compact(self.network(first), self.data["train"][0][0]).network
+        _, start = self.fitted(fit.vd_from)
+        if fit.vd_from != "L2":
+            start = bmr.compact(start, self.data["train"][0][0]).network
         wait = round(fit.vd_wait * fit.vd_epochs)
-        return self._dropout("VD", network, fit.vd_epochs, fit.vd_warmup, wait)
-
-    def _dropout(
-        self, what: str, network: Any, num_epochs: int, warmup: int, wait: int
-    ) -> bmr.Result:
         return self.run(
-            what,
-            bmr.programs.classifier(network, priors.LogUniform()),
-            num_epochs=num_epochs,
+            "VD",
+            bmr.programs.classifier(start, priors.LogUniform()),
+            num_epochs=fit.vd_epochs,
             criterion=criteria.DropoutRate(),
-            estimator=self.fit.estimator,
-            kl_warmup=warmup * self.num_steps,
-            optimizer=optax.adam(self.fit.vd_rate),
-            schedule=schedules.Every(wait=wait, cooldown=(num_epochs - wait) // 2),
+            estimator=fit.estimator,
+            kl_warmup=fit.vd_warmup * self.num_steps,
+            optimizer=optax.adam(fit.vd_rate),
+            schedule=schedules.Every(wait=wait, cooldown=(fit.vd_epochs - wait) // 2),
         )
 
     def sharing(self, what: str) -> bmr.Result:
@@ -276,9 +261,8 @@ class Job:
         """Noise on whole units, from the dense network."""
         fit = self.fit
         shape = structured.Fit(
-            rate=1e-3, noise_rate=1e-2, kl_weight=fit.noise_kl_weight,
-            saved={"convs.0": 20.0, "convs.1": 8.0},
-        )  # fmt: skip
+            rate=1e-3, noise_rate=1e-2, kl_weight=fit.noise_kl_weight, saved=fit.saved
+        )
 
         def where(path: str, layer: Any) -> str:
             del layer
@@ -323,15 +307,6 @@ def load(name: str, root: Path | None) -> dict[str, Any]:
         "validation": on_device([part[order[:out]] for part in found.train]),
         "test": on_device(found.test),
     }
-
-
-def shifted(images: Any, labels: Any, by: int) -> Any:
-    """Return images ``(rows, channels, height, width)`` moved in all directions, and their labels."""
-    padded = jnp.pad(images, ((0, 0), (0, 0), (by, by), (by, by)))
-    height, width = images.shape[2:]
-    places = [(by * (1 + i), by * (1 + j)) for i, j in SHIFTS]
-    moved = [padded[..., i : i + height, j : j + width] for i, j in places]
-    return jnp.concatenate(moved), jnp.tile(labels, len(SHIFTS))
 
 
 def quantisers(method: str, result: bmr.Result, few: Any) -> Any:
@@ -467,7 +442,7 @@ def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
 
 def overrides(fit: Fit, given: list[str]) -> Fit:
     """Apply ``name=value`` settings."""
-    kinds = {f.name: type(getattr(fit, f.name)) for f in fields(fit)}
+    kinds = {f.name: type(getattr(fit, f.name)) for f in fields(fit) if f.name != "saved"}
     for text in given:
         name, _, value = text.partition("=")
         if name not in kinds:

@@ -64,6 +64,7 @@ class Fit:
         vd_from: The method whose network variational dropout starts from, compacted: "L2", the dense one, or
             "BMRS", which is small, and then trained in a fraction of the time.
         vd_epochs: Of variational dropout.
+        vd_kl_weight: Factor on its divergence.
         vd_rate: Learning rate.
         vd_warmup: Epochs over which the divergence comes in.
         vd_wait: Fraction of the epochs before weights go.
@@ -87,6 +88,7 @@ class Fit:
     weight_decay: float = 0.05
     vd_from: str = "L2"
     vd_epochs: int = 150
+    vd_kl_weight: float = 1.0
     vd_rate: float = 1e-3
     vd_warmup: int = 5
     vd_wait: float = 0.4
@@ -106,7 +108,7 @@ class Fit:
 FITS = {
     "lenet-300-100": Fit(),
     "lenet-5-caffe": Fit(
-        dense_epochs=6, vd_from="BMRS", vd_epochs=60, vd_warmup=5, sws_batch_size=256, sws_epochs=20,
+        dense_epochs=6, vd_from="BMRS", vd_epochs=50, vd_kl_weight=0.7, sws_batch_size=256, sws_epochs=15,
         sws_alone_epochs=12, bmr_epochs=12, noise_epochs=20, noise_kl_weight=0.85,
         # As in `neklyudov2017.py`: the multiply-adds, in thousands, that a unit saves.
         saved={"convs.0": 94.4, "convs.1": 40.0, "linears.0": 0.5, "linears.1": 0.81},
@@ -201,6 +203,7 @@ class Job:
             num_epochs=fit.vd_epochs,
             criterion=criteria.DropoutRate(),
             estimator=fit.estimator,
+            kl_weight=fit.vd_kl_weight,
             kl_warmup=fit.vd_warmup * self.num_steps,
             optimizer=optax.adam(fit.vd_rate),
             schedule=schedules.Every(wait=wait, cooldown=(fit.vd_epochs - wait) // 2),

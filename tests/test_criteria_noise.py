@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 CRITERIA = {
     "BMRS-N": criteria.BMRSNormal(),
+    "BMRS-N, margin": criteria.BMRSNormal(margin=0.92),
     "BMRS-U": criteria.BMRSUniform(8),
     "snr": criteria.SignalToNoise(threshold=1.0, family=LogNormal),
     "mean": criteria.Magnitude(fraction=0.4, family=LogNormal),
@@ -124,6 +125,20 @@ def test_evidence_under_a_narrow_normal_is_the_density_at_the_bound():
     assert 0 < decision.keep["θ"].sum() < 6
 
 
+def test_a_margin_removes_what_costs_fewer_nats():
+    low, high = jnp.full(3, -20.0), jnp.zeros(3)
+    # Nearly the prior, where ΔF is just below zero; a tenth of a nat lower; far from it.
+    q = {"θ": LogNormal(jnp.array([-9.9, -9.0, -0.1]), jnp.array([60.0, 15.0, 0.1]), low, high)}
+    p = {"θ": LogUniform(low, high)}
+    plain, wide = criteria.BMRSNormal(), criteria.BMRSNormal(margin=0.5 * np.log(2 * np.pi))
+    decision = plain(q, p, plain.init(q))
+    assert -0.1 < decision.delta_f["θ"][0] < 0
+    assert -0.9 < decision.delta_f["θ"][1] < -0.05
+    assert decision.delta_f["θ"][2] < -100
+    np.testing.assert_array_equal(decision.keep["θ"], [True, True, True])
+    np.testing.assert_array_equal(wide(q, p, wide.init(q)).keep["θ"], [False, False, True])
+
+
 def test_fewer_digits_that_count_remove_more():
     low, high = jnp.full(6, -20.0), jnp.zeros(6)
     q = {"θ": LogNormal(-2.0 * jnp.arange(6.0), jnp.full(6, 0.3), low, high)}
@@ -164,6 +179,8 @@ def test_settings_that_make_no_sense_are_refused():
         criteria.BMRSUniform(8, 4)
     with pytest.raises(ValueError, match="variance must be positive"):
         criteria.BMRSNormal(0.0)
+    with pytest.raises(ValueError, match="not negative, got -1"):
+        criteria.BMRSNormal(margin=-1.0)
     criterion = criteria.GivenScores(fraction=0.5, scores={"a": jnp.ones(3)}, family=LogNormal)
     q, p = make(0)
     with pytest.raises(ValueError, match=r"site 'a' needs scores of shape \(6,\)"):

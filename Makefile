@@ -22,7 +22,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile --durations=40
-	$(NBMAKE) notebooks/01* notebooks/04* notebooks/05*
+	$(NBMAKE) notebooks/01* notebooks/05*
 
 # All of them, the longer ones too.
 notebooks: $(INSTALLED)

@@ -3,11 +3,11 @@
     python benchmarks/federici2017.py --data-root DIR
 
 From one dense network per seed: variational dropout (VD), soft weight sharing (SWS), both, Bayesian model
-reduction (BMR) and noise on whole units (BMRS). Each becomes two files: the paper's chain (clusters, CSR
-with offsets of fixed width, Huffman), and ours (rate-distortion by posterior width where there is one, the
-smallest layout, range coding). Bytes are those on disk, accuracy that of the decoded network on the test
-set. 5,000 of the training data are kept out: they choose the rate of rate-distortion, and the point of a BMR
-path: the sparsest within a standard error of the most accurate.
+reduction (BMR) and noise on whole units (BMRS), from which VD of LeNet-5-Caffe goes on. Each becomes two
+files: the paper's chain (clusters, CSR with offsets of fixed width, Huffman), and ours (rate-distortion by
+posterior width where there is one, the smallest layout, range coding). Bytes are those on disk, accuracy
+that of the decoded network on the test set. 5,000 of the training data are kept out: they choose the rate of
+rate-distortion, and the point of a BMR path: the sparsest within a standard error of the most accurate.
 
 Each run is a row of results.json at once, and each fit is kept in --runs; a stopped command goes on with
 what is missing. ``--quick`` goes through a small network on digits in minutes and proves nothing;
@@ -450,6 +450,8 @@ def overrides(fit: Fit, given: list[str]) -> Fit:
         name, _, value = text.partition("=")
         if name not in kinds:
             raise SystemExit(f"--set {text}: there are {', '.join(kinds)}.")
+        if name == "vd_from" and value not in ("L2", "BMRS"):
+            raise SystemExit(f"--set {text}: variational dropout starts from L2 or BMRS.")
         fit = replace(fit, **{name: kinds[name](value)})
     return fit
 

@@ -20,8 +20,9 @@ CRITERIA: dict[str, Any] = {
     "none": None,
     "snr": criteria.SignalToNoise(threshold=1.0, family=reduction.LogNormal),
     "mean": criteria.Magnitude(threshold=0.1, family=reduction.LogNormal),
-    # As their authors run it, see there; without the margin it removes nothing.
-    "bmrs-n": criteria.BMRSNormal(margin=0.5 * math.log(2 * math.pi)),
+    "bmrs-n": criteria.BMRSNormal(),
+    # As its authors' code has it.
+    "bmrs-n, margin": criteria.BMRSNormal(margin=0.5 * math.log(2 * math.pi)),
     "bmrs-u8": criteria.BMRSUniform(8),
     "bmrs-u4": criteria.BMRSUniform(4),
 }

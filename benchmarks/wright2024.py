@@ -5,9 +5,9 @@
 Noise multiplies the outputs of every layer but the last, and a rule removes units after every epoch of
 training, with a few epochs of fine-tuning at the end. The rules are the published ones, with the divergence
 that their authors' code has by default, a mean over units and layers beside the mean loss of a datum
-(``--divergence published``), or with that of the evidence's bound, the sum (``--divergence elbo``). ``ours``
-is BMRS-U with that sum times one factor a row. Each run is a row of results.json at once; a stopped command
-goes on with what is missing.
+(``--divergence published``, BMRS-N with their margin), or with that of the evidence's bound, the sum, and
+the equations as printed (``--divergence elbo``). ``ours`` is BMRS-U with that sum times one factor a row.
+Each run is a row of results.json at once; a stopped command goes on with what is missing.
 ``--study curve`` prunes after training, by seven rankings, up to the knee of accuracy over compression;
 ``--study ranks`` correlates the rankings, and ``--study digits`` changes p1. ``--quick`` goes through a small
 data set in minutes and proves nothing; ``--report`` writes the table of the rows there are.
@@ -112,6 +112,8 @@ def one(args: argparse.Namespace, data: str, net: str, rule: str, seed: int) -> 
     fit = settings(args, data, net, rule, len(train[1]))
     network = build(data, net, train[0].shape[1:], seed)
     name = "bmrs-u8" if rule == "ours" else rule
+    if rule == "bmrs-n" and divergence(args, rule) == "published":
+        name = "bmrs-n, margin"
     row, _ = structured.run(network, None, train, test, name, fit, seed)
     return {**row, "rows": len(train[1]), "fit": vars(fit)}
 

@@ -74,10 +74,11 @@ class Fit:
         sws_batch_size: Data a step of soft weight sharing, whose mixture costs as much for any batch.
         sws_epochs: Of soft weight sharing, from the dense network or after variational dropout.
         sws_speed: Factor on the published learning rates, which are for some hundred epochs.
-        sws_factor: τ without dropout; with it, the published one.
-        sws_weight_decay: Of the dense network that soft weight sharing alone starts from: its zero component
-            only draws in what is small.
-        sws_alone_epochs: Epochs without dropout.
+        sws_alone: What soft weight sharing alone has in place of the published mixture, which only draws in
+            what is small: components that begin as wide as the weights, as Ullrich et al. have them, and end
+            narrower than theirs, since all weights collapse.
+        sws_weight_decay: Of the dense network that it starts from.
+        sws_alone_epochs: Its epochs.
         bmr_epochs: Of Bayesian model reduction, from the dense network.
         bmr_kl_weight: Factor on its divergence.
         noise_epochs: Of the network with noise.
@@ -98,7 +99,16 @@ class Fit:
     sws_batch_size: int = 512
     sws_epochs: int = 40
     sws_speed: float = 20.0
-    sws_factor: float = 0.1
+    sws_alone: dict[str, float] = field(
+        default_factory=lambda: {
+            "factor": 0.008,
+            "zero_weight": 0.99,
+            "concentration": 1e6,
+            "rate": 10.0,
+            "start_scale": 0.25,
+            "start_reach": 0.6,
+        }
+    )
     sws_weight_decay: float = 0.8
     sws_alone_epochs: int = 80
     bmr_epochs: int = 75
@@ -220,7 +230,7 @@ class Job:
         prior = (
             priors.SoftWeightSharing()
             if after
-            else priors.SoftWeightSharing(dropout=False, factor=fit.sws_factor)
+            else priors.SoftWeightSharing(dropout=False, **fit.sws_alone)
         )
         return self.run(
             what,
@@ -452,7 +462,8 @@ def write_table(out: Path, rows: list[dict[str, Any]]) -> None:
 
 def overrides(fit: Fit, given: list[str]) -> Fit:
     """Apply ``name=value`` settings."""
-    kinds = {f.name: type(getattr(fit, f.name)) for f in fields(fit) if f.name != "saved"}
+    numbers = {f.name: getattr(fit, f.name) for f in fields(fit)}
+    kinds = {n: type(value) for n, value in numbers.items() if not isinstance(value, dict)}
     for text in given:
         name, _, value = text.partition("=")
         if name not in kinds:

@@ -99,6 +99,16 @@ class TestPrior:
         # Not drawn a layer: one mixture for all.
         assert sum("sharing.precision" in name for name in found) == 1
 
+    def test_starts_where_it_is_told(self):
+        found = sites(priors.SoftWeightSharing(components=5, start_scale=0.25, start_reach=0.6))
+        np.testing.assert_allclose(
+            found["net.sharing.mean"], [0.0, -0.6, -0.3, 0.3, 0.6], rtol=1e-5
+        )
+        np.testing.assert_allclose(found["net.sharing.precision"], np.full(5, 16.0), rtol=1e-5)
+        # As wide as they are apart, unless told.
+        found = sites(priors.SoftWeightSharing(components=5, start_reach=0.6))
+        np.testing.assert_allclose(found["net.sharing.precision"], 0.27**-2, rtol=1e-4)
+
     def test_plain_arrays_too(self):
         def program():
             return priors.SoftWeightSharing(components=3).sample("w", (2, 2))
@@ -112,6 +122,8 @@ class TestPrior:
             ({"components": 1}, "components must be odd"),
             ({"zero_weight": 1.0}, "zero_weight must be between"),
             ({"factor": 0.0}, "factor must be positive"),
+            ({"start_scale": -0.1}, "start_scale must be positive"),
+            ({"start_reach": 0.0}, "start_reach must be positive"),
         ],
     )
     def test_bad_numbers(self, numbers, message):

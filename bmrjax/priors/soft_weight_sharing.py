@@ -41,9 +41,12 @@ class SoftWeightSharing(Prior):
     which m are the means (the paper's VD + SWS); without it they are points (SWS). After the fit each weight
     takes the mean of its component: `codec.learned_mixture` reads them off a result, for `codec.encode`.
 
-    It starts at the network: the means are spread evenly over about one standard deviation of its
-    nonzero weights to either side. Give it a trained network, and the earlier fit too,
-    ``sparsify(..., start=result)``; `optimizer` has the published learning rates.
+    It starts at the network: the means are spread evenly over about one standard deviation of its nonzero
+    weights to either side, and components are about as wide as they are apart. Give it a trained network, and
+    the earlier fit too, ``sparsify(..., start=result)``; `optimizer` has the published learning rates. After
+    variational dropout most weights are zero already. Without it they have to come to zero: start with
+    components as wide as the weights, `start_scale` of 0.25 and `start_reach` of 0.6, say, as Ullrich et al.
+    do, which the prior of the precisions then narrows while they draw the weights along.
 
     Sites: the tensors themselves, and for all layers ``<network>.sharing.precision``, which has a Gamma
     prior and a point posterior under `infer.AutoMeanField`. The parameters ``<network>.sharing.means`` and
@@ -57,6 +60,8 @@ class SoftWeightSharing(Prior):
         rate: Its rate.
         factor: τ.
         dropout: Whether the weights have a log-uniform prior and normal posteriors.
+        start_scale: Standard deviation that all components begin with; None for .9 of what is between them.
+        start_reach: The largest mean they begin with; None for about a standard deviation of the weights.
         shared: The components, once `begin` has sampled them.
 
     Raises:
@@ -82,10 +87,14 @@ class SoftWeightSharing(Prior):
     rate: float = 10.0
     factor: float = 0.02
     dropout: bool = True
+    start_scale: float | None = None
+    start_reach: float | None = None
     shared: Components | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         numbers = {"concentration": self.concentration, "rate": self.rate, "factor": self.factor}
+        starts = {"start_scale": self.start_scale, "start_reach": self.start_reach}
+        numbers |= {name: value for name, value in starts.items() if value is not None}
         require_positive(self, **numbers)
         if self.components < 3 or self.components % 2 == 0:
             raise ValueError(
@@ -122,13 +131,16 @@ class SoftWeightSharing(Prior):
 
     def begin(self, name: str, layers: Sequence[Layer]) -> "SoftWeightSharing":
         """Sample the mixture that all layers share; see `Prior.begin`."""
-        spacing = 2 * _spread(layers) / self.components
         half = self.components // 2
+        spacing = 2 * _spread(layers) / self.components
+        if self.start_reach is not None:
+            spacing = jnp.asarray(self.start_reach / half)
+        scale = 0.9 * spacing if self.start_scale is None else self.start_scale
         steps = jnp.array([k for k in range(-half, half + 1) if k])
         others = jnp.asarray(numpyro.param(f"{name}.sharing.means", spacing * steps))
         logits = jnp.asarray(numpyro.param(f"{name}.sharing.logits", jnp.zeros(2 * half)))
         prior = dist.Gamma(self.concentration, self.rate).expand([self.components]).to_event(1)
-        start = jnp.broadcast_to(1 / jnp.square(0.9 * spacing), (self.components,))
+        start = jnp.broadcast_to(1 / jnp.square(scale), (self.components,))
         infer = {"posterior": "point", "init": start}
         precision = jnp.asarray(numpyro.sample(f"{name}.sharing.precision", prior, infer=infer))
         rest = math.log1p(-self.zero_weight) + jax.nn.log_softmax(logits)

@@ -53,6 +53,11 @@ OFFSET_BITS = range(2, 9)
 RATES = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 # How much more the data kept out may cost after quantisation, in nats a datum and relative.
 LOSS = 0.01
+# Soft weight sharing alone: the published mixture draws in only what is small.
+ALONE = {
+    "factor": 0.008, "zero_weight": 0.99, "concentration": 1e6, "rate": 10.0, "start_scale": 0.25,
+    "start_reach": 0.6,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,8 @@ class Fit:
         sws_batch_size: Data a step of soft weight sharing, whose mixture costs as much for any batch.
         sws_epochs: Of soft weight sharing, from the dense network or after variational dropout.
         sws_speed: Factor on the published learning rates, which are for some hundred epochs.
-        sws_alone: What soft weight sharing alone has in place of the published mixture, which only draws in
-            what is small: components that begin as wide as the weights, as Ullrich et al. have them, and end
-            narrower than theirs, since all weights collapse.
+        sws_alone: What soft weight sharing alone has in place of the published mixture: components that begin
+            wide, as Ullrich et al. have them, and end narrower than theirs, since all weights collapse.
         sws_weight_decay: Of the dense network that it starts from.
         sws_alone_epochs: Its epochs.
         bmr_epochs: Of Bayesian model reduction, from the dense network.
@@ -99,16 +103,7 @@ class Fit:
     sws_batch_size: int = 512
     sws_epochs: int = 40
     sws_speed: float = 20.0
-    sws_alone: dict[str, float] = field(
-        default_factory=lambda: {
-            "factor": 0.008,
-            "zero_weight": 0.99,
-            "concentration": 1e6,
-            "rate": 10.0,
-            "start_scale": 0.25,
-            "start_reach": 0.6,
-        }
-    )
+    sws_alone: dict[str, float] = field(default_factory=lambda: ALONE)
     sws_weight_decay: float = 0.8
     sws_alone_epochs: int = 80
     bmr_epochs: int = 75
@@ -122,7 +117,8 @@ FITS = {
     "lenet-300-100": Fit(),
     "lenet-5-caffe": Fit(
         dense_epochs=6, vd_from="BMRS", vd_epochs=50, vd_kl_weight=0.7, sws_batch_size=256, sws_epochs=15,
-        sws_alone_epochs=12, bmr_epochs=12, noise_epochs=20, noise_kl_weight=0.85,
+        sws_alone={**ALONE, "factor": 0.02, "rate": 30.0, "start_scale": 0.1}, sws_alone_epochs=18,
+        bmr_epochs=12, noise_epochs=20, noise_kl_weight=0.85,
         # As in `neklyudov2017.py`: the multiply-adds, in thousands, that a unit saves.
         saved={"convs.0": 94.4, "convs.1": 40.0, "linears.0": 0.5, "linears.1": 0.81},
     ),

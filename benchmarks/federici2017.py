@@ -124,6 +124,7 @@ FITS = {
     ),
     "digits": Fit(
         batch_size=64, dense_epochs=10, vd_epochs=20, vd_rate=3e-3, vd_warmup=3, sws_batch_size=64,
+        sws_alone={"factor": 0.1},  # as published: wide components take thousands of steps to narrow
         sws_alone_epochs=10, sws_epochs=10, sws_speed=30.0, bmr_epochs=20, noise_epochs=20,
         noise_kl_weight=1.0,
     ),

@@ -46,7 +46,8 @@ class SoftWeightSharing(Prior):
     the earlier fit too, ``sparsify(..., start=result)``; `optimizer` has the published learning rates. After
     variational dropout most weights are zero already. Without it they have to come to zero: start with
     components as wide as the weights, `start_scale` of 0.25 and `start_reach` of 0.6, say, as Ullrich et al.
-    do, which the prior of the precisions then narrows while they draw the weights along.
+    do, which the prior of the precisions then narrows while they draw the weights along. That takes thousands
+    of steps: until then the component at zero covers all weights, and they would collapse to it.
 
     Sites: the tensors themselves, and for all layers ``<network>.sharing.precision``, which has a Gamma
     prior and a point posterior under `infer.AutoMeanField`. The parameters ``<network>.sharing.means`` and

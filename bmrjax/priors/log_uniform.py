@@ -13,7 +13,7 @@ from bmrjax.priors.base import Prior
 
 @dataclass(frozen=True)
 class LogUniform(Prior):
-    """The improper prior p(w) ∝ 1/|w| of sparse variational dropout, for posteriors of normals.
+    """The improper prior p(w) ∝ 1/``|w|`` of sparse variational dropout, for posteriors of normals.
 
     Under it a weight that the data do not need becomes noise, with a standard deviation above its mean;
     `criteria.DropoutRate` removes those. The divergence acts at once and strongly: start from a trained

@@ -15,7 +15,7 @@ _K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ImproperLogUniform:
-    """Independent variables with p(w) ∝ 1/|w|, on the whole line: no scale is likelier than another.
+    """Independent variables with p(w) ∝ 1/``|w|``, on the whole line: no scale is likelier than another.
 
     It has no integral, so no evidence: nothing can be reduced under it in closed form. What a fit of
     normals has is `log_uniform_divergence`.
@@ -34,7 +34,7 @@ def dropout_rate(posterior: Normal) -> Float[Array, "..."]:
         posterior: Normal posterior, any shape, positive scale.
 
     Returns:
-        Numbers in (0, 1], shaped as the posterior; b ≥ 0.95 is |μ| / σ ≤ 0.229.
+        Numbers in (0, 1], shaped as the posterior; b ≥ 0.95 is ``|μ|`` / σ ≤ 0.229.
 
     Example:
         >>> import jax.numpy as jnp
@@ -74,7 +74,7 @@ def log_uniform_divergence(posterior: Normal) -> Float[Array, "..."]:
     References:
         Molchanov, Ashukha and Vetrov (2017), equation 14; Federici, Ullrich and Welling (2017), equation 4,
         which prints it with the other sign and k_1 in the constant. The exact divergence is
-        :math:`2 \int_0^x D(t) dt` with Dawson's function D and x = |μ| / (√2 σ): Hron, Matthews and
+        :math:`2 \int_0^x D(t) dt` with Dawson's function D and x = ``|μ|`` / (√2 σ): Hron, Matthews and
         Ghahramani (2018).
     """
     # ln(1/α); the smallest normal number keeps the derivative at zero finite.

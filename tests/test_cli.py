@@ -128,6 +128,11 @@ def test_priors(tmp_path, options):
             "--method noise --kl-weight 30 --wait 2 --learning-rate 0.01",
             "units kept",
         ),
+        (
+            # Few of these units differ from their prior by more than the margin.
+            "--method noise --rule bmrs-n --margin 2 --kl-weight 30 --wait 2 --learning-rate 0.01",
+            "units kept",
+        ),
         ("--groups outputs --reduced-prior shrinkage --schedule every --wait 2", "weights kept"),
     ],
 )
@@ -208,6 +213,11 @@ def test_regression_reports_rmse(tmp_path):
             "no evidence to verify",
         ),
         (["--data", "digits", "--prior", "log-uniform", "--prior-scale", "1"], "has no scale"),
+        (["--data", "digits", "--margin", "1"], "--margin is of --method noise --rule bmrs-n"),
+        (
+            ["--data", "digits", "--method", "noise", "--rule", "bmrs-n", "--margin", "-1"],
+            "--margin must not be negative, got -1.0",
+        ),
         (["--data", "digits", "--kl-warmup", "99"], "--kl-warmup must be between 0 and --epochs"),
         (["--data", "digits", "--epochs", "0"], "--epochs must be at least 1"),
         (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),

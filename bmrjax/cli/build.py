@@ -167,7 +167,9 @@ def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: in
     if options.method == "noise":
         if options.rule == "snr":
             return criteria.SignalToNoise(threshold=1.0, family=reduction.LogNormal)
-        return criteria.BMRSUniform(8) if options.rule == "bmrs-u" else criteria.BMRSNormal()
+        if options.rule == "bmrs-u":
+            return criteria.BMRSUniform(8)
+        return criteria.BMRSNormal(margin=options.margin or 0.0)
     if options.method != "bmr":
         return None
     if options.groups is not None:

@@ -75,7 +75,11 @@ class Sparsify:
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
     rule: Literal["bmrs-u", "bmrs-n", "snr"] = "bmrs-u"
     """noise: what goes. bmrs-u, whose evidence does not miss more than 8 binary digits of the noise; bmrs-n,
-    whose evidence does not miss it at all, which is seldom; snr, whose signal-to-noise ratio is below one."""
+    whose evidence does not miss it at all, which is seldom (see --margin); snr, whose signal-to-noise ratio is
+    below one."""
+    margin: float | None = None
+    """noise with --rule bmrs-n: nats of evidence that a unit may be worth and still go, 0 by default. .92 does
+    what the authors of BMRS published."""
     kl_warmup: int | None = None
     """Epochs over which the divergence from the prior comes in; 0 by default, and a fifth of --epochs with
     --prior log-uniform."""
@@ -280,6 +284,11 @@ def _check_units(options: Sparsify) -> None:
             raise ValueError(
                 "--groups goes with --prior flat, and --reduced-prior shrinkage or spike-slab."
             )
+    if options.margin is not None:
+        if options.method != "noise" or options.rule != "bmrs-n":
+            raise ValueError("--margin is of --method noise --rule bmrs-n.")
+        if not 0 <= options.margin < math.inf:
+            raise ValueError(f"--margin must not be negative, got {options.margin}.")
     if options.method != "noise":
         return
     if options.net in ("gru", "mlp-nnx", "vit-nnx"):

@@ -75,11 +75,11 @@ class Sparsify:
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
     rule: Literal["bmrs-u", "bmrs-n", "snr"] = "bmrs-u"
     """noise: what goes. bmrs-u, whose evidence does not miss more than 8 binary digits of the noise; bmrs-n,
-    whose evidence does not miss it at all, which is seldom (see --margin); snr, whose signal-to-noise ratio is
-    below one."""
+    whose evidence does not miss it at all, which is seldom (see --margin); snr, whose signal-to-noise ratio
+    is below one."""
     margin: float | None = None
-    """noise with --rule bmrs-n: nats of evidence that a unit may be worth and still go, 0 by default. .92 does
-    what the authors of BMRS published."""
+    """noise with --rule bmrs-n: nats of evidence that a unit may be worth and still go, 0 by default. .92
+    does what the authors of BMRS published."""
     kl_warmup: int | None = None
     """Epochs over which the divergence from the prior comes in; 0 by default, and a fifth of --epochs with
     --prior log-uniform."""

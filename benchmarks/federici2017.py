@@ -117,7 +117,7 @@ FITS = {
     "lenet-300-100": Fit(),
     "lenet-5-caffe": Fit(
         dense_epochs=6, vd_from="BMRS", vd_epochs=50, vd_kl_weight=0.7, sws_batch_size=256, sws_epochs=15,
-        sws_alone={**ALONE, "factor": 0.02, "rate": 30.0, "start_scale": 0.1}, sws_alone_epochs=18,
+        sws_alone={**ALONE, "factor": 0.0095, "start_scale": 0.15}, sws_alone_epochs=24,
         bmr_epochs=12, noise_epochs=20, noise_kl_weight=0.85,
         # As in `neklyudov2017.py`: the multiply-adds, in thousands, that a unit saves.
         saved={"convs.0": 94.4, "convs.1": 40.0, "linears.0": 0.5, "linears.1": 0.81},

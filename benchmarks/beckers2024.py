@@ -103,7 +103,10 @@ def load(name: str, data_root: str | None) -> Dataset:
 
 
 def build(found: Dataset, name: str, seed: int) -> Any:
-    """Return the program of the paper: 50 rectified units or a GRU of 16, N(0, 1) weights, Gamma(1, 1)."""
+    """Return the program of the paper: 50 units or a GRU of 16, N(0, 1) weights, Gamma(1, 1).
+
+    The paper does not say what its units compute; these are swish.
+    """
     key, targets = jax.random.key(seed), 1 if found.train[1].ndim == 1 else found.train[1].shape[1]
     if name in SIGNALS:
         network: Any = nn.GRU(1, 16, targets, key=key)

@@ -27,6 +27,10 @@ _MOVES = {
     "broadcast_in_dim", "convert_element_type", "stop_gradient",
 }  # fmt: skip
 
+_AFFINE = {"add", "add_any", "sub", "neg", "mul"}
+# What takes the moments of its arguments.
+_SUMS = {"dot_general", "conv_general_dilated", "reduce_sum", "reduce_window_sum", "cumsum"}
+
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule for primitives."""
@@ -121,6 +125,11 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
             return
         # A shared function of one source that nothing else knows may as well be a source: what is
         # affine in it, as a gate is, needs its mean and variance only.
+        if is_private(var, value):
+            values[var] = value.as_source
+
+    def is_private(var: Any, value: Uncertain) -> bool:
+        """Say whether a value has one source, and nothing that will be read has it too."""
         (source, *others) = map(id, value.sources)
         others += [
             id(s)
@@ -128,16 +137,44 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
             if other is not var and unread[other] > 0 and isinstance(v, Uncertain)
             for s in v.sources
         ]
-        if source not in outside and source not in others:
-            values[var] = value.as_source
+        return source not in outside and source not in others
+
+    def factors(eqn: Any, inputs: list[Any]) -> list[Any]:
+        """Return the arguments of a product, a gate among them as a source, if all that follows is affine."""
+        if ctx.mode == "local" or not all(isinstance(v, Uncertain) for v in inputs):
+            return inputs
+        if not _stays_affine(eqn.outvars[0], equations):
+            return inputs
+        a, b = inputs
+        if {id(s) for s in a.sources} & {id(s) for s in b.sources}:
+            return inputs
+        pairs = zip(eqn.invars, inputs, strict=True)
+        return [v.as_source if not v.is_normal and is_private(var, v) else v for var, v in pairs]
 
     for var, value in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
         write(var, value)
     for eqn in equations:
-        found = _apply(ctx, eqn, [read(var) for var in eqn.invars])
+        inputs = [read(var) for var in eqn.invars]
+        if eqn.primitive.name == "mul":
+            inputs = factors(eqn, inputs)
+        found = _apply(ctx, eqn, inputs)
         for var, value in zip(eqn.outvars, found, strict=True):
             write(var, value)
     return [read(var) for var in jaxpr.outvars]
+
+
+def _stays_affine(var: Any, equations: list[Any]) -> bool:
+    """Say whether all that is computed from a variable, until its moments are asked for, is affine in it."""
+    found = {var}
+    for eqn in equations:
+        read = [v for v in eqn.invars if not isinstance(v, jec.Literal) and v in found]
+        name = eqn.primitive.name
+        if not read or name in _MOVES or name in _SUMS:
+            continue
+        if name not in _AFFINE or (name == "mul" and len(read) > 1):
+            return False
+        found.update(eqn.outvars)
+    return True
 
 
 def _live(jaxpr: Any) -> tuple[list[Any], Counter]:

@@ -70,27 +70,38 @@ def elementwise(
     is_normal = affine and all(inputs[i].is_normal for i in uncertain)
     carried = [inputs[i] for i in uncertain]
     linear_in: frozenset[int] = frozenset()
+    multilinear_in = linear_in
     if affine:
-        linear_in = _affine_in_all(carried)
+        linear_in = _in_all(carried, [v.linear_in for v in carried])
+        multilinear_in = _in_all(carried, [v.multilinear_in for v in carried])
     elif bilinear:
-        linear_in = _affine_in_one(carried)
-    return FunctionOf(sources, function, moments, is_normal=is_normal, linear_in=linear_in)
+        # A product is jointly affine in the sources of one factor.
+        linear_in = max(_in_one(carried, [v.linear_in for v in carried]), key=len)
+        multilinear_in = frozenset().union(*_in_one(carried, [v.multilinear_in for v in carried]))
+    return FunctionOf(
+        sources,
+        function,
+        moments,
+        is_normal=is_normal,
+        linear_in=linear_in,
+        multilinear_in=multilinear_in,
+    )
 
 
-def _affine_in_all(values: list[Uncertain]) -> frozenset[int]:
-    """Return the sources in which a sum of these is affine."""
+def _in_all(values: list[Uncertain], straight: list[frozenset[int]]) -> frozenset[int]:
+    """Return the sources in which a sum of these is affine, where each is so in its `straight`."""
+    pairs = list(zip(values, straight, strict=True))
     sources = {id(s) for v in values for s in v.sources}
-    bent = {id(s) for v in values for s in v.sources if id(s) not in v.linear_in}
-    return frozenset(sources - bent)
+    return frozenset(sources - {id(s) for v, own in pairs for s in v.sources if id(s) not in own})
 
 
-def _affine_in_one(values: list[Uncertain]) -> frozenset[int]:
-    """Return sources in which a product of these is affine: those of the factor with most of them."""
+def _in_one(values: list[Uncertain], straight: list[frozenset[int]]) -> list[frozenset[int]]:
+    """Return, a factor, the sources in which it is affine and that no other factor has."""
     found = []
-    for i, value in enumerate(values):  # by position: in x * x both are one array
+    for i, own in enumerate(straight):  # by position: in x * x both are one array
         others = {id(s) for j, other in enumerate(values) if j != i for s in other.sources}
-        found.append(frozenset(value.linear_in - others))
-    return max(found, key=len)
+        found.append(frozenset(own - others))
+    return found
 
 
 def _union(values: list[Any]) -> list[Uncertain]:

@@ -1,20 +1,17 @@
 """An array that is uncertain: what the interpreter carries where a program has numbers."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-# How many sources a value may be a function of; nodes a source, and the last one's distance.
-_NODES = {1: (21, 5.5), 2: (9, 4.4), 3: (5, 2.9)}
-MAX_SOURCES = max(_NODES)
+from bmrjax.infer.propagate.quadrature import MAX_VARIABLES, Moments, integrate
 
-Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
+# How many sources a value may be a function of.
+MAX_SOURCES = MAX_VARIABLES
 
 
 class Uncertain:
@@ -36,12 +33,13 @@ class Uncertain:
     is_normal: bool = True
     drawn: Any = None
     linear_in: frozenset[int]
+    multilinear_in: frozenset[int]
 
     def __init__(self, mean: Any, variance: Any, *, distinct: bool = False):
         self.mean, self.variance = mean, variance
         self.distinct = distinct
         self.sources = (self,)
-        self.linear_in = frozenset([id(self)])
+        self.linear_in = self.multilinear_in = frozenset([id(self)])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,6 +72,7 @@ class FunctionOf(Uncertain):
         moments: Mean and variance where they are known; else by quadrature, when asked for.
         is_normal: Whether the values are normal, as those of an affine function are.
         linear_in: Sources (by identity) in which the function is jointly affine, whatever the others are.
+        multilinear_in: Sources in which it is affine while the others stay: those of `linear_in`, and more.
     """
 
     def __init__(
@@ -84,9 +83,10 @@ class FunctionOf(Uncertain):
         *,
         is_normal: bool = False,
         linear_in: frozenset[int] = frozenset(),
+        multilinear_in: frozenset[int] = frozenset(),
     ):
         self.sources, self.function = tuple(sources), function
-        self.linear_in = linear_in
+        self.linear_in, self.multilinear_in = linear_in, multilinear_in
         self.is_normal, self.distinct = is_normal, False
         if moments is not None:
             self.__dict__["_moments"] = moments
@@ -94,7 +94,12 @@ class FunctionOf(Uncertain):
     @cached_property
     def _moments(self) -> Moments:
         assert self.function is not None
-        return quadrature(self.sources, self.function, self.linear_in)
+        straight, crossed = (
+            [i for i, s in enumerate(self.sources) if id(s) in known]
+            for known in (self.linear_in, self.multilinear_in)
+        )
+        means, scales = zip(*((s.mean, root_of(s.variance)) for s in self.sources), strict=True)
+        return integrate(self.function, means, scales, straight, crossed)
 
     @property
     def mean(self) -> Float[Array, "..."]:  # type: ignore[override]
@@ -160,62 +165,6 @@ class GammaVariable:
     def mean(self) -> Float[Array, "..."]:
         """Mean an element."""
         return self.concentration / self.rate
-
-
-def quadrature(
-    sources: Sequence[Uncertain],
-    function: Callable[..., Any],
-    linear_in: frozenset[int] = frozenset(),
-) -> Moments:
-    """Return mean and variance of a function of independent normal sources, an element at a time.
-
-    By the trapezoidal rule, which on a normal density converges as fast as Gauss-Hermite's for
-    polynomials, and much faster for functions that saturate. What the function is affine in needs no
-    nodes: given the other sources, its mean is the function of the means, and its variance the sum
-    over squared slopes.
-
-    Args:
-        sources: The sources.
-        function: Of their values.
-        linear_in: Sources (by identity) in which the function is jointly affine.
-    """
-    dtype = sources[0].dtype
-    means, scales = [s.mean for s in sources], [root_of(s.variance) for s in sources]
-    straight = [i for i, s in enumerate(sources) if id(s) in linear_in]
-    curved = [i for i in range(len(sources)) if i not in straight]
-
-    def given(values: list[Array]) -> Moments:
-        centre = function(*values).astype(dtype)
-        spread = jnp.zeros_like(centre)
-        for i in straight:
-            moved = [v + scales[i] if i == j else v for j, v in enumerate(values)]
-            spread = spread + jnp.square(function(*moved).astype(dtype) - centre)
-        return centre, spread
-
-    if not curved:
-        return given(means)
-    nodes, weights = _rule(*_NODES[len(curved)])
-    grid = np.array(list(itertools.product(nodes, repeat=len(curved))))
-    mass = np.array(list(itertools.product(weights, repeat=len(curved)))).prod(1)
-
-    def value(point: Array) -> Moments:
-        values = list(means)
-        for k, i in enumerate(curved):
-            values[i] = means[i] + scales[i] * point[k]
-        return given(values)
-
-    found, spread = jax.vmap(jax.checkpoint(value))(jnp.asarray(grid, dtype))
-    mass = jnp.asarray(mass, dtype)
-    mean = jnp.tensordot(mass, found, 1)
-    return mean, jnp.tensordot(mass, jnp.square(found - mean) + spread, 1)
-
-
-def _rule(count: int, last: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights with mean zero and variance one."""
-    nodes = np.linspace(-last, last, count)
-    weights = np.exp(-0.5 * nodes**2)
-    weights /= weights.sum()
-    return nodes / np.sqrt((weights * nodes**2).sum()), weights
 
 
 def root_of(variance: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -129,7 +129,7 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
             values[var] = value.as_source
 
     def is_private(var: Any, value: Uncertain) -> bool:
-        """Say whether a value has one source, and nothing that will be read has it too."""
+        """Say whether nothing else that will be read is a function of the value's source."""
         (source, *others) = map(id, value.sources)
         others += [
             id(s)
@@ -148,8 +148,12 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
         a, b = inputs
         if {id(s) for s in a.sources} & {id(s) for s in b.sources}:
             return inputs
+
+        def is_gate(var: Any, value: Uncertain) -> bool:
+            return len(value.sources) == 1 and not value.is_normal and is_private(var, value)
+
         pairs = zip(eqn.invars, inputs, strict=True)
-        return [v.as_source if not v.is_normal and is_private(var, v) else v for var, v in pairs]
+        return [v.as_source if is_gate(var, v) else v for var, v in pairs]
 
     for var, value in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
         write(var, value)

@@ -141,7 +141,35 @@ def _table(rows: list[dict[str, Any]]) -> str:
         "and NLL (start → iterative) are of runs of their own, on a random nine tenths of the rows, of a "
         "signal on the first four fifths.\n"
     )
-    return records.table(header, lines) + note
+    return records.table(header, lines) + note + _chosen(groups, order)
+
+
+def _chosen(groups: dict[Any, list[dict[str, Any]]], order: list[Any]) -> str:
+    """Return the table of the points that held-out rows chose, if there are such rows."""
+    lines = []
+    for data, estimator in order:
+        rows = [row for row in groups[data, estimator] if row["rows"] == "chosen"]
+        if not rows:
+            continue
+        stages = ("start", "iterative", "chosen")
+        pruned = ([100 * row[s]["sparsity"] for row in rows] for s in stages[1:])
+        metrics = ([row[s][m] for row in rows] for m in ("rmse", "nll") for s in stages)
+        lines.append(
+            [
+                *(data, NAMES[estimator], str(len(rows))),
+                *(records.mean_and_error(values, 1) for values in pruned),
+                *(records.mean_and_error(values, 4) for values in metrics),
+            ]
+        )
+    if not lines:
+        return ""
+    header = ["data", "estimator", "seeds", "pruned %, lowest VFE", "pruned %, chosen"]
+    header += [f"test {m}, {s}" for m in ("RMSE", "NLL") for s in ("start", "lowest VFE", "chosen")]
+    return (
+        "\nWhere the lowest VFE predicts worse than the start, a tenth of the training rows, kept out of the "
+        "fit, chooses the point of the path by its NLL (`Result.most_predictive`):\n\n"
+        + records.table(header, lines)
+    )
 
 
 def _report(found: dict[str, Any]) -> bmr.FreeEnergyReport:

@@ -197,10 +197,29 @@ def test_the_cooldown_judges_the_round_that_is_pending(vfe, restored):
 
 
 def test_it_is_over_when_nothing_is_left_to_remove():
-    bench = Bench(Verified(wait=1, refit=3, cooldown=0), 20, vfes=[5.0], removals=[0])
+    schedule = Verified(wait=1, refit=3, cooldown=0)
+    bench = Bench(schedule, 20, vfes=[5.0, 4.0], removals=[7, 0])
     bench.run()
-    assert bench.epochs("reduce") == [1]
-    assert bench.epochs("stop") == [2]
+    assert bench.epochs("reduce") == [1, 4]
+    assert bench.epochs("stop") == [5]
+
+
+def test_as_long_as_nothing_was_ever_proposed_it_asks_again():
+    schedule = Verified(wait=2, refit=3, cooldown=4)
+    bench = Bench(schedule, 20, vfes=[9.0, 8.0, 7.0, 6.0], removals=[0, 0, 5, 0])
+    actions = bench.run()
+    assert bench.epochs("reduce") == [2, 5, 8, 11]
+    assert not bench.epochs("restore")
+    assert [a.vfe for a in actions if a.vfe is not None] == [9.0, 8.0, 7.0, 6.0]
+
+    bench = Bench(Verified(wait=3, refit=5, cooldown=2), 10, vfes=[3.0, 2.0], removals=[0])
+    actions = bench.run()
+    assert bench.epochs("reduce") == [3]
+    assert [epoch for epoch, a in enumerate(actions) if a.vfe is not None] == [3, 8]
+
+    bench = Bench(Verified(wait=1, refit=1, cooldown=2), 6, vfes=[5, 4, 3, 2, 1], removals=[0] * 4)
+    bench.run()
+    assert bench.epochs("reduce") == [1, 2, 3]
 
 
 def test_lengths_follow_the_run():

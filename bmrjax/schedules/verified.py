@@ -22,7 +22,8 @@ class Verified(Schedule):
 
     The predicted evidence difference treats removals as independent, which a mean-field posterior
     cannot judge; so the actual VFE decides. A round that raised it is taken back, and the cap is
-    halved. When the cap is spent, reducing is over.
+    halved. When the cap is spent, or after some rounds nothing is proposed any more, reducing is over.
+    A fit that is too young for its criterion to propose anything is asked again after `refit` epochs.
 
     Args:
         wait: Epochs before the first round; a fifth of the run by default, 20 at most.
@@ -72,6 +73,7 @@ class Verified(Schedule):
             "reference": None,
             "cost": 0.0,
             "since": 0,
+            "proposed": False,
             "over": False,
         }
 
@@ -90,8 +92,12 @@ class Verified(Schedule):
         if memory["over"]:
             return Action(rate=rate), memory
         if pending and report.removed == 0:
-            # Nothing was left to remove: what the criterion still includes, stays.
-            return finish(restore=False)
+            if memory["proposed"]:
+                # Nothing was left to remove: what the criterion still includes, stays.
+                return finish(restore=False)
+            memory.update(reference=None, since=wait - refit + 1)
+            pending = False
+        memory["proposed"] |= pending
         due = memory["since"] >= (refit if pending else wait)
         if not due and not cooling:
             memory["since"] += 1

@@ -122,6 +122,27 @@ def test_counts_are_sampled_at_the_last_layer():
         assert abs(found[estimator].mean() - found["global"].mean()) < 4 * error
 
 
+def residual(x, y=None):
+    """The program of `regression`, which observes what is left of the targets."""
+    network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0), activation=jax.nn.relu)
+    out = bmr.lift("net", network, bmr.priors.Normal(1.0))(x)
+    numpyro.sample("y", dist.Normal(0.0, 0.5).expand([32, 2]).to_event(2), obs=y - out)
+
+
+def moved_rates(x, y=None):
+    network = bmr.nn.MLP(4, (8,), 1, key=jax.random.key(0), activation=jax.nn.relu)
+    rates = jnp.exp(0.3 * bmr.lift("net", network, bmr.priors.Normal(1.0))(x))
+    numpyro.sample("y", dist.Poisson(rates.squeeze(-1)), obs=y[:, 0] > 0)
+
+
+@pytest.mark.parametrize("program", [residual, moved_rates])
+def test_what_is_sampled_last_has_the_distribution_of_the_program(program):
+    found = {e: losses(program, (X, TARGET), e) for e in ESTIMATORS}
+    for estimator in ("local", "moments"):
+        error = np.hypot(found[estimator].std(), found["global"].std()) / 1500**0.5
+        assert abs(found[estimator].mean() - found["global"].mean()) < 4 * error
+
+
 def test_a_factor_is_taken_at_its_mean():
     def penalised(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([4]).to_event(1))

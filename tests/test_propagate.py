@@ -8,7 +8,7 @@ import pytest
 from jax.test_util import check_grads
 from scipy import integrate, stats
 
-from bmrjax.infer.propagate import NoRuleError, Uncertain, is_uncertain, propagate
+from bmrjax.infer.propagate import Context, NoRuleError, Uncertain, is_uncertain, propagate
 
 KEY = jax.random.key(0)
 
@@ -357,3 +357,189 @@ def test_a_product_that_is_bent_afterwards_keeps_its_factors():
     exact = jnp.tanh(jnp.exp(draws(weights, 10_000, 3).sum(-1)) * draws(h, 10_000, 4))
     # Two variables have few nodes: some elements are off by more, but not most.
     assert np.abs(found.mean - exact.mean(0)).mean() < 0.012
+
+
+def linear(seed=0):
+    """Return weights of three units, and what they are applied to."""
+    return source((3, 3), seed, 0.5), jnp.array([0.5, 1.0, -0.8])
+
+
+POSITIVE = {
+    "entropy of a sigmoid": lambda u: (lambda p: -p * jnp.log(p) - (1 - p) * jnp.log(1 - p))(
+        jax.nn.sigmoid(u)
+    ),
+    "log of an exponential": lambda u: (lambda s: jnp.log(s) + s)(jnp.exp(u)),
+    "log of a moved exponential": lambda u: jnp.log(jnp.exp(u)[:, None].T[0, :2] + 0.1),
+    "twice as large as it": lambda u: (lambda s: jnp.log(s) + s)(jax.nn.softplus(u) + 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+def test_what_cannot_be_negative_is_not_taken_for_a_normal(name):
+    w, v = linear()
+    function = lambda w: POSITIVE[name](w @ v)  # noqa: E731
+    exact = jax.vmap(function)(draws(w, 40_000))
+    assert_moments(moments(function, w), exact, rtol=3e-2)
+
+
+CONVERTED = {
+    "a rectifier by a mask": lambda x: x * (x > 0),
+    "how many are positive": lambda x: jnp.sum(x > 0),
+    "a mask that is broadcast": lambda x: jnp.where((x > 0)[:, None], 1.0, jnp.arange(3.0)),
+    "swish through half precision": lambda x: (
+        x * jax.nn.sigmoid(x.astype(jnp.bfloat16)).astype(jnp.float32)
+    ),
+    "swish with a constant copy": lambda x: x * jax.nn.sigmoid(jax.lax.stop_gradient(x)),
+}
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_what_changes_its_dtype_stays_a_function(name):
+    x = Uncertain(jnp.array([-1.0, -0.2, 0.5, 1.5]), jnp.full(4, 0.5), distinct=True)
+    exact = np.asarray(jax.vmap(CONVERTED[name])(draws(x, 40_000)), float)
+    found = moments(CONVERTED[name], x)
+    # A step is smeared over the distance of two nodes.
+    assert_moments(found, exact, atol=0.12 if "mask" in name or "how" in name else 0.02)
+    assert found.mean.dtype == jnp.float32
+
+
+def test_what_is_no_number_is_named_where_moments_would_be_needed():
+    x, y = source((4,)), source((4,), 1)
+
+    def chosen(x, y):
+        mask = x > y
+        return jax.lax.select(mask, x, y) + jax.lax.select(mask, jnp.ones(4), jnp.zeros(4))
+
+    with pytest.raises(NoRuleError, match="Use estimator='local'"):
+        moments(chosen, x, y)
+    first = jnp.zeros(4, bool)
+    with pytest.raises(NoRuleError, match="'scan'"):
+        moments(lambda x: jax.lax.scan(lambda c, _: (c | (x > 0), None), first, None, 3)[0], x)
+
+
+def test_a_norm_is_positive():
+    x = Uncertain(jnp.linspace(-1, 1, 16), jnp.full(16, 0.3), distinct=True)
+    assert_moments(moments(jnp.linalg.norm, x), jax.vmap(jnp.linalg.norm)(draws(x, 20_000)))
+    for layer in (eqx.nn.LayerNorm(16), eqx.nn.RMSNorm(16)):
+        found, exact = moments(layer, x), jax.vmap(layer)(draws(x, 20_000))
+        np.testing.assert_allclose(found.mean, exact.mean(0), atol=0.05)
+        # Numerator and denominator go together; as independent ones they spread too far.
+        ratio = np.asarray(found.variance / exact.var(0))
+        assert (ratio > 0.9).all()
+        assert (ratio < 1.6).all()
+
+    def fast(x):
+        return x * jax.lax.rsqrt(jnp.maximum(jnp.mean(x**2) - jnp.mean(x) ** 2, 0) + 1e-6)
+
+    with pytest.raises(NoRuleError, match="'rsqrt'"):
+        moments(fast, x)
+    zero = Uncertain(jnp.zeros(4), jnp.zeros(4), distinct=True)
+    slope = jax.grad(lambda m: moments(lambda x: jnp.sum(x**2), Uncertain(m, zero.mean)).mean)
+    np.testing.assert_array_equal(slope(jnp.zeros(4)), 0.0)
+
+
+def test_a_mask_in_a_loop_has_no_slope_and_the_rest_has(x64):
+    mask = jnp.array([[True, False, True]] * 2)
+
+    def last(mean, where):
+        def step(h, inputs):
+            a, keep = inputs
+            return jnp.where(keep, jnp.tanh(a * h), h), None
+
+        x = Uncertain(mean, jnp.full(mean.shape, 0.3))
+        start = jnp.ones((2, 3))
+        found = propagate(
+            lambda x, m: jax.lax.scan(step, start, (x, m))[0], "moments", KEY, x, where
+        )
+        return jnp.sum(found.mean**2) + jnp.sum(found.variance)
+
+    check_grads(lambda m: last(m, mask), (jnp.full((2, 3), 0.7),), order=1, modes=("fwd", "rev"))
+    slope = jax.jit(jax.grad(last))(jnp.full((2, 3), 0.7), mask)
+    assert (slope[:, 1] == 0).all()
+    assert (slope[:, 0] != 0).all()
+
+
+def test_a_loop_of_no_steps():
+    x = source((3,))
+    for mode in ("local", "moments"):
+        found = propagate(
+            lambda x: jax.lax.scan(lambda h, a: (h + a, None), x, jnp.zeros((0, 3)))[0],
+            mode,
+            KEY,
+            x,
+        )
+        np.testing.assert_array_equal(found.mean, x.mean)
+
+
+@pytest.mark.parametrize("variance", [0.0, 0.5, 2.0])
+def test_an_elementwise_function_keeps_the_derivative_of_its_own(variance):
+    def slope(mean):
+        x = Uncertain(jnp.array([mean]), jnp.array([variance]))
+        return moments(jax.nn.softplus, x).mean[0]
+
+    assert float(jax.grad(slope)(0.0)) == pytest.approx(0.5, abs=1e-3)
+
+    @jax.custom_jvp
+    def halved(x):
+        return jnp.sin(x)
+
+    halved.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 0.5 * tangents[0]))
+    value = lambda m: moments(halved, Uncertain(m, jnp.zeros(1))).mean[0]  # noqa: E731
+    np.testing.assert_allclose(jax.grad(value)(jnp.zeros(1)), 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", ["relu", "tanh", "gelu", "softplus", "swish"])
+def test_activations_in_half_precision(name, dtype):
+    x = Uncertain(jnp.array([-1.0, 0.2, 2.0], dtype), jnp.array([0.5, 0.1, 1.0], dtype))
+    found = moments(FUNCTIONS[name], x)
+    assert found.mean.dtype == found.variance.dtype == dtype
+    wide = Uncertain(x.mean.astype(jnp.float32), x.variance.astype(jnp.float32))
+    exact = moments(FUNCTIONS[name], wide)
+    np.testing.assert_allclose(np.asarray(found.mean, float), exact.mean, atol=0.03)
+    np.testing.assert_allclose(np.asarray(found.variance, float), exact.variance, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "softplus", "mish", "swish"])
+def test_float32_stays_so_where_float64_is_allowed(name, x64):
+    x = Uncertain(jnp.array([-1.0, 0.2], jnp.float32), jnp.array([0.5, 0.1], jnp.float32))
+    found = moments(FUNCTIONS[name], x)
+    assert found.mean.dtype == found.variance.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance"), [(30.0, 1e-4), (100.0, 1e-4), (1000.0, 1e-2), (1e10, 1.0), (1e20, 0.0)]
+)
+def test_a_rectifier_far_from_its_kink_keeps_the_variance(mean, variance):
+    def both(mean, variance):
+        found = moments(jax.nn.relu, Uncertain(mean[None], variance[None]))
+        return found.mean[0], found.variance[0]
+
+    inputs = jnp.float32(mean), jnp.float32(variance)
+    found = jax.jit(both)(*inputs)
+    np.testing.assert_allclose(found, (mean, variance), rtol=1e-5)
+    slopes = jax.jacrev(both, (0, 1))(*inputs)
+    np.testing.assert_allclose(np.ravel(slopes)[[0, 1, 2]], [1, 0, 0], atol=1e-5)
+
+
+def test_an_output_beside_does_not_change_what_a_gate_gives():
+    w, v = linear()
+    z = Uncertain(jnp.array([1.0, 1.5, 2.0]), jnp.full(3, 0.2))
+
+    def both(w, z):
+        u = w @ v
+        n = jnp.tanh(u)
+        return n * z + n, v @ u
+
+    beside, alone = moments(both, w, z)[0], moments(lambda w, z: both(w, z)[0], w, z)
+    np.testing.assert_allclose(beside.variance, alone.variance, rtol=1e-4)
+    exact = jax.vmap(lambda w, z: both(w, z)[0])(draws(w, 20_000), draws(z, 20_000, 2))
+    assert_moments(beside, exact, rtol=3e-2)
+
+
+def test_a_sample_of_elements_is_one_of_the_array():
+    x = source((4, 2))
+    function, moved = moments(lambda x: (jnp.exp(x), jnp.exp(x).T[1]), x)
+    ctx = Context("moments", KEY)
+    np.testing.assert_array_equal(ctx.draw(moved), ctx.draw(function)[:, 1])
+    assert (ctx.draw(moved) > 0).all()

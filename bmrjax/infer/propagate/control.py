@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from bmrjax.infer.propagate.interpreter import Context, interpret, rule
-from bmrjax.infer.propagate.linear import parts
-from bmrjax.infer.propagate.uncertain import Uncertain
+from bmrjax.infer.propagate.linear import elementwise, parts
+from bmrjax.infer.propagate.uncertain import FunctionOf, Uncertain
 from bmrjax.jaxprs import CALLS, bind, closed, inner
 
 
@@ -22,7 +22,19 @@ def _call(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     if ctx.mode == "local" and custom and not _contracts(jaxpr):
         # Its arguments would be drawn inside; drawn here, its own derivative stays in force.
         return bind(eqn, [ctx.draw(value) for value in inputs])
-    return interpret(ctx, jaxpr, consts, inputs)
+    found = interpret(ctx, jaxpr, consts, inputs)
+    if ctx.mode == "local" or not custom or not _is_elementwise(jaxpr, found):
+        return found
+    # One function with a derivative of its own, unless its moments are known without nodes.
+    return found if found[0].has_moments else elementwise(ctx, eqn, inputs)
+
+
+def _is_elementwise(jaxpr: Any, found: list[Any]) -> bool:
+    """Say whether a function is elementwise, with one result that is a function of its sources."""
+    if len(found) != 1 or not isinstance(found[0], FunctionOf):
+        return False
+    shapes = {var.aval.shape for eqn in jaxpr.eqns for var in eqn.outvars}
+    return shapes <= {(), found[0].shape}
 
 
 def _contracts(jaxpr: Any) -> bool:
@@ -61,6 +73,7 @@ def _scan(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     # Weights stay independent of each other; a step draws noise of its own.
     distinct = [isinstance(c, Uncertain) and c.distinct for c in consts]
     keys = jax.random.split(ctx.next_key(), params["length"])
+    xs_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (keys, flat_xs))
     y_flags: list[bool] = []
 
     def body(flags: list[bool], state: list[Any], step: Any) -> tuple[list[Any], list[Any]]:
@@ -82,8 +95,7 @@ def _scan(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     while True:
         # What a step makes uncertain is uncertain when the next one begins.
         start = _as(flags, carry)
-        one = (keys[0], jax.tree.map(lambda x: x[0], flat_xs))
-        jax.eval_shape(lambda s, x, flags=flags: body(flags, s, x), start, one)
+        jax.eval_shape(lambda s, x, flags=flags: body(flags, s, x), start, xs_shapes)
         if grown[-1] == flags:
             break
         flags = grown[-1]

@@ -10,7 +10,7 @@ import jax.extend.core as jec
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.infer.propagate.uncertain import GammaVariable, Uncertain, root_of
+from bmrjax.infer.propagate.uncertain import GammaVariable, NotNormalError, Uncertain, root_of
 from bmrjax.jaxprs import CALLS, bind, bind_one
 from bmrjax.noise import normal
 
@@ -83,10 +83,16 @@ class Context:
         if value.drawn is None:
             for source in value.sources:
                 if source.drawn is None:
-                    noise = normal(self.next_key(), source.shape, source.dtype)
-                    source.drawn = source.mean + root_of(source.variance) * noise
+                    source.drawn = self._draw_source(source)
             value.drawn = value.at({id(s): s.drawn for s in value.sources})
         return value.drawn
+
+    def _draw_source(self, source: Uncertain) -> Array:
+        if source.moved_from is not None:
+            origin, move = source.moved_from
+            return move(self.draw(origin))
+        noise = normal(self.next_key(), source.shape, source.dtype)
+        return source.mean + root_of(source.variance) * noise
 
 
 def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -123,9 +129,9 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
         values[var] = value
         if ctx.mode == "local" or not isinstance(value, Uncertain) or uses[var] == 1:
             return
-        # A shared function of one source that nothing else knows may as well be a source: what is
-        # affine in it, as a gate is, needs its mean and variance only.
-        if is_private(var, value):
+        # A shared function of one source that nothing else knows may as well be a source where all that
+        # follows is affine in it, as a gate is: that needs its mean and variance only.
+        if is_private(var, value) and _stays_affine(var, equations):
             values[var] = value.as_source
 
     def is_private(var: Any, value: Uncertain) -> bool:
@@ -150,7 +156,8 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
             return inputs
 
         def is_gate(var: Any, value: Uncertain) -> bool:
-            return len(value.sources) == 1 and not value.is_normal and is_private(var, value)
+            one = len(value.sources) == 1 and not value.is_normal and unread[var] == 0
+            return one and is_private(var, value)
 
         pairs = zip(eqn.invars, inputs, strict=True)
         return [v.as_source if is_gate(var, v) else v for var, v in pairs]
@@ -158,10 +165,13 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
     for var, value in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
         write(var, value)
     for eqn in equations:
-        inputs = [read(var) for var in eqn.invars]
-        if eqn.primitive.name == "mul":
-            inputs = factors(eqn, inputs)
-        found = _apply(ctx, eqn, inputs)
+        try:
+            inputs = [read(var) for var in eqn.invars]
+            if eqn.primitive.name == "mul":
+                inputs = factors(eqn, inputs)
+            found = _apply(ctx, eqn, inputs)
+        except NotNormalError:
+            raise NoRuleError(eqn.primitive.name) from None
         for var, value in zip(eqn.outvars, found, strict=True):
             write(var, value)
     return [read(var) for var in jaxpr.outvars]

@@ -6,13 +6,22 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bmrjax.infer.propagate.interpreter import Context, rule
-from bmrjax.infer.propagate.uncertain import MAX_SOURCES, FunctionOf, Moments, Uncertain
+from bmrjax.infer.propagate.uncertain import (
+    MAX_SOURCES,
+    FunctionOf,
+    Moments,
+    NotNormalError,
+    Uncertain,
+    sources_of,
+)
 from bmrjax.jaxprs import bind, bind_one
 
 
 def parts(value: Any) -> tuple[Any, Any]:
     """Return mean and variance; a plain array varies by nothing."""
     if isinstance(value, Uncertain):
+        if not jnp.issubdtype(value.dtype, jnp.floating):
+            raise NotNormalError
         return value.mean, value.variance
     return value, jnp.zeros_like(value)
 
@@ -55,17 +64,11 @@ def elementwise(
             # A function of a sum of normals is one of one normal; so, nearly, is one of a sum of
             # many products. On a grid, three sources would cost a hundred evaluations.
             inputs[uncertain[0]] = value.as_source
-    sources = _union(inputs)
-    while len(sources) > MAX_SOURCES:
+    while len(sources_of(inputs)) > MAX_SOURCES:
         widest = max(uncertain, key=lambda i: len(inputs[i].sources))
         if inputs[widest].as_source is inputs[widest]:
             return NotImplemented
         inputs[widest] = inputs[widest].as_source
-        sources = _union(inputs)
-
-    def function(*values: Any) -> Any:
-        known = {id(s): v for s, v in zip(sources, values, strict=True)}
-        return bind_one(eqn, [v.at(known) if isinstance(v, Uncertain) else v for v in inputs])
 
     is_normal = affine and all(inputs[i].is_normal for i in uncertain)
     carried = [inputs[i] for i in uncertain]
@@ -79,13 +82,22 @@ def elementwise(
         linear_in = max(_in_one(carried, [v.linear_in for v in carried]), key=len)
         multilinear_in = frozenset().union(*_in_one(carried, [v.multilinear_in for v in carried]))
     return FunctionOf(
-        sources,
-        function,
+        lambda *values: bind_one(eqn, values),
+        inputs,
+        eqn.outvars[0].aval.dtype,
         moments,
         is_normal=is_normal,
+        is_square=_is_square(eqn, inputs),
         linear_in=linear_in,
         multilinear_in=multilinear_in,
     )
+
+
+def _is_square(eqn: Any, inputs: list[Any]) -> bool:
+    name = eqn.primitive.name
+    if name == "integer_pow":
+        return eqn.params["y"] % 2 == 0 and eqn.params["y"] > 0
+    return name == "square" or (name == "mul" and inputs[0] is inputs[1])
 
 
 def _in_all(values: list[Uncertain], straight: list[frozenset[int]]) -> frozenset[int]:
@@ -102,11 +114,6 @@ def _in_one(values: list[Uncertain], straight: list[frozenset[int]]) -> list[fro
         others = {id(s) for j, other in enumerate(values) if j != i for s in other.sources}
         found.append(frozenset(own - others))
     return found
-
-
-def _union(values: list[Any]) -> list[Uncertain]:
-    found = {id(s): s for v in values if isinstance(v, Uncertain) for s in v.sources}
-    return list(found.values())
 
 
 @rule("add", "add_any", "sub")
@@ -176,20 +183,30 @@ def _moved(eqn: Any, inputs: list[Any]) -> list[Any]:
 
 
 @rule(
-    "reshape", "transpose", "squeeze", "expand_dims", "concatenate", "slice", "rev", "split", "copy",
-    "copy_p", "convert_element_type", "reduce_precision", "stop_gradient",
+    "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "broadcast_in_dim", "concatenate", "split"
 )  # fmt: skip
 def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
-    del ctx
-    return _moved(eqn, inputs)
+    value, *others = inputs
+    copies = eqn.primitive.name == "broadcast_in_dim" and eqn.outvars[0].aval.shape != value.shape
+    if ctx.mode == "local" or others:
+        found = _moved(eqn, inputs)
+        found[0].distinct &= not copies
+        return found
+    name = eqn.primitive.name, str(eqn.params)
+    return [
+        value.moved(lambda x, i=i: bind(eqn, [x])[i], (*name, i), copies=copies)
+        for i in range(len(eqn.outvars))
+    ]
 
 
-@rule("broadcast_in_dim")
-def _broadcast(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
-    del ctx
-    (found,) = _moved(eqn, inputs)
-    found.distinct = inputs[0].distinct and found.mean.size == inputs[0].mean.size
-    return found
+@rule("copy", "copy_p", "stop_gradient", "convert_element_type", "reduce_precision")
+def _cast(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    (value,) = inputs
+    if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in (value, eqn.outvars[0].aval)):
+        return elementwise(ctx, eqn, inputs)
+    known = bind_one(eqn, [value.mean]), bind_one(eqn, [value.variance])
+    found = elementwise(ctx, eqn, inputs, known, affine=True)
+    return _moved(eqn, inputs) if found is NotImplemented else found
 
 
 @rule("pad")
@@ -203,25 +220,19 @@ def _pad(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     return Uncertain(mean, variance, distinct=value.distinct)
 
 
-def _picked(eqn: Any, inputs: list[Any], *, distinct: bool) -> Any:
+@rule("dynamic_slice", "gather")
+def _pick(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     value, *where = inputs
     if any(isinstance(index, Uncertain) for index in where):
         return NotImplemented
-    mean, variance = (bind_one(eqn, [part, *where]) for part in parts(value))
-    return Uncertain(mean, variance, distinct=distinct and value.distinct)
+    copies = eqn.primitive.name == "gather"  # an index may occur twice
 
+    def pick(x: Array) -> Array:
+        return bind_one(eqn, [x, *where])
 
-@rule("dynamic_slice")
-def _dynamic_slice(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
-    del ctx
-    return _picked(eqn, inputs, distinct=True)
-
-
-@rule("gather")
-def _gather(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
-    # An index may occur twice.
-    del ctx
-    return _picked(eqn, inputs, distinct=False)
+    if ctx.mode == "moments":
+        return value.moved(pick, object(), copies=copies)
+    return Uncertain(pick(value.mean), pick(value.variance), distinct=value.distinct and not copies)
 
 
 @rule("select_n")
@@ -250,10 +261,21 @@ def _sum(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     (value,) = inputs
     if not _sums(ctx, value):
         return NotImplemented
-    distinct = value.distinct and eqn.primitive.name == "reduce_sum"
-    return Uncertain(
-        bind_one(eqn, [value.mean]), bind_one(eqn, [value.variance]), distinct=distinct
-    )
+    name = eqn.primitive.name
+    mean, variance = bind_one(eqn, [value.mean]), bind_one(eqn, [value.variance])
+    if name == "reduce_sum" and isinstance(value, FunctionOf) and value.is_square:
+        return _positive(mean, variance)
+    return Uncertain(mean, variance, distinct=value.distinct and name == "reduce_sum")
+
+
+def _positive(mean: Array, variance: Array) -> Uncertain:
+    """Return a sum of squares: the exponential of a normal, since a root or a logarithm of it may follow."""
+    floor = jnp.finfo(mean.dtype).tiny ** 0.5
+    safe = jnp.maximum(mean, floor)
+    spread = jnp.log1p(variance / jnp.square(safe))
+    logarithm = Uncertain(jnp.log(safe) - spread / 2, spread)
+    logarithm.of_squares = True
+    return FunctionOf(jnp.exp, [logarithm], mean.dtype, (mean, variance))
 
 
 @rule("dot_general", "conv_general_dilated")

@@ -14,11 +14,21 @@ from bmrjax.infer.propagate.uncertain import Uncertain, root_of
 
 
 @rule(
-    "tanh", "logistic", "exp", "exp2", "log", "log1p", "expm1", "erf", "erfc", "sin", "cos", "tan",
-    "sqrt", "rsqrt", "cbrt", "abs", "sign", "square", "integer_pow", "pow", "min", "clamp", "atan", "asinh",
+    "tanh", "logistic", "exp", "exp2", "log1p", "expm1", "erf", "erfc", "sin", "cos", "tan", "cbrt",
+    "abs", "sign", "square", "integer_pow", "min", "clamp", "atan", "asinh",
     "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "not", "is_finite", "floor", "ceil", "round",
 )  # fmt: skip
 def _function(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    return elementwise(ctx, eqn, inputs)
+
+
+@rule("sqrt", "rsqrt", "log", "pow")
+def _of_positive(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    # What is left of a sum of squares after a subtraction is positive for its values, not for all nodes.
+    for value in inputs:
+        if isinstance(value, Uncertain) and len(value.sources) > 1:
+            if any(source.of_squares for source in value.sources):
+                return NotImplemented
     return elementwise(ctx, eqn, inputs)
 
 
@@ -28,17 +38,22 @@ def rectified(mean: Array, variance: Array) -> tuple[Array, Array]:
     References:
         Frey and Hinton (1999), Neural Computation 11, on rectified normals.
     """
+    dtype = jnp.result_type(mean, variance)
+    mean, variance = (x.astype(jnp.promote_types(dtype, jnp.float32)) for x in (mean, variance))
     scale = root_of(variance)
     uncertain = scale > 0
     safe = jnp.where(uncertain, scale, 1.0)
-    ratio = mean / safe
+    # Without variance the ratio may overflow, and its gradient with it.
+    ratio = jnp.where(uncertain, mean, 0.0) / safe
     above, density = norm.cdf(ratio), norm.pdf(ratio)
     first = mean * above + safe * density
-    second = (jnp.square(mean) + jnp.square(safe)) * above + mean * safe * density
+    # About the mean, so that large means do not cancel.
+    off = mean - first
+    spread = (jnp.square(off) + jnp.square(safe)) * above + jnp.square(first) * norm.cdf(-ratio)
+    spread = jnp.maximum(spread + (off - first) * safe * density, 0.0)
     plain = jnp.maximum(mean, 0.0)
-    # The second moment less the square cancels; it is never negative.
-    spread = jnp.maximum(second - jnp.square(first), 0.0)
-    return jnp.where(uncertain, first, plain), jnp.where(uncertain, spread, 0.0)
+    first, spread = jnp.where(uncertain, first, plain), jnp.where(uncertain, spread, 0.0)
+    return first.astype(dtype), spread.astype(dtype)
 
 
 @rule("max")
@@ -67,10 +82,15 @@ def larger(
     References:
         Clark (1961), The greatest of a finite set of random variables.
     """
+    dtype = jnp.result_type(mean_a, variance_a)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    mean_a, variance_a, mean_b, variance_b = (
+        x.astype(wide) for x in (mean_a, variance_a, mean_b, variance_b)
+    )
     gap = root_of(variance_a + variance_b)
     uncertain = gap > 0
     safe = jnp.where(uncertain, gap, 1.0)
-    ratio = (mean_a - mean_b) / safe
+    ratio = jnp.where(uncertain, mean_a - mean_b, 0.0) / safe
     first, density = norm.cdf(ratio), norm.pdf(ratio)
     mean = mean_a * first + mean_b * (1 - first) + safe * density
     # About the mean, so that large means do not cancel.
@@ -78,8 +98,8 @@ def larger(
     variance = (jnp.square(a) + variance_a) * first + (jnp.square(b) + variance_b) * (1 - first)
     variance = jnp.maximum(variance + (a + b) * safe * density, 0.0)
     return (
-        jnp.where(uncertain, mean, jnp.maximum(mean_a, mean_b)),
-        jnp.where(uncertain, variance, 0.0),
+        jnp.where(uncertain, mean, jnp.maximum(mean_a, mean_b)).astype(dtype),
+        jnp.where(uncertain, variance, 0.0).astype(dtype),
     )
 
 

@@ -47,11 +47,18 @@ def integrate(
         crossed: Variables in which it is affine while the others stay.
     """
     shape, dtype = means[0].shape, means[0].dtype
-    # What the function knows besides may have a gradient: it becomes an argument.
-    function, known = jax.closure_convert(function, *means)
-    one_for_one = all(k.shape == shape and k.dtype == dtype for k in known)
+    # What the function knows besides may have a gradient, or be of an outer loop: it becomes an argument.
+    closed = jax.make_jaxpr(function)(*means)
+    known = [jnp.asarray(k) for k in closed.consts]
+    one_for_one = all(
+        k.shape == shape and (k.dtype == dtype or not jnp.issubdtype(k.dtype, jnp.floating))
+        for k in known
+    )
     curved = [i for i in range(len(means)) if i not in straight]
     count = len(means)
+
+    def evaluate(values: Sequence[Array], others: Sequence[Array]) -> Array:
+        return jax.core.eval_jaxpr(closed.jaxpr, others, *values)[0].astype(dtype)
 
     def given(point: Any, *inputs: Array) -> Moments:
         """Mean and variance over the straight variables, where the curved ones lie at a node."""
@@ -64,11 +71,11 @@ def integrate(
         )
         for k, i in enumerate(curved):
             values[i] = values[i] + widths[i] * point[k]
-        centre = function(*values, *others).astype(dtype)
+        centre = evaluate(values, others)
         spread = jnp.zeros_like(centre)
         for i in straight:
             moved = [v + widths[i] if i == j else v for j, v in enumerate(values)]
-            spread = spread + jnp.square(function(*moved, *others).astype(dtype) - centre)
+            spread = spread + jnp.square(evaluate(moved, others) - centre)
         return (centre.ravel(), spread.ravel()) if one_for_one else (centre, spread)
 
     inputs = (*means, *scales, *known)
@@ -88,7 +95,7 @@ class _Nodes:
 
     def __init__(self, points: np.ndarray, mass: np.ndarray):
         self.points, self.mass = points, mass
-        self.middle = np.zeros(points.shape[1])
+        self.middle = [0.0] * points.shape[1]
 
     def sum(self, terms: Callable[[Any, Any], Any], dtype: Any) -> Any:
         """Return the sum over nodes of `terms`, from a point and its weight to a pytree of arrays."""
@@ -148,9 +155,17 @@ def _change(given: Callable[..., Moments], nodes: _Nodes, primals: Any, tangents
     """Return the moments and their change; each element's depends on that element of the inputs alone."""
     (inputs,), (changes,) = primals, tangents
     about = given(nodes.middle, *inputs)[0]
+    # A mask has no slope.
+    numbers = [i for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.floating)]
+    changes = [changes[i] for i in numbers]
+
+    def at(point: Any, *values: Array) -> Moments:
+        known = dict(zip(numbers, values, strict=True))
+        return given(point, *(known.get(i, x) for i, x in enumerate(inputs)))
 
     def terms(point: Any, mass: Any) -> Any:
-        (value, spread), pull = jax.vjp(functools.partial(given, point), *inputs)
+        values = [inputs[i] for i in numbers]
+        (value, spread), pull = jax.vjp(functools.partial(at, point), *values)
         off, weight = value - about, jnp.full_like(about, mass)
         of_mean = pull((weight, jnp.zeros_like(weight)))
         of_square = pull((2 * weight * off, weight))

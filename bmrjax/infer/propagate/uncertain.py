@@ -1,6 +1,6 @@
 """An array that is uncertain: what the interpreter carries where a program has numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,12 @@ from bmrjax.infer.propagate.quadrature import MAX_VARIABLES, Moments, integrate
 
 # How many sources a value may be a function of.
 MAX_SOURCES = MAX_VARIABLES
+
+Move = Callable[[Array], Array]
+
+
+class NotNormalError(TypeError):
+    """What is true or false, or an integer, cannot count as a normal variable."""
 
 
 class Uncertain:
@@ -26,20 +32,30 @@ class Uncertain:
         variance: Variance an element.
         distinct: Whether no two elements are the same variable, so that a sum over them may add their
             variances. So are weights; a bias that was copied for every datum is not.
+        moved_from: The array that this one holds elements of, with the function that picked them; samples
+            come from there.
     """
 
     sources: "tuple[Uncertain, ...]"
-    function: Callable[..., Any] | None = None
     is_normal: bool = True
+    of_squares: bool = False  # whether it is the logarithm of a sum of squares
     drawn: Any = None
     linear_in: frozenset[int]
     multilinear_in: frozenset[int]
 
-    def __init__(self, mean: Any, variance: Any, *, distinct: bool = False):
+    def __init__(
+        self,
+        mean: Any,
+        variance: Any,
+        *,
+        distinct: bool = False,
+        moved_from: "tuple[Uncertain, Move] | None" = None,
+    ):
         self.mean, self.variance = mean, variance
-        self.distinct = distinct
+        self.distinct, self.moved_from = distinct, moved_from
         self.sources = (self,)
         self.linear_in = self.multilinear_in = frozenset([id(self)])
+        self._moves: dict[Hashable, Uncertain] = {}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,57 +65,94 @@ class Uncertain:
     @property
     def dtype(self) -> Any:
         """Its dtype."""
-        return self.sources[0].mean.dtype
+        return self.mean.dtype
 
     def at(self, values: dict[int, Any]) -> Any:
-        """Return this array where the sources have `values`, by identity."""
-        if self.function is None:
-            return values[id(self)]
-        return self.function(*(values[id(s)] for s in self.sources))
+        """Return this array where the sources have `values`, by identity; what is found joins them."""
+        return values[id(self)]
 
-    @cached_property
+    @property
     def as_source(self) -> "Uncertain":
         """A source with the moments of this array, which forgets what it is a function of."""
-        return self if self.function is None else Uncertain(self.mean, self.variance)
+        return self
+
+    def moved(self, move: Move, name: Hashable, *, copies: bool) -> "Uncertain":
+        """Return an array of this one's elements.
+
+        Args:
+            move: From an array of this shape to one of the new shape.
+            name: Tells it from other functions. The same elements picked twice are one variable.
+            copies: Whether an element may occur more than once; each then has samples of its own.
+        """
+        if name not in self._moves:
+            found = Uncertain(
+                move(self.mean),
+                move(self.variance),
+                distinct=self.distinct and not copies,
+                moved_from=None if copies else (self, move),
+            )
+            found.of_squares = self.of_squares
+            self._moves[name] = found
+        return self._moves[name]
 
 
 class FunctionOf(Uncertain):
-    """An elementwise function of sources.
+    """An elementwise function of sources: an operation on functions of them, and on plain arrays.
 
     Args:
-        sources: The sources, all of one shape.
-        function: From their values to values of the same shape.
+        operation: An elementwise operation.
+        inputs: Its arguments, uncertain ones of one shape.
+        dtype: Of its result.
         moments: Mean and variance where they are known; else by quadrature, when asked for.
         is_normal: Whether the values are normal, as those of an affine function are.
+        is_square: Whether it is the square, or a higher even power, of something.
         linear_in: Sources (by identity) in which the function is jointly affine, whatever the others are.
         multilinear_in: Sources in which it is affine while the others stay: those of `linear_in`, and more.
     """
 
     def __init__(
         self,
-        sources: Sequence[Uncertain],
-        function: Callable[..., Any],
+        operation: Callable[..., Any],
+        inputs: Sequence[Any],
+        dtype: Any,
         moments: Moments | None = None,
         *,
         is_normal: bool = False,
+        is_square: bool = False,
         linear_in: frozenset[int] = frozenset(),
         multilinear_in: frozenset[int] = frozenset(),
     ):
-        self.sources, self.function = tuple(sources), function
+        self.operation, self.inputs, self._dtype = operation, tuple(inputs), dtype
+        self.sources = sources_of(inputs)
         self.linear_in, self.multilinear_in = linear_in, multilinear_in
-        self.is_normal, self.distinct = is_normal, False
+        self.is_normal, self.is_square, self.distinct = is_normal, is_square, False
+        self.moved_from, self._moves = None, {}
         if moments is not None:
             self.__dict__["_moments"] = moments
 
     @cached_property
     def _moments(self) -> Moments:
-        assert self.function is not None
         straight, crossed = (
             [i for i, s in enumerate(self.sources) if id(s) in known]
             for known in (self.linear_in, self.multilinear_in)
         )
         means, scales = zip(*((s.mean, root_of(s.variance)) for s in self.sources), strict=True)
-        return integrate(self.function, means, scales, straight, crossed)
+        found = integrate(self._function, means, scales, straight, crossed)
+        if not self._is_number:
+            return found
+        return found[0].astype(self._dtype), found[1].astype(self._dtype)
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether mean and variance are known, so that nothing is evaluated at nodes for them."""
+        return "_moments" in self.__dict__
+
+    def _function(self, *values: Any) -> Any:
+        return self.at({id(s): v for s, v in zip(self.sources, values, strict=True)})
+
+    @property
+    def _is_number(self) -> bool:
+        return jnp.issubdtype(self._dtype, jnp.floating)
 
     @property
     def mean(self) -> Float[Array, "..."]:  # type: ignore[override]
@@ -110,6 +163,55 @@ class FunctionOf(Uncertain):
     def variance(self) -> Float[Array, "..."]:  # type: ignore[override]
         """Variance an element."""
         return self._moments[1]
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype."""
+        return self._dtype
+
+    def at(self, values: dict[int, Any]) -> Any:
+        """See `Uncertain`."""
+        if id(self) not in values:
+            inputs = [v.at(values) if isinstance(v, Uncertain) else v for v in self.inputs]
+            values[id(self)] = self.operation(*inputs)
+        return values[id(self)]
+
+    @cached_property
+    def as_source(self) -> Uncertain:
+        """See `Uncertain`."""
+        if not self._is_number:
+            raise NotNormalError
+        return Uncertain(self.mean, self.variance, moved_from=(self, lambda x: x))
+
+    def moved(self, move: Move, name: Hashable, *, copies: bool) -> Uncertain:
+        """See `Uncertain`; what is not normal stays the function of the moved sources that it was."""
+        if name in self._moves:
+            return self._moves[name]
+        if self.is_normal:
+            return super().moved(move, name, copies=copies)
+        news = {id(s): id(s.moved(move, name, copies=copies)) for s in self.sources}
+
+        def one(value: Any) -> Any:
+            if isinstance(value, Uncertain):
+                return value.moved(move, name, copies=copies)
+            return move(value) if jnp.shape(value) == self.shape else value
+
+        self._moves[name] = FunctionOf(
+            self.operation,
+            [one(v) for v in self.inputs],
+            self._dtype,
+            (move(self.mean), move(self.variance)),
+            is_square=self.is_square,
+            linear_in=frozenset(news[i] for i in self.linear_in),
+            multilinear_in=frozenset(news[i] for i in self.multilinear_in),
+        )
+        return self._moves[name]
+
+
+def sources_of(values: Sequence[Any]) -> tuple[Uncertain, ...]:
+    """Return the sources of all that is uncertain among these, each once."""
+    found = {id(s): s for v in values if isinstance(v, Uncertain) for s in v.sources}
+    return tuple(found.values())
 
 
 class GammaVariable:

@@ -80,8 +80,14 @@ def regression() -> list[str]:
 
 def peer() -> list[str]:
     (ours,), (theirs,) = rows("peer", schedule="Every()"), rows("peer", system="bmr4pml")
-    told = [f"{row['seconds']:.0f} s to {100 * row['accuracy']:.1f} %" for row in (ours, theirs)]
-    return ["10 epochs of LeNet-5 on Fashion-MNIST, beside bmr4pml", told[0], told[1], "1"]
+    told = [
+        f"{row['seconds_evaluated_at_end']:.0f} s to {100 * row['accuracy']:.1f} %"
+        for row in (ours, theirs)
+    ]
+    what = (
+        "10 epochs of LeNet-5 on Fashion-MNIST, evaluated at the end, beside bmr4pml (one run each)"
+    )
+    return [what, told[0], told[1], "1"]
 
 
 def main() -> None:

@@ -17,9 +17,11 @@ from jaxtyping import Array
 from bmrjax import reduction
 from bmrjax.batches import Batches, check_data
 from bmrjax.checkpoint import Checkpointer
+from bmrjax.checks import check_key, check_kinds
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
+from bmrjax.infer.check_program import check_program
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.evaluate import Evaluator
@@ -80,6 +82,7 @@ class Assembly:
         self, model: Callable, guide: Callable | None, data: Data | Batches, settings: Settings
     ):
         self._begin = time.perf_counter()
+        check_kinds(vars(settings), guide)
         self.settings = settings
         self.placement = Placement(settings.mesh)
         self.source: Data | Batches = (
@@ -100,6 +103,10 @@ class Assembly:
             if value < 1:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
         _check_schedule(self.schedule, settings.criterion, self.source, self.steps)
+        looked_at = self._example if isinstance(self.source, Batches) else self.source
+        check_program(
+            model, self._example, looked_at, jax.random.key(0), discrete=guide is not None
+        )
         if size < self.num_data:
             check_local_latents(model, self._example, jax.random.key(0))
         self.guide = AutoMeanField(model) if guide is None else guide
@@ -167,6 +174,7 @@ class Assembly:
             resume: Go on from the last checkpoint in `directory`, if it has one.
             member: What sets the run apart from the others of an ensemble.
         """
+        check_key(key)
         member = Member() if member is None else member
         if member.criterion is not None:
             _check_schedule(self.schedule, member.criterion, self.source, self.steps)

@@ -24,7 +24,7 @@ from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.posterior import SitePosteriors, only, site_posteriors
-from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.prepare import check_params, prepare_guide
 from bmrjax.reduction import Normal
 
 # Who goes first: the lowest score, of a site by its name, posterior and prior.
@@ -215,6 +215,7 @@ def free_energy_report(
     rows = jax.tree.leaves(data)[0].shape[0]
     batch = jax.tree.map(lambda a: a[:batch_size], data)
     prepare_guide(model, guide, params, batch)
+    check_params(model, guide, params, batch, told="free_energy_report")
     found = _normal_sites(model, guide, params, batch, keep)
     names = list(found.posterior)
     shapes = {name: q.loc.shape for name, q in found.posterior.items()}

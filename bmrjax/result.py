@@ -89,7 +89,7 @@ def best(path: list[Point]) -> int:
     return min(range(len(path)), key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """A fitted and pruned program.
 
@@ -123,6 +123,26 @@ class Result:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     model: Callable | None = field(default=None, repr=False)
     guide: Callable | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Return what one wants to see first: how much is left, and how well it fits."""
+        head = f"Result: {self.num_kept} of {self.num_total} elements kept"
+        if self.num_total:
+            head += f" ({self.sparsity:.1%} removed)"
+        lines = [head]
+        if self.vfe is not None:
+            lines.append(f"VFE {self.vfe:.6g} nats, {self.vfe / self.num_data:.4f} a datum")
+        if self.metrics:
+            told = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+            lines.append(f"held out: {told}")
+        removed = [f"{name} {part:.1%}" for name, part in self.sparsity_per_layer.items()]
+        if removed:
+            more = f", and {len(removed) - 8} more" if len(removed) > 8 else ""
+            lines.append(f"removed: {', '.join(removed[:8])}{more}")
+        told = f"{len(self.history)} epochs, {len(self.path)} points on the path"
+        if self.num_skipped:
+            told += f", {self.num_skipped} steps skipped (not finite)"
+        return "\n  ".join([*lines, told])
 
     @property
     def num_kept(self) -> int:
@@ -163,6 +183,8 @@ class Result:
         Args:
             index: Position in `path`; negative ones count from the end.
         """
+        if not -len(self.path) <= index < len(self.path):
+            raise IndexError(f"Result.at: the path has {len(self.path)} points, and no {index}.")
         point = self.path[index]
         return dataclasses.replace(
             self,
@@ -182,6 +204,8 @@ class Result:
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")
+        if not vfe_within >= 0:
+            raise ValueError(f"smallest: vfe_within must not be negative, got {vfe_within}.")
         lowest = self.path[best(self.path)].objective
         limit = lowest + vfe_within * abs(lowest)
         good = [i for i, point in enumerate(self.path) if point.objective <= limit]

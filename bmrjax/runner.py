@@ -165,7 +165,9 @@ class Runner:
     def after_epoch(self) -> None:
         """Stop a run that diverged, and write a checkpoint if one is due."""
         worst = int(self.now.state.worst_in_row)
-        if worst > self.max_bad_steps:
+        # A short run may end before so many steps were bad in a row.
+        ended_badly = self.epoch >= self.num_epochs and not np.isfinite(self.history[-1]["vfe"])
+        if worst > self.max_bad_steps or ended_badly:
             self.save_if_asked()
             raise NonFiniteError(worst, self.epoch, self.make_result(self))
         # Writing is for all processes together, and clocks differ.
@@ -449,6 +451,11 @@ class Runner:
                     f"this one has {value}. Resume with the same arguments, or give another "
                     "directory."
                 )
+        if document["epoch"] > self.num_epochs:
+            raise ValueError(
+                f"sparsify: the run in the directory has done {document['epoch']} epochs, and num_epochs is "
+                f"{self.num_epochs}. Give at least as many, or another directory."
+            )
         now, snapshot = self.placement.parted(self.checkpointer.arrays(self._arrays()))
         self.now = Moment(*now)
         self.snapshot = Moment(*snapshot) if document["has_snapshot"] else None

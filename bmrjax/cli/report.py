@@ -72,8 +72,10 @@ def summary_of(document: dict[str, Any]) -> str:
     """Return what a finished run prints."""
     lines = []
     config = document["config"]
+    classes = document.get("num_classes")
+    task = "regression" if classes is None else f"{classes} classes"
     lines.append(
-        f"{config['data']}, {config['net']}, {config['method']}, {config['epochs']} epochs"
+        f"{config['data']}, {task}, {config['net']}, {config['method']}, {config['epochs']} epochs"
     )
     labels = {
         "accuracy": "accuracy",

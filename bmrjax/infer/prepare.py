@@ -55,6 +55,41 @@ def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batc
             rebuild(g, args, kwargs)
 
 
+def check_params(
+    model: Callable, guide: Callable, params: Mapping[str, Any], batch: Data, *, told: str
+) -> None:
+    """Refuse parameters that lack some of the program's or the guide's, which would start anew.
+
+    Args:
+        model: NumPyro program.
+        guide: Its guide, which has met the program.
+        params: Constrained parameters.
+        batch: Arguments of the program.
+        told: Who asks, for the message.
+
+    Raises:
+        ValueError: Naming what is missing.
+    """
+
+    def names(batch: Data) -> list[str]:
+        args, kwargs = arguments(batch)
+        found = []
+        for program in (guide, at_start(model)):
+            seeded = numpyro.handlers.seed(program, jax.random.key(0))
+            trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
+            found += [name for name, site in trace.items() if site["type"] == "param"]
+        missing.extend(sorted(set(found) - set(params)))
+        return []
+
+    missing: list[str] = []
+    jax.eval_shape(names, batch)
+    if missing:
+        raise ValueError(
+            f"{told}: the parameters {missing[:5]} of the program and its guide are missing. Give all that "
+            "the fit returned: result.params, or svi.get_params(state)."
+        )
+
+
 @contextlib.contextmanager
 def _conditioned(guide: Any, values: Mapping[str, Array]) -> Iterator[None]:
     """Condition the model of a guide for as long as it is set up."""

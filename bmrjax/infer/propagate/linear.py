@@ -183,7 +183,8 @@ def _moved(eqn: Any, inputs: list[Any]) -> list[Any]:
 
 
 @rule(
-    "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "broadcast_in_dim", "concatenate", "split"
+    "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "broadcast_in_dim",
+    "concatenate", "split",
 )  # fmt: skip
 def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     value, *others = inputs

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jec
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -58,7 +59,8 @@ def integrate(
     count = len(means)
 
     def evaluate(values: Sequence[Array], others: Sequence[Array]) -> Array:
-        return jax.core.eval_jaxpr(closed.jaxpr, others, *values)[0].astype(dtype)
+        held = jec.ClosedJaxpr(closed.jaxpr, others)
+        return jec.jaxpr_as_fun(held)(*values)[0].astype(dtype)
 
     def given(point: Any, *inputs: Array) -> Moments:
         """Mean and variance over the straight variables, where the curved ones lie at a node."""

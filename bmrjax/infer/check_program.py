@@ -1,0 +1,132 @@
+"""A program and its data, looked at before anything is fitted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax.core import Tracer
+from jaxtyping import Array
+from numpyro.distributions import constraints
+
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.init import at_start
+
+
+def check_program(
+    model: Callable, batch: Data, data: Data, key: Array, *, discrete: bool = False
+) -> None:
+    """Refuse a program that observes nothing, or targets that its likelihood is not made for.
+
+    Args:
+        model: NumPyro program.
+        batch: One batch: its arguments.
+        data: All data that are at hand; targets among them are looked at as a whole.
+        key: PRNG key.
+        discrete: Whether latent sites may be discrete; no automatic guide has a posterior of these.
+
+    Raises:
+        ValueError: If a latent site is discrete and may not be, if no site is observed, if targets and
+            likelihood would broadcast against each other, or if targets lie outside its support.
+    """
+    columns = jax.tree.leaves(data)
+    supports: list[tuple[str, Any, Any]] = []  # they hold numbers, no tracers
+
+    def look(batch: Data) -> None:
+        args, kwargs = arguments(batch)
+        seeded = numpyro.handlers.seed(at_start(model), key)
+        trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
+        observed = {
+            name: site
+            for name, site in trace.items()
+            if site["type"] == "sample" and site["is_observed"]
+        }
+        if not observed:
+            raise ValueError(
+                "sparsify: the program observes nothing, so there is nothing to fit. Give the data their "
+                "site, as in numpyro.sample('y', distribution, obs=y), and the targets with the data."
+            )
+        latent = {n: s for n, s in trace.items() if s["type"] == "sample" and n not in observed}
+        counted = [name for name, site in latent.items() if site["fn"].support.is_discrete]
+        if counted and not discrete:
+            raise ValueError(
+                f"sparsify: the latent sites {counted} are discrete, and have no normal posterior. Sum over "
+                "them in the likelihood (dist.MixtureSameFamily does for mixtures), or give a guide and a "
+                "loss that are made for them."
+            )
+        rows = jax.tree.leaves(batch)
+        for name, site in observed.items():
+            _check_shapes(name, site["fn"], site["value"])
+            position = [i for i, row in enumerate(rows) if row is site["value"]]
+            if position:
+                support = _support(site["fn"])
+                if support is not None:
+                    supports.append((name, columns[position[0]], support))
+
+    jax.eval_shape(look, batch)
+    for name, column, support in supports:
+        _check_support(name, column, support)
+
+
+def _check_shapes(name: str, fn: Any, value: Any) -> None:
+    """Refuse a value and a distribution each of which would be repeated along the other."""
+    shape, batch = jnp.shape(value), tuple(fn.batch_shape)
+    values = shape[: len(shape) - fn.event_dim]
+    told = (
+        f"sparsify: the observed values of '{name}' have shape {shape}, and their distribution has batch "
+        f"shape {batch} and event shape {tuple(fn.event_shape)}: "
+    )
+    try:
+        joint = jnp.broadcast_shapes(values, batch)
+    except ValueError:
+        raise ValueError(f"{told}these do not go together. Give one value a datum.") from None
+    if len(joint) and joint not in (values, batch) and len(values) and len(batch):
+        raise ValueError(
+            f"{told}together they would be {joint}, every value under every datum's likelihood. Give both "
+            "one shape, as with net(x)[:, 0] or y[:, 0]."
+        )
+
+
+def _support(fn: Any) -> Any:
+    """Return the support of one element; None where that depends on parameters, or some do not count."""
+    base = fn
+    while hasattr(base, "base_dist"):
+        if isinstance(base, dist.MaskedDistribution):
+            return None
+        base = base.base_dist
+    support = fn.support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    bounds = [getattr(support, name, 0) for name in ("lower_bound", "upper_bound")]
+    plain = not any(isinstance(b, Tracer) or jnp.ndim(b) for b in bounds)
+    return support if plain else None
+
+
+def _check_support(name: str, values: Any, support: Any) -> None:
+    """Refuse values outside an interval, and labels that are no integers."""
+    is_label = support == constraints.boolean or hasattr(support, "upper_bound")
+    if not (is_label or hasattr(support, "lower_bound")):
+        return
+    low, high = getattr(support, "lower_bound", 0), getattr(support, "upper_bound", None)
+    reach = f"at least {low}" if high is None else f"from {low} to {high}"
+    if support == constraints.boolean:
+        reach = "0 or 1"
+    if not bool(jnp.all(support(values))):
+        advice = "Check the targets, and which likelihood they are for."
+        if support.is_discrete and high is not None:
+            advice = (
+                "Labels start at 0, and a classifier needs as many outputs as there are classes."
+            )
+        raise ValueError(
+            f"sparsify: the observed values of '{name}' have to be {reach}"
+            f"{' and whole' if support.is_discrete else ''}; they go from {jnp.min(values)} to "
+            f"{jnp.max(values)}. {advice}"
+        )
+    if is_label and high is not None and support.is_discrete:
+        if jnp.issubdtype(values.dtype, jnp.inexact):
+            raise ValueError(
+                f"sparsify: the labels of '{name}' have dtype {values.dtype}; give integers, as by "
+                "y.astype(int)."
+            )

@@ -362,8 +362,8 @@ def _check_labels(name: str, y: np.ndarray, held: np.ndarray) -> int:
             raise ValueError(f"{name}: {part} has labels that are not whole numbers.")
         if labels.min() < 0:
             raise ValueError(
-                f"{name}: {part} has the label {labels.min()}; labels start at 0. If these are no labels, say "
-                "task='regression' (--task regression)."
+                f"{name}: {part} has the label {labels.min()}; labels start at 0. If these are no labels, "
+                "say task='regression' (--task regression)."
             )
     num_classes = int(y.max()) + 1
     if held.max() >= num_classes:

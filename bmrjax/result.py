@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool
 from numpyro.primitives import Messenger
 
 from bmrjax.batches import check_data
+from bmrjax.checks import check_finite, check_key
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.evaluate import Evaluator, Prediction
@@ -261,18 +262,26 @@ class Result:
 
         Returns:
             Class probabilities or predictive means, one row a datum; see `Prediction`.
+
+        Raises:
+            TypeError: If `key` is no PRNG key.
+            ValueError: For inputs that are not finite.
         """
         data: Any = (
             {k: jnp.asarray(v) for k, v in named.items()}
             if named
             else tuple(map(jnp.asarray, inputs))
         )
+        check_key(key, "Result.predict")
+        check_finite(data, "Result.predict")
         return Evaluator(*self._programs()).predict(
             self.params, self.keep, data, key, num_samples=num_samples
         )
 
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
+        check_key(key, "Result.evaluate")
+        check_finite(data, "Result.evaluate")
         return Evaluator(*self._programs()).metrics(
             self.params, self.keep, data, key, num_samples=num_samples
         )

@@ -143,6 +143,11 @@ def _inputs(path: Path) -> Any:
 
     import numpy as np
 
+    if path.suffix not in (".npy", ".npz"):
+        raise ValueError(
+            f"{path}: predict reads inputs from .npy or .npz. Of a .csv, take the columns of the inputs, "
+            "as with numpy.loadtxt, and save them by numpy.save."
+        )
     try:
         with path.open("rb") as file:
             stored = np.load(file, allow_pickle=False)

@@ -1,0 +1,181 @@
+"""What is refused before a fit, with a message that says what to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+
+import bmrjax as bmr
+from bmrjax import infer, programs
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 5)).astype(np.float32)
+Y = 2 * X[:, 0]
+LABELS = np.arange(60) % 3
+
+
+def program(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+
+def column(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5, 1]).to_event(2))
+    numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+
+def unobserved(x, y=None):
+    del y
+    program(x)
+
+
+def discrete(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5]).to_event(1))
+    shifted = numpyro.sample("shifted", dist.Bernoulli(0.5))
+    numpyro.sample("y", dist.Normal(x @ beta + shifted, 0.5), obs=y)
+
+
+def positive(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5]).to_event(1))
+    numpyro.sample("y", dist.Gamma(2.0, jnp.exp(x @ beta)), obs=y)
+
+
+def binary(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+
+def classifier():
+    network = bmr.nn.MLP(5, (4,), 3, key=jax.random.key(0))
+    return programs.classifier(network, bmr.priors.Flat())
+
+
+def fit(model, data, **options):
+    defaults = {"key": jax.random.key(0), "num_epochs": 2, "progress": False}
+    return bmr.sparsify(model, data, **{**defaults, **options})
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (program, (X, Y[:, None]), r"'y' have shape \(60, 1\).*together they would be \(60, 60\)"),
+        (column, (X, Y), r"batch shape \(60, 1\).*net\(x\)\[:, 0\]"),
+        (unobserved, (X, Y), r"observes nothing.*obs=y"),
+        (program, (X,), r"observes nothing.*targets with the data"),
+        (discrete, (X, Y), r"latent sites \['shifted'\] are discrete.*Sum over them"),
+        (positive, (X, Y), r"'y' have to be at least 0\.0; they go from -.*Check the targets"),
+        (binary, (X, LABELS), r"'y' have to be 0 or 1 and whole; they go from 0 to 2"),
+        (
+            classifier(),
+            (X, np.arange(60) % 7),
+            r"from 0 to 2 and whole; they go from 0 to 6.*outputs",
+        ),
+        (classifier(), (X, LABELS - 1), r"they go from -1 to 1\. Labels start at 0"),
+        (classifier(), (X, LABELS.astype(np.float32)), r"dtype float32; give integers"),
+        (classifier(), (X, np.eye(3)[LABELS]), r"shape \(60, 3\).*do not go together.*one value"),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [None, 60])
+def test_what_the_program_observes(model, data, message, batch_size):
+    with pytest.raises(ValueError, match=message):
+        fit(model, data, batch_size=batch_size)
+
+
+def test_labels_behind_the_first_batch_are_seen_too():
+    late = np.concatenate([LABELS[:-1], [3]])
+    with pytest.raises(ValueError, match="go from 0 to 3"):
+        fit(classifier(), (X, late), batch_size=16)
+
+
+def test_targets_that_do_not_count_are_not_looked_at():
+    seen = LABELS.copy()
+    seen[::2] = -1
+
+    def partly(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5, 3]).to_event(2))
+        mask = True if y is None else y >= 0
+        numpyro.sample("y", dist.Categorical(logits=x @ beta).mask(mask), obs=y)
+
+    assert np.isfinite(fit(partly, (X, seen), batch_size=None).vfe)
+
+
+def test_one_value_for_all_and_whole_numbers_as_floats_are_fine():
+    def penalty(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5]).to_event(1))
+        numpyro.sample("zero", dist.Normal(x @ beta, 1.0), obs=0.0)
+        numpyro.sample("y", dist.Poisson(jnp.exp(0.1 * x @ beta)), obs=y)
+
+    result = fit(penalty, (X, LABELS.astype(np.float32)), batch_size=None)
+    assert np.isfinite(result.vfe)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"criterion": "bmr"}, r"criteria\.SpikeAndSlab\(\), got 'bmr'"),
+        ({"criterion": bmr.criteria.Shrinkage}, r"an object like criteria\.SpikeAndSlab\(\)"),
+        ({"schedule": "every"}, r"schedules\.Verified\(\), got 'every'"),
+        ({"num_epochs": "4"}, "num_epochs must be a whole number, got '4'"),
+        ({"batch_size": 2.5}, r"batch_size must be a whole number, got 2\.5"),
+        ({"key": 3}, r"jax\.random\.key\(0\); got 3"),
+        ({"guide": infer.AutoMultivariate}, r"AutoMultivariate\(model\)"),
+        ({"sites": "beta"}, r"sites=\['beta'\]"),
+    ],
+)
+def test_kinds_of_arguments(options, message):
+    with pytest.raises(TypeError, match=message):
+        fit(program, (X, Y), **options)
+
+
+def test_a_short_run_that_ends_in_steps_that_are_not_finite_fails():
+    with pytest.raises(bmr.NonFiniteError, match="Lower the learning rate") as caught:
+        fit(program, (X, Y), steps_per_epoch=5, optimizer=optax.adabelief(1e30))
+    assert caught.value.result.num_skipped > 0
+
+
+def test_a_result_prints_what_it_is():
+    network = bmr.nn.MLP(5, (4,), 1, key=jax.random.key(0))
+    result = fit(
+        programs.regression(network, bmr.priors.Flat()), (X, Y), num_epochs=3, held_out=(X, Y)
+    )
+    told = repr(result)
+    assert len(told.splitlines()) == 5
+    assert f"{result.num_kept} of {result.num_total} elements kept" in told
+    assert f"held out: rmse {result.metrics['rmse']:.4g}" in told or "rmse" in told
+    assert "net.layers.0" in told
+    with pytest.raises(IndexError, match="points, and no 99"):
+        result.at(99)
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        result.smallest(vfe_within=-1)
+
+
+def test_a_run_is_not_resumed_to_an_earlier_end(tmp_path):
+    fit(program, (X, Y), num_epochs=3, directory=tmp_path)
+    with pytest.raises(ValueError, match="has done 3 epochs, and num_epochs is 2"):
+        fit(program, (X, Y), num_epochs=2, directory=tmp_path, resume=True)
+    assert len(fit(program, (X, Y), num_epochs=3, directory=tmp_path, resume=True).history) == 3
+
+
+def test_a_report_needs_all_parameters_of_the_fit():
+    result = fit(program, (X, Y), num_epochs=1)
+    assert result.guide is not None
+    some = {name: value for name, value in result.params.items() if "scale" not in name}
+    with pytest.raises(ValueError, match=r"\['beta_auto_scale'\].* are missing\. Give all"):
+        bmr.free_energy_report(program, result.guide, some, (X, Y), key=jax.random.key(0), points=3)
+
+
+def test_predictions_are_of_finite_data_under_a_key():
+    result = fit(program, (X, Y), num_epochs=1)
+    with pytest.raises(TypeError, match=r"Result\.predict: key.*got an array of float32"):
+        result.predict(X)
+    missing = X.copy()
+    missing[3, 1] = np.nan
+    for run in (
+        lambda: result.predict(jax.random.key(0), missing),
+        lambda: result.evaluate(jax.random.key(0), (missing, Y)),
+    ):
+        with pytest.raises(ValueError, match=r"data\[0\] have NaN"):
+            run()

@@ -214,6 +214,20 @@ def test_regression_reports_rmse(tmp_path):
         ),
         (["--data", "digits", "--prior", "log-uniform", "--prior-scale", "1"], "has no scale"),
         (["--data", "digits", "--margin", "1"], "--margin is of --method noise --rule bmrs-n"),
+        (["--data", "digits", "--kl-weight", "5"], "--kl-weight is of --method noise"),
+        (["--data", "digits", "--method", "map", "--rule", "snr"], "--rule is of --method noise"),
+        (
+            ["--data", "digits", "--method", "map", "--reduced-prior", "shrinkage"],
+            "--reduced-prior is of --method bmr; map has none",
+        ),
+        (
+            ["--data", "digits", "--method", "mean-field", "--wait", "3"],
+            "--wait is of reductions, and --method mean-field has none",
+        ),
+        (
+            ["--data", "digits", "--epochs", "5", "--cooldown", "50"],
+            "--wait 0 and --cooldown 50 leave no epoch of 5 for a reduction",
+        ),
         (
             ["--data", "digits", "--method", "noise", "--rule", "bmrs-n", "--margin", "-1"],
             "--margin must not be negative, got -1.0",
@@ -365,6 +379,12 @@ def test_predict_explains_bad_inputs(finished, tmp_path, capsys, write, message)
     line = fails(capsys, "predict", finished[0], "--data", tmp_path / "x.npz", "--out", out)
     assert message in line
     assert not out.exists()
+
+
+def test_predict_says_which_files_it_reads(finished, tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("1,2\n")
+    line = fails(capsys, "predict", finished[0], "--data", tmp_path / "x.csv")
+    assert "predict reads inputs from .npy or .npz" in line
 
 
 def test_the_cost_of_reducing_and_the_command_are_recorded(finished):

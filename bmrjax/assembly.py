@@ -5,7 +5,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +16,23 @@ from jaxtyping import Array
 from bmrjax import reduction
 from bmrjax.batches import Batches, check_data
 from bmrjax.checkpoint import Checkpointer
-from bmrjax.checks import check_key, check_kinds
-from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.checks import check_key
+from bmrjax.criteria import Criterion
 from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_program import check_program
 from bmrjax.infer.engine import Engine
-from bmrjax.infer.estimate import Estimator, elbo
+from bmrjax.infer.estimate import elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.local_latents import check_local_latents
-from bmrjax.infer.loop import LoopMode
-from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, only
 from bmrjax.infer.state import State
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a run; `sparsify` says what each of them means."""
-
-    num_epochs: int = 100
-    criterion: Criterion | None = SpikeAndSlab()  # noqa: RUF009 - frozen, and holds no array
-    schedule: Schedule | None = None
-    optimizer: optax.GradientTransformation | None = None
-    loss: Any = None
-    estimator: Estimator = "global"
-    batch_size: int | None = 128
-    steps_per_epoch: int | None = None
-    sites: Sequence[str] | None = None
-    held_out: Data | None = None
-    eval_samples: int = 5
-    eval_every: int | None = None
-    final_samples: int = 100
-    kl_weight: float = 1.0
-    kl_warmup: int = 0
-    max_bad_steps: int = 20
-    loop: LoopMode = "auto"
-    checkpoint_interval: float = 10.0
-    start: Result | None = None
-    mesh: jax.sharding.Mesh | None = None
-    matmul_dtype: MatmulDtype | None = None
+from bmrjax.settings import Settings, check_kinds
 
 
 class Assembly:
@@ -82,7 +53,7 @@ class Assembly:
         self, model: Callable, guide: Callable | None, data: Data | Batches, settings: Settings
     ):
         self._begin = time.perf_counter()
-        check_kinds(vars(settings), guide)
+        check_kinds(settings, guide)
         self.settings = settings
         self.placement = Placement(settings.mesh)
         self.source: Data | Batches = (

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from numpyro.infer.autoguide import AutoGuide
 from tqdm.auto import tqdm
 
-from bmrjax.assembly import Assembly, Settings
+from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.errors import EnsembleError, NonFiniteError
 from bmrjax.hyperparameter import members_of
@@ -20,6 +20,7 @@ from bmrjax.infer.arguments import Data
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.result import Result
 from bmrjax.runner import Plan, Runner
+from bmrjax.settings import Settings
 
 
 def ensemble(

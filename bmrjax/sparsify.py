@@ -8,7 +8,7 @@ import jax
 import optax
 from jaxtyping import Array
 
-from bmrjax.assembly import Assembly, Settings
+from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
@@ -17,6 +17,7 @@ from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.result import Result
 from bmrjax.schedules import Schedule
+from bmrjax.settings import Settings
 
 
 def sparsify(

@@ -1,0 +1,74 @@
+"""The settings of a run, and what kinds of things they are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+
+from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.infer.arguments import Data
+from bmrjax.infer.estimate import Estimator
+from bmrjax.infer.loop import LoopMode
+from bmrjax.infer.mixed_precision import MatmulDtype
+from bmrjax.result import Result
+from bmrjax.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run; `sparsify` says what each of them means."""
+
+    num_epochs: int = 100
+    criterion: Criterion | None = SpikeAndSlab()  # noqa: RUF009 - frozen, and holds no array
+    schedule: Schedule | None = None
+    optimizer: optax.GradientTransformation | None = None
+    loss: Any = None
+    estimator: Estimator = "global"
+    batch_size: int | None = 128
+    steps_per_epoch: int | None = None
+    sites: Sequence[str] | None = None
+    held_out: Data | None = None
+    eval_samples: int = 5
+    eval_every: int | None = None
+    final_samples: int = 100
+    kl_weight: float = 1.0
+    kl_warmup: int = 0
+    max_bad_steps: int = 20
+    loop: LoopMode = "auto"
+    checkpoint_interval: float = 10.0
+    start: Result | None = None
+    mesh: jax.sharding.Mesh | None = None
+    matmul_dtype: MatmulDtype | None = None
+
+
+def check_kinds(settings: Settings, guide: Callable | None) -> None:
+    """Refuse names and classes where objects are expected, and other than numbers where numbers are.
+
+    Args:
+        settings: Of the run.
+        guide: Its guide.
+
+    Raises:
+        TypeError: Saying what to write.
+    """
+    for name, kind, example in (
+        ("criterion", Criterion, "criteria.SpikeAndSlab()"),
+        ("schedule", Schedule, "schedules.Verified()"),
+    ):
+        value = getattr(settings, name)
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"sparsify: {name} must be an object like {example}, got {value!r}.")
+    for name in ("num_epochs", "steps_per_epoch", "batch_size"):
+        value = getattr(settings, name)
+        if value is not None and not hasattr(value, "__index__"):
+            raise TypeError(f"sparsify: {name} must be a whole number, got {value!r}.")
+    sites = settings.sites
+    if isinstance(sites, str):
+        raise TypeError(f"sparsify: sites must be a list of names; write sites=[{sites!r}].")
+    if isinstance(guide, type):
+        raise TypeError(
+            f"sparsify: the guide is the class {guide.__name__}; give an object, as in "
+            f"{guide.__name__}(model)."
+        )

@@ -14,7 +14,7 @@ import optax
 from jaxtyping import Array
 
 from bmrjax import reduction
-from bmrjax.batches import Batches, check_data
+from bmrjax.batches import Batches, check_data, checksum
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
@@ -102,7 +102,9 @@ class Assembly:
             matmul_dtype=settings.matmul_dtype,
         )
         self.evaluator = Evaluator(model, self.guide, loop=settings.loop, placement=self.placement)
+        self._checksum: int | None = None
         if not isinstance(self.source, Batches):
+            self._checksum = checksum(self.source)
             self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
         self._reducers: dict[int, Reducer] = {}
@@ -238,6 +240,7 @@ class Assembly:
             max_bad_steps=settings.max_bad_steps,
             checkpointer=checkpointer,
             make_result=make_result,
+            checksum=self._checksum,
             placement=self.placement,
             member=member,
         )

@@ -1,6 +1,7 @@
 """What the engine trains on: arrays, or an iterator for data that do not fit."""
 
 import itertools
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -52,6 +53,15 @@ def check_data(data: Any, name: str) -> Data:
             f"{name}: the arrays have {lengths} rows; they must share their leading axis."
         )
     return arrays if isinstance(data, Mapping) else tuple(arrays.values())
+
+
+def checksum(data: Data) -> int:
+    """Return a number that tells data from others: of up to 1,024 rows spread over each array."""
+    found = 0
+    for array in jax.tree.leaves(data):
+        rows = np.linspace(0, len(array) - 1, min(len(array), 1024)).astype(int)
+        found = zlib.crc32(np.ascontiguousarray(np.asarray(array[rows])).tobytes(), found)
+    return found
 
 
 class Batches:

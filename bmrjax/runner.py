@@ -108,6 +108,7 @@ class Runner:
         max_bad_steps: int,
         checkpointer: Checkpointer | None,
         make_result: Callable[["Runner"], Result],
+        checksum: int | None,
         placement: Placement,
         member: Member,
     ):
@@ -116,7 +117,7 @@ class Runner:
         self.reducer, self.evaluation = reducer, evaluation
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
         self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
-        self.checkpointer, self.make_result = checkpointer, make_result
+        self.checkpointer, self.make_result, self.checksum = checkpointer, make_result, checksum
         self.now = Moment(state, keep, criterion_state)
         self.snapshot: Moment | None = None
         self.snapshot_row = self.snapshot_point = 0
@@ -416,6 +417,7 @@ class Runner:
         reducer = self.reducer
         return {
             "num_data": self.engine.num_data,
+            "data (their checksum)": self.checksum,
             "batch_size": self.engine.batch_size,
             "steps_per_epoch": self.steps,
             "criterion": None if reducer is None else type(reducer.criterion).__name__,

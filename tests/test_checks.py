@@ -10,6 +10,7 @@ import pytest
 
 import bmrjax as bmr
 from bmrjax import infer, programs
+from bmrjax.cli.report import why_nothing_went
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 5)).astype(np.float32)
@@ -157,6 +158,26 @@ def test_a_run_is_not_resumed_to_an_earlier_end(tmp_path):
     with pytest.raises(ValueError, match="has done 3 epochs, and num_epochs is 2"):
         fit(program, (X, Y), num_epochs=2, directory=tmp_path, resume=True)
     assert len(fit(program, (X, Y), num_epochs=3, directory=tmp_path, resume=True).history) == 3
+
+
+def test_a_run_is_not_resumed_on_other_data(tmp_path):
+    fit(program, (X, Y), num_epochs=1, directory=tmp_path)
+    with pytest.raises(ValueError, match=r"had data \(their checksum\)"):
+        fit(program, (X, Y + 1), num_epochs=2, directory=tmp_path, resume=True)
+    assert len(fit(program, (X, Y), num_epochs=2, directory=tmp_path, resume=True).history) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([{"taken_back": False, "reduce_seconds": 1e-6}] * 3, "fitted into 3 epochs"),
+        ([{"taken_back": False}] * 2, "fitted into 2 epochs"),
+        ([{"taken_back": True, "reduce_seconds": 0.1}], "was taken back"),
+        ([{"taken_back": False, "reduce_seconds": 0.1}], "proposed anything"),
+    ],
+)
+def test_a_run_that_removes_nothing_says_why(rows, reason):
+    assert reason in why_nothing_went(rows)
 
 
 def test_a_report_needs_all_parameters_of_the_fit():

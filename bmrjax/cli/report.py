@@ -68,6 +68,19 @@ def document_of(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
     }
 
 
+def why_nothing_went(history: list[dict[str, Any]]) -> str:
+    """Return why a run removed nothing, in a sentence that says what to do."""
+    # An epoch without a reduction takes microseconds for it.
+    rounds = [row for row in history if row.get("reduce_seconds", 0) > 1e-4]
+    if not rounds:
+        return f"Nothing went: no reduction fitted into {len(history)} epochs. Give more --epochs."
+    if any(row["taken_back"] for row in history):
+        return "Nothing went: every round raised the VFE and was taken back. Train longer."
+    return (
+        "Nothing went: no reduction proposed anything. Train longer, so that the posterior settles."
+    )
+
+
 def summary_of(document: dict[str, Any]) -> str:
     """Return what a finished run prints."""
     lines = []
@@ -96,6 +109,8 @@ def summary_of(document: dict[str, Any]) -> str:
         lines.append(f"  {what:<28}{kept}")
         for layer, sparsity in document["sparsity_per_layer"].items():
             lines.append(f"    {layer:<26}{sparsity:.1%} removed")
+        if not document["sparsity"] and config["method"] in ("bmr", "noise"):
+            lines.append(f"  {why_nothing_went(document['history'])}")
     if document["skipped_steps"]:
         lines.append(f"  {'steps skipped (not finite)':<28}{document['skipped_steps']}")
     return "\n".join(lines)

@@ -8,7 +8,8 @@ then taken in turn: compare figures within a row. In turn with them go what no s
 the bytes that a step must move, a matrix product of as many operations as the deterministic step has) and,
 where they are installed, other people's steps: PyTorch in this Python or the one of ``--peer-python``,
 jaxpruner and bmr4pml installed or in a clone. A stopped command goes on with what is missing. ``--quick``
-takes smaller batches of the large networks, fewer kinds and fewer turns: five minutes on two cores.
+takes smaller batches of the large networks, fewer kinds and fewer turns, and no ResNet: five minutes on
+two cores.
 ``--report`` only writes tables and plot.
 
 On a CPU, several devices are virtual ones that share its cores: they show what dividing costs, and no gain.
@@ -360,7 +361,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--data-root", default=None, help="folder with uci/boston.csv")
-    parser.add_argument("--networks", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--networks", nargs="+", choices=CASES, help="all; not resnet18 if quick")
     parser.add_argument("--only", nargs="+", choices=WHAT, default=list(WHAT))
     parser.add_argument("--repeats", type=int, default=15, help="turns of each side at most")
     parser.add_argument("--seconds", type=float, default=30, help="of the turns of a network")
@@ -373,6 +374,9 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.networks is None:
+        # The compilation of the deepest alone takes a minute.
+        args.networks = [name for name in CASES if not (args.quick and name == "resnet18")]
     if args.quick:
         args.repeats, args.seconds = min(args.repeats, 3), min(args.seconds, 5)
     if args.worker:

@@ -102,9 +102,7 @@ class Assembly:
             matmul_dtype=settings.matmul_dtype,
         )
         self.evaluator = Evaluator(model, self.guide, loop=settings.loop, placement=self.placement)
-        self._checksum: int | None = None
         if not isinstance(self.source, Batches):
-            self._checksum = checksum(self.source)
             self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
         self._reducers: dict[int, Reducer] = {}
@@ -125,6 +123,10 @@ class Assembly:
         """The data, where they are arrays."""
         assert not isinstance(self.source, Batches)
         return self.source
+
+    @functools.cached_property
+    def _checksum(self) -> int | None:
+        return None if isinstance(self.source, Batches) else checksum(self.source)
 
     @contextlib.contextmanager
     def runner(
@@ -240,7 +242,7 @@ class Assembly:
             max_bad_steps=settings.max_bad_steps,
             checkpointer=checkpointer,
             make_result=make_result,
-            checksum=self._checksum,
+            checksum=None if checkpointer is None else self._checksum,
             placement=self.placement,
             member=member,
         )

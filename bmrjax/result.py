@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool
 from numpyro.primitives import Messenger
 
 from bmrjax.batches import check_data
-from bmrjax.checks import check_finite, check_key
+from bmrjax.checks import check_key
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.evaluate import Evaluator, Prediction
@@ -232,6 +232,7 @@ class Result:
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")
+        check_key(key, "most_predictive")
         data = check_data(data, "most_predictive: data")
         evaluator = Evaluator(*self._programs())
         chosen: Result | None = None
@@ -267,13 +268,8 @@ class Result:
             TypeError: If `key` is no PRNG key.
             ValueError: For inputs that are not finite.
         """
-        data: Any = (
-            {k: jnp.asarray(v) for k, v in named.items()}
-            if named
-            else tuple(map(jnp.asarray, inputs))
-        )
         check_key(key, "Result.predict")
-        check_finite(data, "Result.predict")
+        data = check_data(named or inputs, "Result.predict: inputs")
         return Evaluator(*self._programs()).predict(
             self.params, self.keep, data, key, num_samples=num_samples
         )
@@ -281,7 +277,7 @@ class Result:
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
-        check_finite(data, "Result.evaluate")
+        data = check_data(data, "Result.evaluate: data")
         return Evaluator(*self._programs()).metrics(
             self.params, self.keep, data, key, num_samples=num_samples
         )

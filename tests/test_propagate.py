@@ -370,7 +370,7 @@ POSITIVE = {
     ),
     "log of an exponential": lambda u: (lambda s: jnp.log(s) + s)(jnp.exp(u)),
     "log of a moved exponential": lambda u: jnp.log(jnp.exp(u)[:, None].T[0, :2] + 0.1),
-    "twice as large as it": lambda u: (lambda s: jnp.log(s) + s)(jax.nn.softplus(u) + 1e-3),
+    "log of a softplus": lambda u: (lambda s: jnp.log(s) + s)(jax.nn.softplus(u) + 1e-3),
 }
 
 
@@ -457,6 +457,14 @@ def test_a_mask_in_a_loop_has_no_slope_and_the_rest_has(x64):
     slope = jax.jit(jax.grad(last))(jnp.full((2, 3), 0.7), mask)
     assert (slope[:, 1] == 0).all()
     assert (slope[:, 0] != 0).all()
+
+
+def test_a_new_axis_copies_nothing():
+    w = source((3,))
+    found = propagate(lambda w: jnp.sum(w[:, None] * jnp.ones((3, 1)), 0), "local", KEY, w)
+    np.testing.assert_allclose(found.variance, w.variance.sum()[None], rtol=1e-6)
+    drawn = propagate(lambda w: jnp.sum(jnp.broadcast_to(w, (2, 3)), 0), "local", KEY, w)
+    assert not is_uncertain(drawn)  # copies go together
 
 
 def test_a_loop_of_no_steps():

@@ -302,8 +302,8 @@ def _check_units(options: Sparsify) -> None:
     if not 0 < options.kl_weight < math.inf:
         raise ValueError(f"--kl-weight must be positive, got {options.kl_weight}.")
     if options.method != "noise":
-        for name, default in (("kl_weight", 1.0), ("rule", "bmrs-u")):
-            if getattr(options, name) != default:
+        for name in ("kl_weight", "rule"):
+            if getattr(options, name) != getattr(Sparsify, name):
                 raise ValueError(f"--{name.replace('_', '-')} is of --method noise.")
     if options.groups is not None:
         if options.method != "bmr":

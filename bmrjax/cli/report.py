@@ -19,9 +19,7 @@ def document_of(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
     import jax
 
     seconds = [row["seconds"] for row in result.history]
-    reducing = [
-        row["reduce_seconds"] for row in result.history if row.get("reduce_seconds", 0) > 1e-4
-    ]
+    reducing = _rounds(result.history)
     return {
         **{name: result.metrics.get(name) for name in ("accuracy", "nll", "ece", "rmse")},
         "vfe_per_datum": result.vfe_per_datum,
@@ -68,11 +66,16 @@ def document_of(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
     }
 
 
-def why_nothing_went(history: list[dict[str, Any]]) -> str:
+def _rounds(history: list[dict[str, Any]]) -> list[float]:
+    """Return the seconds of each reduction; an epoch without one takes microseconds for it."""
+    return [row["reduce_seconds"] for row in history if row.get("reduce_seconds", 0) > 1e-4]
+
+
+def why_nothing_went(history: list[dict[str, Any]], path: list[dict[str, Any]]) -> str:
     """Return why a run removed nothing, in a sentence that says what to do."""
-    # An epoch without a reduction takes microseconds for it.
-    rounds = [row for row in history if row.get("reduce_seconds", 0) > 1e-4]
-    if not rounds:
+    if any(p["kept"] < p["total"] for p in path if not p.get("taken_back")):
+        return "Nothing went: the held-out data chose the point before any reduction."
+    if not _rounds(history):
         return f"Nothing went: no reduction fitted into {len(history)} epochs. Give more --epochs."
     if any(row["taken_back"] for row in history):
         return "Nothing went: every round raised the VFE and was taken back. Train longer."
@@ -110,7 +113,7 @@ def summary_of(document: dict[str, Any]) -> str:
         for layer, sparsity in document["sparsity_per_layer"].items():
             lines.append(f"    {layer:<26}{sparsity:.1%} removed")
         if not document["sparsity"] and config["method"] in ("bmr", "noise"):
-            lines.append(f"  {why_nothing_went(document['history'])}")
+            lines.append(f"  {why_nothing_went(document['history'], document['path'])}")
     if document["skipped_steps"]:
         lines.append(f"  {'steps skipped (not finite)':<28}{document['skipped_steps']}")
     return "\n".join(lines)

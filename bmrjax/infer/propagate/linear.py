@@ -1,5 +1,6 @@
 """Linear operations: exact, where the elements of an array are independent."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -188,7 +189,9 @@ def _moved(eqn: Any, inputs: list[Any]) -> list[Any]:
 )  # fmt: skip
 def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     value, *others = inputs
-    copies = eqn.primitive.name == "broadcast_in_dim" and eqn.outvars[0].aval.shape != value.shape
+    copies = eqn.primitive.name == "broadcast_in_dim" and eqn.outvars[0].aval.size > math.prod(
+        value.shape
+    )
     if ctx.mode == "local" or others:
         found = _moved(eqn, inputs)
         found[0].distinct &= not copies

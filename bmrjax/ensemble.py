@@ -148,6 +148,15 @@ def _run(
     progress: bool,
 ) -> None:
     """Run all members to their ends, an epoch of each at a time."""
+
+    def checked(i: int, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except NonFiniteError as error:
+            failures[i] = error
+
+    for i, runner in enumerate(runners):
+        checked(i, runner.check_finite)
     behind = min(runner.epoch for runner in runners)
     with tqdm(
         total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"
@@ -162,10 +171,7 @@ def _run(
                 break
             _train(assembly, runners, plans)
             for i in plans:
-                try:
-                    runners[i].after_epoch()
-                except NonFiniteError as error:
-                    failures[i] = error
+                checked(i, runners[i].after_epoch)
             bar.set_postfix(_shown(runners), refresh=False)
             bar.update(min(runner.epoch for runner in runners) - bar.n)
     for i, runner in enumerate(runners):

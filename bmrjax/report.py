@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from bmrjax import reduction
 from bmrjax.batches import check_data
+from bmrjax.checks import check_key
 from bmrjax.criteria import (
     Criterion,
     Magnitude,
@@ -171,6 +172,7 @@ def free_energy_report(
         The curves, the criterion's stop, and a `summary`; `plot.free_energy` draws it.
 
     Raises:
+        TypeError: If `key` is no PRNG key.
         ValueError: For settings or data that cannot be used, a program without independent normal
             sites, or one whose VFE is not finite; the message says what to do.
 
@@ -195,6 +197,7 @@ def free_energy_report(
     References:
         Beckers et al. (2024), figures 2 and 3.
     """
+    check_key(key, "free_energy_report")
     unknown = sorted(set(orders) - set(ORDERS))
     if unknown or not orders:
         raise ValueError(

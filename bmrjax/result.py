@@ -299,11 +299,16 @@ class Result:
             num_samples: Passes over the data to average over.
             batch_size: Data at a time; each batch of each pass has a posterior sample of its own.
             loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
+
+        Raises:
+            TypeError: If `key` is no PRNG key.
+            ValueError: For data that cannot be used.
         """
+        check_key(key, "Result.free_energy")
+        arrays = check_data(data, "Result.free_energy: data")
         model, guide = self._programs()
         loss = numpyro.infer.TraceMeanField_ELBO() if loss is None else loss
         measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size)
-        arrays = jax.tree.map(jnp.asarray, data)
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
         return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
 
@@ -349,7 +354,11 @@ class Result:
 
         Returns:
             Site name to draws, with a leading axis of `num_samples`; removed elements are zero.
+
+        Raises:
+            TypeError: If `key` is no PRNG key.
         """
+        check_key(key, "Result.sample")
         _, guide = self._programs()
         predictive = numpyro.infer.Predictive(
             prune(guide, self.keep), params=self.params, num_samples=num_samples

@@ -133,6 +133,7 @@ class Runner:
 
     def run(self, *, progress: bool) -> None:
         """Run to the end."""
+        self.check_finite()
         with tqdm(
             total=self.num_epochs,
             initial=self.epoch,
@@ -165,15 +166,28 @@ class Runner:
 
     def after_epoch(self) -> None:
         """Stop a run that diverged, and write a checkpoint if one is due."""
+        try:
+            self.check_finite()
+        except NonFiniteError:
+            self.save_if_asked()
+            raise
+        # Writing is for all processes together, and clocks differ.
+        if self.checkpointer is not None and self.placement.agreed(mine=self.checkpointer.due()):
+            self.save()
+
+    def check_finite(self) -> None:
+        """Refuse to go on with a run that diverged, whether just now or before it was resumed.
+
+        Raises:
+            NonFiniteError: With what there is of the run.
+        """
+        if not self.history:
+            return
         worst = int(self.now.state.worst_in_row)
         # A short run may end before so many steps were bad in a row.
         ended_badly = self.epoch >= self.num_epochs and not np.isfinite(self.history[-1]["vfe"])
         if worst > self.max_bad_steps or ended_badly:
-            self.save_if_asked()
             raise NonFiniteError(worst, self.epoch, self.make_result(self))
-        # Writing is for all processes together, and clocks differ.
-        if self.checkpointer is not None and self.placement.agreed(mine=self.checkpointer.due()):
-            self.save()
 
     def save_if_asked(self) -> None:
         """Write a checkpoint, if the run has a folder."""

@@ -137,6 +137,25 @@ def test_a_short_run_that_ends_in_steps_that_are_not_finite_fails():
     assert caught.value.result.num_skipped > 0
 
 
+def test_a_run_that_diverged_is_no_better_when_it_is_resumed(tmp_path):
+    options = {"steps_per_epoch": 5, "optimizer": optax.adabelief(1e30)}
+    for resume in (False, True):
+        with pytest.raises(bmr.NonFiniteError, match="Lower the learning rate"):
+            fit(program, (X, Y), directory=tmp_path / "one", resume=resume, **options)
+        with pytest.raises(bmr.EnsembleError) as caught:
+            bmr.ensemble(
+                [program] * 2,
+                (X, Y),
+                keys=[jax.random.key(i) for i in range(2)],
+                num_epochs=2,
+                progress=False,
+                directory=tmp_path / "two",
+                resume=resume,
+                **options,
+            )
+        assert set(caught.value.failures) == {0, 1}
+
+
 def test_a_result_prints_what_it_is():
     network = bmr.nn.MLP(5, (4,), 1, key=jax.random.key(0))
     result = fit(
@@ -195,11 +214,23 @@ def test_predictions_are_of_finite_data_under_a_key():
     result = fit(program, (X, Y), num_epochs=1)
     with pytest.raises(TypeError, match=r"Result\.predict: key.*got an array of float32"):
         result.predict(X)
+    for told, ask in (
+        ("Result.evaluate", lambda: result.evaluate(3, (X, Y))),
+        ("Result.free_energy", lambda: result.free_energy(3, (X, Y))),
+        ("Result.sample", lambda: result.sample(3, 10)),
+        (
+            "free_energy_report",
+            lambda: bmr.free_energy_report(program, result.guide, result.params, (X, Y), key=3),
+        ),
+    ):
+        with pytest.raises(TypeError, match=rf"{told}: key must be .* got 3\."):
+            ask()
     missing = X.copy()
     missing[3, 1] = np.nan
     for run in (
         lambda: result.predict(jax.random.key(0), missing),
         lambda: result.evaluate(jax.random.key(0), (missing, Y)),
+        lambda: result.free_energy(jax.random.key(0), (missing, Y)),
     ):
         with pytest.raises(
             ValueError, match=r"\[0\] has NaN or infinite values in 1 of 60 rows, first in row 3"

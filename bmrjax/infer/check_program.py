@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro
 import numpyro.distributions as dist
 from jax.core import Tracer
 from jaxtyping import Array
@@ -13,6 +12,7 @@ from numpyro.distributions import constraints
 
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start
+from bmrjax.infer.tracing import sites_of
 
 
 def check_program(
@@ -35,21 +35,22 @@ def check_program(
     supports: list[tuple[str, Any, Any]] = []  # they hold numbers, no tracers
 
     def look(batch: Data) -> None:
-        args, kwargs = arguments(batch)
-        seeded = numpyro.handlers.seed(at_start(model), key)
-        trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
-        observed = {
+        sampled = {
             name: site
-            for name, site in trace.items()
-            if site["type"] == "sample" and site["is_observed"]
+            for name, site in sites_of(at_start(model), *arguments(batch), key=key).items()
+            if site["type"] == "sample"
         }
+        observed = {name: site for name, site in sampled.items() if site["is_observed"]}
         if not observed:
             raise ValueError(
                 "sparsify: the program observes nothing, so there is nothing to fit. Give the data their "
                 "site, as in numpyro.sample('y', distribution, obs=y), and the targets with the data."
             )
-        latent = {n: s for n, s in trace.items() if s["type"] == "sample" and n not in observed}
-        counted = [name for name, site in latent.items() if site["fn"].support.is_discrete]
+        counted = [
+            name
+            for name, site in sampled.items()
+            if name not in observed and site["fn"].support.is_discrete
+        ]
         if counted and not discrete:
             raise ValueError(
                 f"sparsify: the latent sites {counted} are discrete, and have no normal posterior. Sum over "

@@ -5,7 +5,6 @@ from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
-import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
@@ -20,6 +19,7 @@ from bmrjax.distributions import (
 from bmrjax.handlers import hide_data
 from bmrjax.infer.mixed_precision import of_program
 from bmrjax.infer.propagate import Context, GammaVariable, Uncertain, is_uncertain, propagate
+from bmrjax.infer.tracing import sites_of
 
 Estimator = Literal["global", "local", "moments"]
 
@@ -98,10 +98,8 @@ class PropagatedELBO(ELBO):
         divergence: Any = TraceMeanField_ELBO().loss(
             kl_key, params, hide_data(model), guide, *args, **kwargs
         )
-        handlers = numpyro.handlers
-        fitted = handlers.substitute(handlers.seed(guide, guide_key), data=params)
-        guide_trace = handlers.trace(fitted).get_trace(*args, **kwargs)
-        latents = {name: site for name, site in guide_trace.items() if site["type"] == "sample"}
+        drawn = sites_of(guide, args, kwargs, key=guide_key, values=params)
+        latents = {name: site for name, site in drawn.items() if site["type"] == "sample"}
         normals = _carried(model, params, latents, args, kwargs)
         if not normals:
             raise ValueError(
@@ -115,15 +113,13 @@ class PropagatedELBO(ELBO):
         values |= {name: value for name, value in gammas.items() if value is not None}
 
         def observe(values: dict[str, Array]) -> tuple[Any, Any]:
-            seeded = handlers.seed(model, model_key)
-            program = handlers.substitute(seeded, data={**params, **values})
-            trace = handlers.trace(program).get_trace(*args, **kwargs)
+            sites = sites_of(model, args, kwargs, key=model_key, values={**params, **values})
             observed = {
                 name: (site["fn"], site["value"], _scale(site))
-                for name, site in trace.items()
+                for name, site in sites.items()
                 if site["type"] == "sample" and site["is_observed"]
             }
-            mutable = {n: site["value"] for n, site in trace.items() if site["type"] == "mutable"}
+            mutable = {n: site["value"] for n, site in sites.items() if site["type"] == "mutable"}
             return observed, mutable
 
         run = of_program(propagate)  # what it runs are operations of its own
@@ -192,18 +188,14 @@ def _carried(
     model: Callable, params: Any, latents: Mapping[str, Any], args: tuple, kwargs: Any
 ) -> list[str]:
     """Return the sites that need not be sampled: normals under a normal or a log-uniform prior."""
-    handlers = numpyro.handlers
-    seeded = handlers.seed(model, jax.random.key(0))
     values = {name: site["value"] for name, site in latents.items()}
-    trace = handlers.trace(handlers.substitute(seeded, data={**params, **values})).get_trace(
-        *args, **kwargs
-    )
+    sites = sites_of(model, args, kwargs, values={**params, **values})
     return [
         name
         for name, site in latents.items()
-        if name in trace
+        if name in sites
         and normal_parameters(site["fn"]) is not None
-        and _has_closed_divergence(trace[name]["fn"])
+        and _has_closed_divergence(sites[name]["fn"])
     ]
 
 

@@ -15,6 +15,7 @@ from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.tracing import sites_of
 
 _CLASSES = (
     dist.CategoricalLogits,
@@ -72,19 +73,15 @@ class Evaluator:
         self, params: Any, keep: Keep, key: Array, batch: Data
     ) -> tuple[Array, Array, Array]:
         args, kwargs = arguments(batch)
-        handlers = numpyro.handlers
         guide_key, model_key = jax.random.split(key)
         guide = draws(prune(fast_noise(self.guide), keep), at_mean=True)
-        guide = handlers.substitute(handlers.seed(guide, guide_key), data=dict(params))
-        guide_trace = handlers.trace(guide).get_trace(*args, **kwargs)
+        drawn = sites_of(guide, args, kwargs, key=guide_key, values=params)
         program = draws(inference(prune(self.model, keep)), at_mean=True)
-        model = handlers.replay(program, guide_trace)
-        model = handlers.substitute(handlers.seed(model, model_key), data=dict(params))
-        model_trace = handlers.trace(model).get_trace(*args, **kwargs)
+        model = numpyro.handlers.replay(program, drawn)
         observed = {
             name: site
-            for name, site in model_trace.items()
-            if site["type"] == "sample" and name not in guide_trace
+            for name, site in sites_of(model, args, kwargs, key=model_key, values=params).items()
+            if site["type"] == "sample" and name not in drawn
         }
         if not observed:
             raise ValueError("The program has no observed site, so there is nothing to predict.")

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpyro
 from jaxtyping import Array
 
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.init import at_start
+from bmrjax.infer.tracing import sites_of
 
 
 def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
@@ -22,10 +22,7 @@ def check_local_latents(model: Callable, batch: Data, key: Array) -> None:
         found: dict[str, tuple[int, ...]] = {}
 
         def run(batch: Data) -> None:
-            args, kwargs = arguments(batch)
-            seeded = numpyro.handlers.seed(at_start(model), key)
-            trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
-            for name, site in trace.items():
+            for name, site in sites_of(at_start(model), *arguments(batch), key=key).items():
                 if site["type"] == "sample" and not site["is_observed"]:
                     found[name] = jnp.shape(site["value"])
 

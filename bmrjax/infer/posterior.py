@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpyro
 from jaxtyping import Array
 
 from bmrjax.distributions import (
@@ -18,6 +16,7 @@ from bmrjax.distributions import (
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.joint_guide import JointGuide
+from bmrjax.infer.tracing import sites_of
 from bmrjax.reduction import ImproperLogUniform, LogNormal, LogUniform, Normal, SpikeAndSlab
 
 
@@ -65,16 +64,13 @@ def site_posteriors(
         keep: Masks a site; a correlated posterior is that of what they keep.
     """
     marginals = correlated_marginals(guide, params, keep or {})
-    guide_trace = _guide_trace(guide, params, args, kwargs)
+    guide_sites = sites_of(guide, args, kwargs, values=params)
     values = central_values(guide, params, args, kwargs)
-    seeded = numpyro.handlers.seed(model, jax.random.key(0))
-    fitted = numpyro.handlers.substitute(seeded, data={**params, **values})
-    model_trace = numpyro.handlers.trace(fitted).get_trace(*args, **kwargs)
     posterior, prior, layers = {}, {}, {}
-    for name, site in model_trace.items():
+    for name, site in sites_of(model, args, kwargs, values={**params, **values}).items():
         if site["type"] != "sample" or site["is_observed"] or name not in values:
             continue
-        q, p = marginals.get(name, _read(guide_trace[name]["fn"])), _read(site["fn"])
+        q, p = marginals.get(name, _read(guide_sites[name]["fn"])), _read(site["fn"])
         if q is None or type(p) not in _PRIORS[type(q)]:
             continue
         posterior[name], prior[name] = q, p
@@ -100,14 +96,6 @@ def _read(fn: Any) -> Any:
     return ImproperLogUniform(jnp.ones(fn.shape())) if is_log_uniform(fn) else None
 
 
-def _guide_trace(
-    guide: Callable, params: Mapping[str, Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    seeded = numpyro.handlers.seed(guide, jax.random.key(0))
-    fitted = numpyro.handlers.substitute(seeded, data=dict(params))
-    return numpyro.handlers.trace(fitted).get_trace(*args, **kwargs)
-
-
 def central_values(
     guide: Callable, params: Mapping[str, Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Array]:
@@ -120,10 +108,10 @@ def central_values(
         kwargs: Its keyword arguments.
     """
     if isinstance(guide, JointGuide):
-        _guide_trace(guide, params, args, kwargs)  # a guide that is loaded meets its model here
+        sites_of(guide, args, kwargs, values=params)  # a guide that is loaded meets its model here
         return guide.centre(params)
     values = {}
-    for name, site in _guide_trace(guide, params, args, kwargs).items():
+    for name, site in sites_of(guide, args, kwargs, values=params).items():
         if site["type"] == "sample" and not site["is_observed"]:
             point = center(site["fn"])
             values[name] = site["value"] if point is None else point

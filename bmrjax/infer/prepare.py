@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start, auto_guides, rebuild, set_up
+from bmrjax.infer.tracing import sites_of
 
 
 def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batch: Data) -> None:
@@ -33,13 +34,12 @@ def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batc
     targets = _sites_of_data(model, batch) if any(joint) else set()
 
     def meet(key: Array, *args: Any, **kwargs: Any) -> list[dict[str, Array]]:
-        seeded = numpyro.handlers.seed(at_start(model), key)
-        trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
+        sites = sites_of(at_start(model), args, kwargs, key=key)
         found = []
         for g, is_joint in zip(fresh, joint, strict=True):
             drawn = {
                 name: site["value"]
-                for name, site in trace.items()
+                for name, site in sites.items()
                 if site["type"] == "sample"
                 and not site["is_observed"]
                 and (name in targets if is_joint else not _has_parameters(name, g.prefix, params))
@@ -75,9 +75,8 @@ def check_params(
         args, kwargs = arguments(batch)
         found = []
         for program in (guide, at_start(model)):
-            seeded = numpyro.handlers.seed(program, jax.random.key(0))
-            trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
-            found += [name for name, site in trace.items() if site["type"] == "param"]
+            sites = sites_of(program, args, kwargs)
+            found += [name for name, site in sites.items() if site["type"] == "param"]
         missing.extend(sorted(set(found) - set(params)))
         return []
 
@@ -108,10 +107,8 @@ def _sites_of_data(model: Callable, batch: Data) -> set[str]:
     """Return the sites that grow with the batch: in a program that could be fitted, its targets."""
 
     def sites(batch: Data) -> dict[str, Any]:
-        args, kwargs = arguments(batch)
-        seeded = numpyro.handlers.seed(at_start(model), jax.random.key(0))
-        trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
-        return {name: s["value"] for name, s in trace.items() if s["type"] == "sample"}
+        found = sites_of(at_start(model), *arguments(batch))
+        return {name: s["value"] for name, s in found.items() if s["type"] == "sample"}
 
     twice = jax.tree.map(lambda a: jnp.concatenate([a, a]), batch)
     one, two = (jax.eval_shape(sites, b) for b in (batch, twice))

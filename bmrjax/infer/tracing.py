@@ -1,0 +1,30 @@
+"""A program run once, to see its sites."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpyro
+from jaxtyping import Array
+
+
+def sites_of(
+    program: Callable,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    key: Array | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> Any:
+    """Run a program or a guide and return its sites, as NumPyro describes them, by name.
+
+    Args:
+        program: NumPyro program or guide.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        key: Of what it draws; the same one each time by default.
+        values: Sites and parameters that are given rather than drawn or started.
+    """
+    seeded = numpyro.handlers.seed(program, jax.random.key(0) if key is None else key)
+    given = numpyro.handlers.substitute(seeded, data=dict(values or {}))
+    return numpyro.handlers.trace(given).get_trace(*args, **kwargs)

@@ -20,6 +20,8 @@ HUB = {
     "cifar10": "uoft-cs/cifar10",
 }
 BUNDLED = ("digits", "diabetes")
+# Whole numbers are taken for labels as long as they are few, or there are enough rows of each.
+_FEW_CLASSES, _ROWS_PER_CLASS = 20, 10
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def load(
         data_root: Folder with a folder a data set, in the layout of the Hugging Face hub. By
             default the environment variable ``BMRJAX_DATA``; without either, the hub itself.
         task: For files: ``"classification"`` or ``"regression"``; by default told from the targets
-            (whole numbers in an ``.npz`` are labels, a ``.csv`` is a regression).
+            (whole numbers in an ``.npz`` are labels unless too many, a ``.csv`` is a regression).
         num_targets: For a ``.csv``: how many of the last columns are targets.
         seed: Of the split, where the source has none.
 
@@ -124,8 +126,8 @@ def from_arrays(
         name: For messages.
 
     Raises:
-        ValueError: For rows that do not match, values that are not finite, or labels that are not
-            whole numbers from 0.
+        ValueError: For rows that do not match, values that are not finite, labels that are not
+            whole numbers from 0, or integer targets too many for labels where `task` is not given.
     """
     parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
     arrays = {part: np.asarray(value) for part, value in parts.items()}
@@ -148,7 +150,7 @@ def from_arrays(
     x, x_held = (_standardise(arrays[part], x_mean, x_scale) for part in ("x_train", "x_test"))
     y, y_held = arrays["y_train"], arrays["y_test"]
     if task is None:
-        task = "classification" if y.dtype.kind in "iub" else "regression"
+        task = _told_by(name, y)
     if task == "classification":
         num_classes = _check_labels(name, y, y_held)
         labels, held = y.astype(np.int32).ravel(), y_held.astype(np.int32).ravel()
@@ -350,6 +352,18 @@ def _check_array(name: str, part: str, array: np.ndarray) -> None:
                 f"{name}: {part} has NaN or infinite values in {bad.sum()} of {len(array)} rows, first in "
                 f"row {int(np.argmax(bad))}. Drop or impute them first."
             )
+
+
+def _told_by(name: str, y: np.ndarray) -> Task:
+    """Return what integer or other targets are for, unless they could be for either."""
+    if y.dtype.kind not in "iub":
+        return "regression"
+    if y.dtype.kind != "b" and y.max() >= max(_FEW_CLASSES, len(y) / _ROWS_PER_CLASS):
+        raise ValueError(
+            f"{name}: y_train holds whole numbers up to {y.max()} in {len(y)} rows. Are they labels or "
+            "amounts? Say task='classification' or task='regression' (--task)."
+        )
+    return "classification"
 
 
 def _check_labels(name: str, y: np.ndarray, held: np.ndarray) -> int:

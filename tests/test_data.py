@@ -113,6 +113,7 @@ def test_bad_tables_are_explained(tmp_path, content, message):
         ({"x_train": np.where(X == 3, 1e300, X)}, "NaN or infinite values in 6 of 10 rows"),
         ({"x_train": X[:, :0], "x_test": X[:, :0]}, r"x_train has shape \(10, 0\)"),
         ({"y_train": np.stack([Y, Y], 1) * 1.0, "y_test": Y * 1.0}, r"y_train has shape \(10, 2\)"),
+        ({"y_train": Y + 20}, r"whole numbers up to 22 in 10 rows.* \(--task\)"),
         ({"task": "clasification"}, "task must be 'classification' or 'regression'"),
         ({"x_train": X[:0]}, r"x_train has shape \(0, 4\); give one row a datum"),
         ({"x_train": X.astype(str)}, "x_train holds .* values; give numbers"),
@@ -122,6 +123,14 @@ def test_bad_arrays_are_explained(change, message):
     arguments = {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y, **change}
     with pytest.raises(ValueError, match=message):
         data.from_arrays(**arguments)
+
+
+def test_many_classes_are_fine_when_they_are_asked_for_or_have_rows():
+    many = np.arange(400) % 30
+    x = np.zeros((400, 2)) + many[:, None]
+    assert data.from_arrays(x, many, x, many).num_classes == 30
+    assert data.from_arrays(X, Y + 20, X, Y, task="classification").num_classes == 23
+    assert data.from_arrays(X, Y + 20, X, Y, task="regression").num_classes is None
 
 
 def test_missing_sources_are_named(tmp_path, monkeypatch):

@@ -303,7 +303,7 @@ def main() -> None:
     args = arguments()
     rows = records.Rows(args.out)
     rows_at_most = 1024 if args.quick else None
-    settings = Settings(args.epochs, args.steps)
+    settings = Settings(args.epochs, args.steps, args.samples)
     if args.quick:
         settings = Settings(args.epochs, args.steps, samples=5, eval_samples=2, rows=rows_at_most)
     only_speed = args.speed and not args.quick
@@ -363,6 +363,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*PUBLISHED, "verified"])
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--steps", type=int, default=500, help="steps an epoch")
+    parser.add_argument("--samples", type=int, default=100, help="of the posterior, at the end")
     parser.add_argument("--vmap", action="store_true", help="the seeds of a row in one program")
     parser.add_argument("--speed", action="store_true", help="only time the steps")
     parser.add_argument("--bmr4pml", help="--speed: clone of the paper's code, timed beside")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-PUBLISHED_EPOCHS, PUBLISHED_STEPS = 50, 500
+PUBLISHED_EPOCHS, PUBLISHED_STEPS, PUBLISHED_SAMPLES = 50, 500, 100
 REDUCED = "BMR-S&S"
 # Accuracy, NLL, pruned fraction of BMR-S&S, read off the plots of the paper, which prints no numbers.
 PAPER = {
@@ -121,14 +121,13 @@ def average(rows: Sequence[Row], name: str, digits: int) -> str:
 
 
 def length(row: Row) -> str:
-    """Return how long a run was, and whether that is less than in the paper."""
+    """Return how long a run was, and what is less than in the paper."""
     told = f"{row['epochs']} × {row['steps_per_epoch']}"
-    short = row["epochs"] * row["steps_per_epoch"] < PUBLISHED_EPOCHS * PUBLISHED_STEPS
-    return (
-        f"{told}, shorter than the paper's {PUBLISHED_EPOCHS} × {PUBLISHED_STEPS}"
-        if short
-        else told
-    )
+    if row["epochs"] * row["steps_per_epoch"] < PUBLISHED_EPOCHS * PUBLISHED_STEPS:
+        told += f", shorter than the paper's {PUBLISHED_EPOCHS} × {PUBLISHED_STEPS}"
+    if 1 < row["samples"] < PUBLISHED_SAMPLES:
+        told += f"; {row['samples']} samples for its {PUBLISHED_SAMPLES}"
+    return told
 
 
 # --- the figures --------------------------------------------------------------------------

@@ -36,6 +36,7 @@ COLOURS = {
     REDUCED: "#0072B2",
     "BMR-S&S, removed excluded": "#56B4E9",
     "BMR-S&S, verified": "#D55E00",
+    "BMR-S&S, verified, decayed": "#8B4513",
     "BMR-S&S at prior, verified": "#F0E442",
     "BMR-shrinkage, verified": "#CC79A7",
     "S&S direct": "#000000",

@@ -36,7 +36,7 @@ COLOURS = {
     REDUCED: "#0072B2",
     "BMR-S&S, removed excluded": "#56B4E9",
     "BMR-S&S, verified": "#D55E00",
-    "BMR-S&S, verified, decayed": "#8B4513",
+    "BMR-S&S, verified, 90 % a round": "#8B4513",
     "BMR-S&S at prior, verified": "#F0E442",
     "BMR-shrinkage, verified": "#CC79A7",
     "S&S direct": "#000000",
@@ -181,7 +181,7 @@ def pruned(rows: Sequence[Row]) -> "Figure":
     """Plot the pruned fraction over the epochs: a panel a data set, a line a network and method."""
     rows = [row for row in rows if row["sparsity"]]
     sets = records.group(list(rows), lambda r: r["data"])
-    dashes = ("-", (0, (1, 1)), "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+    dashes = ("-", (0, (1, 1)), "--", (0, (8, 2)), "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
     styles = dict(zip(ORDER[3:], dashes, strict=True))
     colours = dict(zip(NETS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))
     figure, axes = panels(1, len(sets), "Pruned fraction of the weights")

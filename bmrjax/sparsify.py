@@ -61,6 +61,8 @@ def sparsify(
         key: PRNG key of the run; the same key gives the same result on the same machine.
         num_epochs: Epochs at most, those that a schedule takes back included.
         criterion: Who stays; None fits without reducing (mean-field, or MAP with AutoDelta).
+            `criteria.SpikeAndSlab` removes most; `criteria.Shrinkage` keeps up to three times as
+            many weights, and predicts better.
         schedule: When to reduce and how much; `schedules.Verified` by default.
         guide: A guide with a sample site for every latent site. By default
             `infer.AutoMeanField`, started at the network's own weights.

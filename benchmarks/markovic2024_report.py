@@ -42,6 +42,7 @@ COLOURS = {
     "S&S direct": "#000000",
 }
 ORDER = tuple(COLOURS)
+PRUNED_TICKS = (0.0, 0.5, 0.9, 0.99, 0.999)
 METRICS = {"accuracy": "Accuracy", "ece": "ECE", "nll": "NLL, nats a datum"}
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 NETS = {"lenet5": "LeNet-5", "mlp": "MLP 5×400", "vit": "ViT", "mixer": "MLP-Mixer"}
@@ -178,23 +179,35 @@ def curves(rows: Sequence[Row]) -> "Figure":
 
 
 def pruned(rows: Sequence[Row]) -> "Figure":
-    """Plot the pruned fraction over the epochs: a panel a data set, a line a network and method."""
+    """Plot the pruned fraction over the epochs: a row a data set, a column a network.
+
+    The axis is logarithmic in what is kept, as 99 % and 99.9 % pruned are a tenfold difference.
+    """
     rows = [row for row in rows if row["sparsity"]]
     sets = records.group(list(rows), lambda r: r["data"])
-    dashes = ("-", (0, (1, 1)), "--", (0, (8, 2)), "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-    styles = dict(zip(ORDER[3:], dashes, strict=True))
-    colours = dict(zip(NETS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))
-    figure, axes = panels(1, len(sets), "Pruned fraction of the weights")
-    for ax, (data, of_data) in zip(axes[0], sets.items(), strict=True):
-        grouped = records.group(of_data, lambda r: (r["network"], r["method"]))
-        for (net, method), found in grouped.items():
-            label = f"{NETS[net]}, {method}"
-            band(ax, found, "sparsity", color=colours[net], linestyle=styles[method], label=label)
-        ax.set_ylim(0, 1.02)
-        ax.set_title(TITLES[data], fontsize=10)
-        ax.set_xlabel("Epoch")
+    nets = [net for net in NETS if any(row["network"] == net for row in rows)]
+    figure, axes = panels(len(sets), len(nets), "Pruned fraction of the weights")
+    for line, (data, of_data) in zip(axes, sets.items(), strict=True):
+        for ax, net in zip(line, nets, strict=True):
+            of_net = [row for row in of_data if row["network"] == net]
+            for method, found in records.group(of_net, lambda r: r["method"]).items():
+                band(ax, found, "sparsity", color=COLOURS[method], label=method)
+            ax.set_yscale("function", functions=(_decades, _fraction))
+            ax.set_yticks(PRUNED_TICKS, [f"{100 * tick:g} %" for tick in PRUNED_TICKS])
+            ax.set_ylim(0.0, 1.0)
+            ax.set_title(f"{TITLES[data]}, {NETS[net]}", fontsize=10)
+            ax.set_xlabel("Epoch")
     legend(figure, axes)
     return figure
+
+
+def _decades(pruned: np.ndarray) -> np.ndarray:
+    """Return how many decades of the weights are gone; what is all gone is drawn at four."""
+    return -np.log10(np.clip(1 - np.asarray(pruned, float), 1e-4, None))
+
+
+def _fraction(decades: np.ndarray) -> np.ndarray:
+    return 1 - 10.0 ** -np.asarray(decades, float)
 
 
 def distributions(rows: Sequence[Row]) -> "Figure":

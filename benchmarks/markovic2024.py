@@ -88,13 +88,20 @@ METHODS = {
     "shrinkage": Method(
         "BMR-shrinkage, verified", priors.Flat(), 1e-2, bmr.criteria.Shrinkage(), None
     ),
-    # Fewer, larger rounds leave more of the run to the sparse network.
+    # Larger rounds, or earlier and quicker ones, leave more of the run to the sparse network.
     "bold": Method(
         "BMR-S&S, verified, 90 % a round",
         priors.Flat(),
         1e-2,
         bmr.criteria.SpikeAndSlab(),
         lambda _: schedules.Verified(fraction=0.9),
+    ),
+    "early": Method(
+        "BMR-S&S, verified from epoch 3",
+        priors.Flat(),
+        1e-2,
+        bmr.criteria.SpikeAndSlab(),
+        lambda _: schedules.Verified(wait=2, refit=2),
     ),
     # The slab is as wide as the flat prior; what is excluded goes before the last epoch.
     "direct": Method(

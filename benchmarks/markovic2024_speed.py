@@ -36,7 +36,8 @@ SIDES = {
 # Rows of the comparison whose step is that of BMR-S&S.
 MASKED = (
     "BMR-S&S, removed excluded", "BMR-S&S, verified", "BMR-S&S at prior, verified",
-    "BMR-S&S, verified, 90 % a round", "BMR-shrinkage, verified",
+    "BMR-S&S, verified, 90 % a round",
+    "BMR-S&S, verified from epoch 3", "BMR-shrinkage, verified",
 )  # fmt: skip
 # Whose step is divided by whose.
 PAIRS = {

@@ -103,6 +103,13 @@ METHODS = {
         bmr.criteria.SpikeAndSlab(),
         lambda _: schedules.Verified(wait=2, refit=2),
     ),
+    "early-shrinkage": Method(
+        "BMR-shrinkage, verified from epoch 3",
+        priors.Flat(),
+        1e-2,
+        bmr.criteria.Shrinkage(),
+        lambda _: schedules.Verified(wait=2, refit=2),
+    ),
     # The slab is as wide as the flat prior; what is excluded goes before the last epoch.
     "direct": Method(
         "S&S direct",

@@ -38,6 +38,7 @@ COLOURS = {
     "BMR-S&S, verified": "#D55E00",
     "BMR-S&S, verified, 90 % a round": "#8B4513",
     "BMR-S&S, verified from epoch 3": "#800080",
+    "BMR-shrinkage, verified from epoch 3": "#2F4F4F",
     "BMR-S&S at prior, verified": "#F0E442",
     "BMR-shrinkage, verified": "#CC79A7",
     "S&S direct": "#000000",

@@ -37,7 +37,7 @@ SIDES = {
 MASKED = (
     "BMR-S&S, removed excluded", "BMR-S&S, verified", "BMR-S&S at prior, verified",
     "BMR-S&S, verified, 90 % a round",
-    "BMR-S&S, verified from epoch 3", "BMR-shrinkage, verified",
+    "BMR-S&S, verified from epoch 3", "BMR-shrinkage, verified from epoch 3", "BMR-shrinkage, verified",
 )  # fmt: skip
 # Whose step is divided by whose.
 PAIRS = {

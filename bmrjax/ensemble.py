@@ -156,7 +156,7 @@ def _run(
             failures[i] = error
 
     for i, runner in enumerate(runners):
-        checked(i, runner.check_finite)
+        checked(i, runner.check_resumed)
     behind = min(runner.epoch for runner in runners)
     with tqdm(
         total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"

@@ -133,7 +133,7 @@ class Runner:
 
     def run(self, *, progress: bool) -> None:
         """Run to the end."""
-        self.check_finite()
+        self.check_resumed()
         with tqdm(
             total=self.num_epochs,
             initial=self.epoch,
@@ -175,8 +175,16 @@ class Runner:
         if self.checkpointer is not None and self.placement.agreed(mine=self.checkpointer.due()):
             self.save()
 
+    def check_resumed(self) -> None:
+        """Refuse to call a run finished that diverged before it was resumed.
+
+        One with epochs left goes on: what made it diverge may have been mended.
+        """
+        if self.epoch >= self.num_epochs:
+            self.check_finite()
+
     def check_finite(self) -> None:
-        """Refuse to go on with a run that diverged, whether just now or before it was resumed.
+        """Refuse to go on with a run that diverged.
 
         Raises:
             NonFiniteError: With what there is of the run.

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
+from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax import reduction
 from bmrjax.batches import Batches, check_data, checksum
@@ -22,7 +24,7 @@ from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_program import check_program
 from bmrjax.infer.engine import Engine
-from bmrjax.infer.estimate import elbo
+from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.local_latents import check_local_latents
@@ -75,13 +77,19 @@ class Assembly:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
         _check_schedule(self.schedule, settings.criterion, self.source, self.steps)
         looked_at = self._example if isinstance(self.source, Batches) else self.source
+        optimizer, loss = settings.optimizer, settings.loss
+        by_density = not isinstance(loss, TraceMeanField_ELBO | PropagatedELBO | None)
         check_program(
-            model, self._example, looked_at, jax.random.key(0), discrete=guide is not None
+            model,
+            self._example,
+            looked_at,
+            jax.random.key(0),
+            discrete=guide is not None,
+            atoms=not by_density or not isinstance(guide, AutoMeanField | None),
         )
         if size < self.num_data:
             check_local_latents(model, self._example, jax.random.key(0))
         self.guide = AutoMeanField(model) if guide is None else guide
-        optimizer, loss = settings.optimizer, settings.loss
         if loss is not None and settings.estimator != "global":
             raise ValueError(
                 "sparsify: the estimator is a part of the loss; give one of the two, such as "
@@ -368,8 +376,19 @@ def _checkpointer(
 def _reducible(
     found: SitePosteriors, sites: Sequence[str] | None, criterion: Criterion | None
 ) -> SitePosteriors:
+    instead = "or "
     if criterion is not None:
         family = criterion.family
+        spiked = [n for n, q in found.posterior.items() if isinstance(q, reduction.SpikeAndSlab)]
+        if spiked and family is not reduction.SpikeAndSlab:
+            instead = f"criteria.Inclusion() for the spike-and-slab sites {spiked}; or "
+            if sites is None and len(spiked) < len(found.posterior):
+                warnings.warn(
+                    f"sparsify: {type(criterion).__name__} leaves the spike-and-slab sites {spiked} as they "
+                    "are, and judges the others. criteria.Inclusion() judges the spike-and-slab sites; name "
+                    "what you want judged in `sites`.",
+                    stacklevel=2,
+                )
         found = only(found, [n for n, q in found.posterior.items() if isinstance(q, family)])
     names = list(found.posterior)
     unknown = sorted(set(sites or ()) - set(names))
@@ -390,8 +409,8 @@ def _reducible(
         kind = _told(criterion)
         raise ValueError(
             f"{told}a {kind} prior and a {kind} posterior, and the program and its guide have none. Use "
-            f"AutoMeanField or AutoNormal as the guide, and {kind} priors on what may go; or "
-            "criterion=None to fit without reducing."
+            f"AutoMeanField or AutoNormal as the guide, and {kind} priors on what may go; "
+            f"{instead}criterion=None to fit without reducing."
         )
     return found if sites is None else only(found, list(sites))
 

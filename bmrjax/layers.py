@@ -52,13 +52,17 @@ class Tensor:
         """Number of rows; 1 for a scalar."""
         return self.shape[self.row_axis] if self.shape else 1
 
-    def along_rows(self, values: Float[Array, " rows"]) -> Float[Array, "..."]:
-        """Return one value a row, shaped to broadcast against the tensor."""
+    def along_rows(self, values: Float[Array, "... rows"]) -> Float[Array, "..."]:
+        """Return one value a row, shaped to broadcast against the tensor; plates are in front."""
         if not self.shape:
-            return values.reshape(())
+            return values[..., 0]
         shape = [1] * len(self.shape)
         shape[self.row_axis] = self.num_rows
-        return values.reshape(shape)
+        return values.reshape(*values.shape[:-1], *shape)
+
+    def over_all(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Return one value for the whole tensor, shaped to broadcast; plates are in front."""
+        return value.reshape(*value.shape, *(1 for _ in self.shape))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.infer import MCMC, NUTS, RenyiELBO, Trace_ELBO
+from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import bmrjax as bmr
 from bmrjax import infer, programs
@@ -236,3 +238,50 @@ def test_predictions_are_of_finite_data_under_a_key():
             ValueError, match=r"\[0\] has NaN or infinite values in 1 of 60 rows, first in row 3"
         ):
             run()
+
+
+def spiked(x, y=None):
+    intercept = numpyro.sample("intercept", dist.Normal(0, 1))
+    beta = bmr.priors.SpikeAndSlab().sample("beta", (5,))
+    numpyro.sample("y", dist.Normal(intercept + x @ beta, 0.5), obs=y)
+
+
+@pytest.mark.parametrize(
+    "make_guide", [AutoNormal, AutoDelta, infer.AutoMultivariate, infer.AutoLowRank]
+)
+def test_guides_that_know_nothing_of_atoms_refuse_them(make_guide):
+    with pytest.raises(NotImplementedError, match=r"Fit it with bmrjax\.infer\.AutoMeanField"):
+        fit(spiked, (X, Y), guide=make_guide(spiked), criterion=None)
+
+
+def test_mcmc_refuses_atoms():
+    with pytest.raises(NotImplementedError, match=r"or use priors\.RegularizedHorseshoe"):
+        MCMC(NUTS(spiked), num_warmup=1, num_samples=1).run(jax.random.key(0), X, Y)
+
+
+@pytest.mark.parametrize("loss", [Trace_ELBO(), RenyiELBO()])
+def test_a_loss_of_densities_does_not_fit_atoms(loss):
+    with pytest.raises(ValueError, match=r"\['beta'\] are spike-and-slab.* Leave `loss` out"):
+        fit(spiked, (X, Y), loss=loss, criterion=None)
+
+
+def test_a_criterion_that_does_not_judge_atoms_names_the_one_that_does():
+    with pytest.warns(UserWarning, match=r"criteria\.Inclusion\(\) judges the spike-and-slab"):
+        fit(spiked, (X, Y))
+    with pytest.raises(ValueError, match=r"criteria\.Inclusion\(\) for the spike-and-slab sites"):
+        fit(only_spiked, (X, Y))
+
+
+def only_spiked(x, y=None):
+    beta = bmr.priors.SpikeAndSlab().sample("beta", (5,))
+    numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+
+def test_without_a_mean_there_is_no_error_of_it():
+    def heavy(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5]).to_event(1))
+        numpyro.sample("y", dist.Cauchy(x @ beta, 0.5), obs=y)
+
+    metrics = fit(heavy, (X, Y), held_out=(X, Y)).metrics
+    assert np.isfinite(metrics["nll"])
+    assert "rmse" not in metrics

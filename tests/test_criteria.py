@@ -357,3 +357,30 @@ def test_masks_have_the_probability_that_the_inclusion_rate_integrates_to(alpha,
 def test_a_criterion_without_a_prior_over_masks_charges_nothing():
     keep = {"w": jnp.array([True, False])}
     assert criteria.RegularizedHorseshoe().mask_log_prob(keep) == 0.0
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [criteria.SpikeAndSlab(), criteria.Shrinkage(), criteria.RegularizedHorseshoe(0.1)],
+    ids=lambda c: type(c).__name__,
+)
+def test_not_a_number_never_removes(criterion):
+    q = {"b": Normal(jnp.array([jnp.nan, 3.0, 0.01]), jnp.full(3, 0.1))}
+    p = {"b": Normal(jnp.zeros(3), jnp.ones(3))}
+    decision = jax.jit(criterion)(q, p, criterion.init(q))
+    np.testing.assert_array_equal(decision.keep["b"], [True, True, False])
+
+
+@pytest.mark.parametrize(
+    ("make_criterion", "message"),
+    [
+        (lambda bad: criteria.SpikeAndSlab(alpha=bad), "alpha must be positive, got -1"),
+        (lambda bad: criteria.Shrinkage(bad), "variance must be at least 0, got -1"),
+        (lambda bad: criteria.RegularizedHorseshoe(bad), "global_scale must be positive, got -1"),
+        (lambda bad: criteria.DropoutRate(bad), r"threshold must be in \(0, 1\], got -1"),
+    ],
+)
+@pytest.mark.parametrize("kind", [float, np.float32, jnp.array], ids=["float", "numpy", "jax"])
+def test_bad_numbers_of_any_kind_are_refused(make_criterion, message, kind):
+    with pytest.raises(ValueError, match=message):
+        make_criterion(kind(-1.0))

@@ -5,12 +5,12 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from numpyro.infer import Predictive, TraceMeanField_ELBO
+from numpyro.infer import SVI, Predictive, TraceMeanField_ELBO
 from starting import started
 
 import bmrjax as bmr
 from bmrjax import criteria, handlers, infer, priors, schedules, sparsify
-from bmrjax.distributions import RelaxedSpikeAndSlab, SpikeAndSlab
+from bmrjax.distributions import SpikeAndSlab, StraightThroughSpikeAndSlab
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 
@@ -103,8 +103,7 @@ def test_indicators_are_relaxed_only_while_training():
     x, y = make(0)
     guide = infer.AutoMeanField(linear, temperature=optax.linear_schedule(1.0, 0.1, 9))
     outside = trace(guide, args=(x, y))["beta"]
-    assert isinstance(outside["fn"].base_dist, SpikeAndSlab)
-    assert not isinstance(outside["fn"].base_dist, RelaxedSpikeAndSlab)
+    assert isinstance(outside["fn"].base_dist, StraightThroughSpikeAndSlab)
     for step, temperature in [(0, 1.0), (9, 0.1)]:
         site = trace(guide, lambda p, s=step: handlers.at_step(p, s), args=(x, y))["beta"]
         np.testing.assert_allclose(site["fn"].base_dist.temperature, temperature, rtol=1e-6)
@@ -177,3 +176,19 @@ def test_inclusion_keeps_what_was_removed_removed():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         infer.AutoMeanField(linear, **options)
+
+
+def test_numpyros_own_svi_finds_what_is_included():
+    x = jax.random.normal(jax.random.key(0), (100, 6))
+    y = 2 * x[:, 0] - x[:, 3] + 0.5 * jax.random.normal(jax.random.key(1), (100,))
+
+    def program(x, y=None):
+        beta = priors.SpikeAndSlab().sample("beta", (6,))
+        numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+    guide = bmr.infer.AutoMeanField(program)
+    svi = SVI(program, guide, optax.adam(2e-2), TraceMeanField_ELBO())
+    params = svi.run(jax.random.key(2), 3000, x, y, progress_bar=False).params
+    included = jax.nn.sigmoid(params["beta_auto_logits"])
+    assert included[jnp.array([0, 3])].min() > 0.9
+    assert included[jnp.array([1, 2, 4, 5])].max() < 0.5

@@ -147,3 +147,34 @@ def test_sparsify_with_it_finds_five_coefficients_among_a_hundred():
 def test_bad_numbers_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be positive"):
         criteria.RegularizedHorseshoe(**{name: 0.0})
+
+
+def test_removed_is_zero_wherever_the_prior_is():
+    """What the data say decides, and the mean of the prior is a part of the posterior alone."""
+    loc, scale = np.r_[5.0, np.linspace(-0.1, 0.1, 8), 4.9], np.r_[np.full(9, 0.1), 0.3]
+    criterion = criteria.RegularizedHorseshoe(0.1)
+    decisions = []
+    for mean in (0.0, 5.0, -3.0):
+        variance = 1 / (1 / scale**2 + 1)
+        moved = variance * (loc / scale**2 + mean)
+        q = {"w": Normal(jnp.float32(moved), jnp.float32(variance**0.5))}
+        p = {"w": Normal(jnp.full(10, mean), jnp.ones(10))}
+        decisions.append(jax.jit(criterion)(q, p, criterion.init(q)))
+    for decision in decisions:
+        np.testing.assert_array_equal(np.flatnonzero(decision.keep["w"]), [0, 9])
+        weight = decisions[0].state.weight["w"]
+        np.testing.assert_allclose(decision.state.weight["w"], weight, rtol=2e-3)
+
+
+def test_a_strong_signal_does_not_drown_the_scale():
+    """Thousands of nats of evidence for one element leave digits for the scale of the others."""
+    weights = [
+        decide(criteria.RegularizedHorseshoe(0.01), [strong, 0.0], [0.1, 0.1]).state.weight["w"]
+        for strong in (1e3, 1e6)
+    ]
+    np.testing.assert_allclose(weights[1], weights[0], rtol=0.02)
+    assert weights[0][0] > 0.99
+
+
+def test_an_empty_site_is_nothing():
+    assert decide(criteria.RegularizedHorseshoe(), np.zeros(0), np.zeros(0)).keep["w"].shape == (0,)

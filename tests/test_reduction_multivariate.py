@@ -417,3 +417,52 @@ def test_float64_is_kept(x64):
     problem = Regression()
     delta_f, reduced = remove(problem.exact(), problem.prior, jnp.zeros(4, bool))
     assert delta_f.dtype == reduced.loc.dtype == reduced.scale_tril.dtype == jnp.float64
+
+
+@pytest.mark.parametrize("apart", [1e-1, 1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("keep", [(0, 0, 1), (1, 1, 0), (0, 1, 1), (0, 0, 0)], ids=str)
+def test_collinear_elements_keep_their_digits_in_float32(apart, keep):
+    """Two variables all but the same: the covariance has condition numbers up to 1e8."""
+    factor = np.float32([[1, 0, 0], [-1, apart, 0], [0.1, 0.1, 0.5]]).astype(float)
+    loc, gone = np.float32([0.3, 0.4, 0.2]).astype(float), ~np.array(keep, bool)
+    q, r = np.linalg.qr(factor[gone].T)
+    solved = np.linalg.solve(r.T, loc[gone])
+    exact = gone.sum() * np.log(10) - np.log(np.abs(np.diag(r))).sum() - 0.5 * solved @ solved
+    mean = np.where(gone, 0.0, loc - factor @ q @ solved)
+    rest = np.where(gone[:, None], 0.0, factor - factor @ q @ q.T)
+
+    prior = Normal(np.zeros(3, np.float32), np.full(3, 10, np.float32))
+    delta_f, reduced = remove(as_float32(MultivariateNormal(loc, factor)), prior, ~gone)
+    np.testing.assert_allclose(delta_f, exact, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(reduced.loc, mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(covariance(reduced), rest @ rest.T, rtol=1e-4, atol=1e-6)
+
+
+def test_reductions_follow_one_another():
+    problem = Regression()
+    first = np.array([True, False, True, True])
+    both = np.array([True, False, False, True])
+    once = remove(problem.exact(), problem.prior, first)
+    twice = remove(once.reduced, problem.prior, both)
+    direct = remove(problem.exact(), problem.prior, both)
+    np.testing.assert_allclose(once.delta_f + twice.delta_f, direct.delta_f, rtol=1e-4)
+    np.testing.assert_allclose(twice.reduced.loc, direct.reduced.loc, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        covariance(twice.reduced), covariance(direct.reduced), rtol=1e-3, atol=1e-6
+    )
+    assert each(once.reduced, problem.prior)[1] == 0
+    assert not prune(once.reduced, problem.prior).keep[1]
+
+
+def test_masks_may_have_a_batch_and_variables_be_none():
+    problem = Regression()
+    masks = np.array([[True, False, True, True], [False, True, True, False]])
+    found = remove(problem.exact(), problem.prior, masks)
+    for i, mask in enumerate(masks):
+        alone = remove(problem.exact(), problem.prior, mask)
+        np.testing.assert_allclose(found.delta_f[i], alone.delta_f, rtol=1e-5)
+        np.testing.assert_allclose(found.reduced.scale_tril[i], alone.reduced.scale_tril, atol=1e-6)
+    none = MultivariateNormal(np.zeros(0, np.float32), np.zeros((0, 0), np.float32))
+    empty = Normal(np.zeros(0, np.float32), np.zeros(0, np.float32))
+    assert remove(none, empty, np.zeros(0, bool)).delta_f == 0
+    assert prune(none, empty).delta_f == 0

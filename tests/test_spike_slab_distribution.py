@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from numpyro.distributions.kl import kl_divergence
 from scipy import integrate, stats
 
-from bmrjax.distributions import PrunedElements, RelaxedSpikeAndSlab, SpikeAndSlab
+from bmrjax.distributions import (
+    PrunedElements,
+    RelaxedSpikeAndSlab,
+    SpikeAndSlab,
+    StraightThroughSpikeAndSlab,
+)
 
 ODDS = st.floats(-6, 6)
 LOC = st.floats(-3, 3)
@@ -95,3 +100,22 @@ def test_the_temperature_is_traced():
     assert fn.batch_shape == (3,)
     independent = dist.Independent(fn, 1)
     assert independent.sample(jax.random.key(0)).shape == (3,)
+
+
+def test_straight_through_draws_are_the_exact_ones_with_gradients_of_relaxed_ones():
+    logits = jnp.linspace(-3.0, 3.0, 500)
+
+    def draws(make, logits):
+        return make(1.0, 0.5, logits).sample(jax.random.key(1), (200,))
+
+    def straight(logits):
+        return draws(lambda *args: StraightThroughSpikeAndSlab(*args, temperature=0.5), logits)
+
+    exact = draws(SpikeAndSlab, logits)
+    np.testing.assert_array_equal(straight(logits) == 0, exact == 0)
+    np.testing.assert_allclose(straight(logits), exact, rtol=1e-6)
+    # E[z] = σ(logits) loc; the gradient is biased, and of the right sign and size.
+    slope = jax.grad(lambda logits: straight(logits).sum())(logits) / 200
+    expected = jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
+    np.testing.assert_allclose(slope.mean(), expected.mean(), rtol=0.1)
+    assert not np.any(jax.grad(lambda logits: draws(SpikeAndSlab, logits).sum())(logits))

@@ -2,11 +2,13 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.reduction import Normal
@@ -37,6 +39,20 @@ def by_layer(
     for name in posterior:
         found.setdefault(layers[name], []).append(name)
     return found
+
+
+def require(criterion: object, name: str, test: Callable[[Any], Any], told: str) -> None:
+    """Raise ValueError, naming the criterion, for a number of it that fails a test.
+
+    A traced number has no value yet, and passes, as does what JAX puts in a number's place.
+    """
+    value = getattr(criterion, name)
+    if isinstance(value, Tracer) or not isinstance(
+        value, int | float | np.number | np.ndarray | jax.Array
+    ):
+        return
+    if not np.all(test(np.asarray(value))):
+        raise ValueError(f"{type(criterion).__name__}: {name} must be {told}, got {value}.")
 
 
 class Decision(NamedTuple):

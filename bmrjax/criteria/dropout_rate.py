@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites, require
 
 
 @jax.tree_util.register_dataclass
@@ -42,9 +42,7 @@ class DropoutRate(MaskCriterion):
     threshold: float | Float[Array, ""] = 0.95
 
     def __post_init__(self) -> None:
-        given = self.threshold
-        if isinstance(given, int | float) and not 0 < given <= 1:
-            raise ValueError(f"DropoutRate: threshold must be in (0, 1], got {given}.")
+        require(self, "threshold", lambda value: (value > 0) & (value <= 1), "in (0, 1]")
 
     @property
     def may_go_beyond(self) -> bool:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from scipy.special import gammaincinv
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer
+from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer, require
 from bmrjax.reduction import Normal
 
 # Edges of the cells of ln(υ λ), 64 of them over nine orders of magnitude; what lies outside
@@ -32,8 +32,8 @@ class RegularizedHorseshoeState:
         weight: Posterior mean of 1 − κ, in [0, 1]: how much of an element's estimate the prior leaves
             standing; zero for what an earlier round removed.
         log_scale: Posterior mean of ln υ of the layer that the site is in.
-        seen: The posterior in units of the prior; of a removed element, that of the round that
-            removed it.
+        seen: What the posterior would be under a standard normal prior, in units of the prior's
+            standard deviation; of a removed element, that of the round that removed it.
     """
 
     keep: dict[str, Bool[Array, "..."]]
@@ -87,9 +87,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
 
     def __post_init__(self) -> None:
         for name in ("global_scale", "slab_concentration", "slab_rate"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not value > 0:
-                raise ValueError(f"RegularizedHorseshoe: {name} must be positive, got {value}.")
+            require(self, name, lambda value: value > 0, "positive")
 
     def init(self, posterior: Sites) -> RegularizedHorseshoeState:
         """Return the state in which everything is kept."""
@@ -124,21 +122,26 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
             {name: values[name] for name in posterior} for values in (weight, log_scale)
         )
         weight = {name: jnp.where(state.keep[name], weight[name], 0.0) for name in posterior}
-        keep = {name: weight[name] >= 0.5 for name in posterior}
         delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
+        # Not a number never removes.
+        keep = {
+            name: state.keep[name] & ((weight[name] >= 0.5) | jnp.isnan(delta_f[name]))
+            for name in posterior
+        }
         return Decision(keep, delta_f, RegularizedHorseshoeState(keep, weight, log_scale, seen))
 
     def _layer(self, sites: list[Normal]) -> tuple[list[Array], Array]:
         loc = jnp.concatenate([q.loc.ravel() for q in sites])
         scale = jnp.concatenate([q.scale.ravel() for q in sites])
         size = loc.shape[0]
-        padding = -size % min(_BLOCK, size)
+        length = max(1, min(_BLOCK, size))
+        padding = -size % length
         blocks = (
             jnp.pad(loc, (0, padding)),
             jnp.pad(scale, (0, padding), constant_values=1.0),
             jnp.arange(size + padding) < size,
         )
-        blocks = tuple(b.reshape(-1, min(_BLOCK, size)) for b in blocks)
+        blocks = tuple(b.reshape(-1, length) for b in blocks)
         center = jnp.log(jnp.asarray(self.global_scale, loc.dtype))
         # A coarse grid of ln υ, then one as wide as the posterior there: over many elements it is
         # narrow.
@@ -162,18 +165,15 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         precision = slabs[:, None] + np.exp(-2.0 * _CELLS)
         return jnp.asarray(1.0 / precision, dtype)
 
-    def _evidence(
-        self, block: tuple[Array, ...]
-    ) -> tuple[Float[Array, "n slabs cells"], Float[Array, " n"]]:
-        """Return E_q[p̃/p] in each cell over its largest value, and the logarithm of that."""
+    def _evidence(self, block: tuple[Array, ...]) -> Float[Array, "n slabs cells"]:
+        """Return E_q[p̃/p] in each cell, over the largest value of each element."""
         loc, scale, _ = block
         reduced = jnp.sqrt(self._reduced_variances(loc.dtype))[None]
         zero = jnp.zeros((), loc.dtype)
         unit = Normal(zero, jnp.ones((), loc.dtype))
         q = Normal(loc[:, None, None], scale[:, None, None])
         delta_f = reduction.normal(q, unit, Normal(zero, reduced)).delta_f
-        largest = jnp.max(delta_f, axis=(1, 2))
-        return jnp.exp(delta_f - largest[:, None, None]), largest
+        return jnp.exp(delta_f - jnp.max(delta_f, axis=(1, 2), keepdims=True))
 
     def _log_posterior(
         self, log_scale: Float[Array, " g"], blocks: tuple[Array, ...]
@@ -181,9 +181,10 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         mass = _mass(log_scale)
 
         def of_block(block: tuple[Array, ...]) -> Array:
-            evidence, largest = self._evidence(block)
-            marginal = jnp.einsum("nsc,gc->nsg", evidence, mass)
-            log_marginal = jnp.log(jnp.maximum(marginal, 1e-30)) + largest[:, None, None]
+            # The largest value of an element is the same in every cell of the grid and cancels
+            # there: added, it would leave no digits for what differs.
+            marginal = jnp.einsum("nsc,gc->nsg", self._evidence(block), mass)
+            log_marginal = jnp.log(jnp.maximum(marginal, 1e-30))
             return jnp.sum(jnp.where(block[2][:, None, None], log_marginal, 0.0), axis=0)
 
         log_evidence = jnp.sum(jax.lax.map(of_block, blocks), axis=0)
@@ -197,7 +198,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         probs: Float[Array, "slabs g"],
         block: tuple[Array, ...],
     ) -> Float[Array, " n"]:
-        evidence, _ = self._evidence(block)
+        evidence = self._evidence(block)
         variance = self._reduced_variances(block[0].dtype)
         # 1 − κ = γ² / (γ² + v), where 1/v = 1/σ² − 1 is what the data alone say.
         precision = 1.0 / jnp.square(block[1]) - 1.0
@@ -210,10 +211,16 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
 
 
 def _standardised(posterior: Normal, prior: Normal) -> Normal:
-    """Return the posterior in units of the prior, no wider than it: data never add uncertainty."""
+    """Return what the posterior would be under N(0, 1), in units of the prior's standard deviation.
+
+    It is no wider than the prior, for data never add uncertainty. What is not a number says nothing.
+    """
     scale = jnp.minimum(posterior.scale / prior.scale, 1.0 - 1e-6)
-    loc = (posterior.loc - prior.loc) / prior.scale
-    return Normal(loc, jnp.broadcast_to(scale, loc.shape))
+    # Removed is zero, wherever the prior is: its mean moves there first.
+    loc = posterior.loc / prior.scale - jnp.square(scale) * prior.loc / prior.scale
+    scale = jnp.broadcast_to(scale, loc.shape)
+    known = jnp.isfinite(loc) & jnp.isfinite(scale)
+    return Normal(jnp.where(known, loc, 0.0), jnp.where(known, scale, 1.0 - 1e-6))
 
 
 def _where(condition: Array, first: Normal, second: Normal) -> Normal:

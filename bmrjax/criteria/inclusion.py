@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import jax
+
 from bmrjax import reduction
 from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Inclusion(MaskCriterion):
     """Keep the elements with q(λ = 1) ≥ ½: the median probability model.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites, require
 from bmrjax.reduction import LogNormal, LogUniform, log_normal
 
 
@@ -76,8 +76,7 @@ class BMRSNormal(_OfNoise):
     margin: float | Float[Array, ""] = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.variance, int | float) and not self.variance > 0:
-            raise ValueError(f"BMRSNormal: variance must be positive, got {self.variance}.")
+        require(self, "variance", lambda value: value > 0, "positive")
         if isinstance(self.margin, int | float) and not 0 <= self.margin < math.inf:
             raise ValueError(
                 f"BMRSNormal: margin must be a number of nats that is not negative, got {self.margin}."

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
+from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites, require
 from bmrjax.criteria.groups import Groups
 from bmrjax.reduction import Normal, normal
 
@@ -46,8 +46,7 @@ class Shrinkage(MaskCriterion):
     groups: Groups | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.variance, int | float) and not self.variance >= 0:
-            raise ValueError(f"Shrinkage: variance must be at least 0, got {self.variance}.")
+        require(self, "variance", lambda value: value >= 0, "at least 0")
 
     @property
     def may_go_beyond(self) -> bool:
@@ -70,10 +69,10 @@ class Shrinkage(MaskCriterion):
             narrow = Normal(jnp.zeros_like(q.loc), jnp.broadcast_to(scale, q.loc.shape))
             delta_f[name] = normal(q, prior[name], narrow).delta_f
         if self.groups is None:
-            keep = {name: state.keep[name] & (df < 0) for name, df in delta_f.items()}
+            keep = {name: state.keep[name] & ~(df >= 0) for name, df in delta_f.items()}
             return Decision(keep, delta_f, MaskState(keep))
         # What is gone already has nothing more to say about the rest of its group.
         counted = {name: jnp.where(state.keep[name], df, 0.0) for name, df in delta_f.items()}
-        stays = self.groups.spread(self.groups.sum(counted) < 0, delta_f)
+        stays = self.groups.spread(~(self.groups.sum(counted) >= 0), delta_f)
         keep = {name: state.keep[name] & stays[name] for name in delta_f}
         return Decision(keep, delta_f, MaskState(keep))

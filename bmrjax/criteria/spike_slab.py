@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from scipy.special import betaln
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer
+from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer, require
 from bmrjax.criteria.groups import Groups
 
 
@@ -92,9 +92,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not value > 0:
-                raise ValueError(f"SpikeAndSlab: {name} must be positive, got {value}.")
+            require(self, name, lambda value: value > 0, "positive")
         if self.num_steps < 1:
             raise ValueError(f"SpikeAndSlab: num_steps must be at least 1, got {self.num_steps}.")
         if self.removed not in ("excluded", "at prior"):
@@ -121,6 +119,8 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         """Reduce once; see `Criterion`. Raises ValueError for a layer map that misses a site."""
         members_of = by_layer("SpikeAndSlab", posterior, layers)
         delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
+        # Not a number never removes, and must not take the rest of its layer along.
+        judged = {name: jnp.where(jnp.isnan(df), -jnp.inf, df) for name, df in delta_f.items()}
         eligible = {
             name: jnp.ones_like(state.keep[name]) if self.regrow else state.keep[name]
             for name in posterior
@@ -131,14 +131,14 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         if self.groups is None:
             for members in members_of.values():
                 probs, *counts = self._fixed_point(
-                    [delta_f[name] for name in members], [eligible[name] for name in members]
+                    [judged[name] for name in members], [eligible[name] for name in members]
                 )
                 inclusion.update(zip(members, probs, strict=True))
                 alpha.update(dict.fromkeys(members, counts[0]))
                 beta.update(dict.fromkeys(members, counts[1]))
         else:
             # What is gone already has nothing more to say about the rest of its group.
-            counted = {n: jnp.where(eligible[n], df, 0.0) for n, df in delta_f.items()}
+            counted = {n: jnp.where(eligible[n], df, 0.0) for n, df in judged.items()}
             total, alive = self.groups.sum(counted), self.groups.any(eligible)
             included = jnp.zeros_like(total)
             for members, mine in zip(

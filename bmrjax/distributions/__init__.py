@@ -22,6 +22,10 @@ from bmrjax.distributions.shared_centers import mixture_log_prob as mixture_log_
 from bmrjax.distributions.spike_slab import RelaxedSpikeAndSlab as RelaxedSpikeAndSlab
 from bmrjax.distributions.spike_slab import SpikeAndSlab as SpikeAndSlab
 from bmrjax.distributions.spike_slab import (
+    StraightThroughSpikeAndSlab as StraightThroughSpikeAndSlab,
+)
+from bmrjax.distributions.spike_slab import atoms_are_known as atoms_are_known
+from bmrjax.distributions.spike_slab import (
     spike_and_slab_parameters as spike_and_slab_parameters,
 )
 from bmrjax.distributions.truncated_log import TruncatedLogNormal as TruncatedLogNormal

@@ -1,5 +1,8 @@
 """Spike-and-slab variables, exact and relaxed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -10,17 +13,57 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
+from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import promote_shapes
 
 from bmrjax.distributions.elements import NotElementwiseError, PrunedElements, elementwise
 from bmrjax.noise import normal
+
+_atoms_are_known = ContextVar("_atoms_are_known", default=False)
+
+
+class _WithAtom(constraints.ParameterFreeConstraint):
+    """The real line with an atom at zero, which no bijection to the real line knows of."""
+
+    def __call__(self, x: Any) -> Any:
+        return constraints.real(x)
+
+    def feasible_like(self, prototype: Any) -> Array:
+        """Return zeros: see NumPyro's `Constraint`."""
+        return jnp.zeros_like(prototype)
+
+    def __repr__(self) -> str:
+        return "real line with an atom at zero"
+
+
+_with_atom = _WithAtom()
+
+
+@biject_to.register(_WithAtom)
+def _no_bijection(constraint: _WithAtom) -> Any:
+    raise NotImplementedError(
+        "A spike-and-slab variable is zero with a positive probability, and neither MCMC nor this guide "
+        "would ever see that. Fit it with bmrjax.infer.AutoMeanField and TraceMeanField_ELBO, as "
+        "bmrjax.sparsify does by default, or use priors.RegularizedHorseshoe."
+    )
+
+
+@contextmanager
+def atoms_are_known() -> Iterator[None]:
+    """Let spike-and-slab sites pass for real ones, for a guide that gives them indicators."""
+    token = _atoms_are_known.set(True)
+    try:
+        yield
+    finally:
+        _atoms_are_known.reset(token)
 
 
 class SpikeAndSlab(dist.Distribution):
     r"""z = λ x with λ ~ Bernoulli(σ(logits)) and x ~ N(loc, scale²): zero, or a normal variable.
 
     The log density is taken with respect to a point mass at zero plus the Lebesgue measure, so
-    it is ln P(λ = 0) at zero and ln P(λ = 1) + ln N(z) elsewhere.
+    it is ln P(λ = 0) at zero and ln P(λ = 1) + ln N(z) elsewhere. No bijection maps that to the real
+    line, so MCMC and guides that know nothing of the indicators refuse it.
 
     Args:
         loc: Mean of the slab.
@@ -45,7 +88,6 @@ class SpikeAndSlab(dist.Distribution):
         "scale": constraints.positive,
         "logits": constraints.real,
     }
-    support: Any = constraints.real
     reparametrized_params = ["loc", "scale"]
 
     def __init__(
@@ -60,6 +102,11 @@ class SpikeAndSlab(dist.Distribution):
         self.loc, self.scale, self.logits = parameters
         shape = jax.lax.broadcast_shapes(*(jnp.shape(a) for a in (loc, scale, logits)))
         super().__init__(shape, (), validate_args=validate_args)
+
+    @property
+    def support(self) -> Any:
+        """The real line, for which a guide has to know that zero has a probability of its own."""
+        return constraints.real if _atoms_are_known.get() else _with_atom
 
     @property
     def inclusion_prob(self) -> Array:
@@ -138,6 +185,21 @@ class RelaxedSpikeAndSlab(SpikeAndSlab):
 
     def _gate(self, key: Array, shape: tuple[int, ...]) -> Array:
         return sigmoid((self.logits + jax.random.logistic(key, shape)) / self.temperature)
+
+
+class StraightThroughSpikeAndSlab(RelaxedSpikeAndSlab):
+    """A spike-and-slab variable with exact draws, and the gradients of relaxed ones in the log odds.
+
+    References:
+        Jang, Gu and Poole (2017), the straight-through estimator.
+    """
+
+    def _gate(self, key: Array, shape: tuple[int, ...]) -> Array:
+        level = jax.random.uniform(key, shape)  # the exact variable is included below σ(logits)
+        noise = jnp.log1p(-level) - jnp.log(jnp.maximum(level, jnp.finfo(level.dtype).tiny))
+        relaxed = sigmoid((self.logits + noise) / self.temperature)
+        exact = (level < sigmoid(self.logits)).astype(relaxed.dtype)
+        return exact + (relaxed - jax.lax.stop_gradient(relaxed))
 
 
 @kl_divergence.register(SpikeAndSlab, SpikeAndSlab)

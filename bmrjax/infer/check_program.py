@@ -10,13 +10,20 @@ from jax.core import Tracer
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
+from bmrjax.distributions import spike_and_slab_parameters
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of
 
 
 def check_program(
-    model: Callable, batch: Data, data: Data, key: Array, *, discrete: bool = False
+    model: Callable,
+    batch: Data,
+    data: Data,
+    key: Array,
+    *,
+    discrete: bool = False,
+    atoms: bool = True,
 ) -> None:
     """Refuse a program that observes nothing, or targets that its likelihood is not made for.
 
@@ -26,10 +33,12 @@ def check_program(
         data: All data that are at hand; targets among them are looked at as a whole.
         key: PRNG key.
         discrete: Whether latent sites may be discrete; no automatic guide has a posterior of these.
+        atoms: Whether they may be spike-and-slab ones, which a loss of densities cannot fit.
 
     Raises:
-        ValueError: If a latent site is discrete and may not be, if no site is observed, if targets and
-            likelihood would broadcast against each other, or if targets lie outside its support.
+        ValueError: If a latent site is discrete or spike-and-slab and may not be, if no site is observed,
+            if targets and likelihood would broadcast against each other, or if targets lie outside its
+            support.
     """
     columns = jax.tree.leaves(data)
     supports: list[tuple[str, Any, Any]] = []  # they hold numbers, no tracers
@@ -56,6 +65,17 @@ def check_program(
                 f"sparsify: the latent sites {counted} are discrete, and have no normal posterior. Sum over "
                 "them in the likelihood (dist.MixtureSameFamily does for mixtures), or give a guide and a "
                 "loss that are made for them."
+            )
+        spiked = [
+            name
+            for name, site in sampled.items()
+            if name not in observed and spike_and_slab_parameters(site["fn"]) is not None
+        ]
+        if spiked and not atoms:
+            raise ValueError(
+                f"sparsify: the sites {spiked} are spike-and-slab, of which this loss sees draws alone, and "
+                "has no gradient for the indicators. Leave `loss` out: TraceMeanField_ELBO, the default, "
+                "takes their divergence as a whole."
             )
         rows = jax.tree.leaves(batch)
         for name, site in observed.items():

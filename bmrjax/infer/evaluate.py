@@ -167,7 +167,7 @@ class Evaluator:
     def metrics(
         self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
     ) -> dict[str, float]:
-        """Return accuracy, NLL and 20-bin ECE for classes, or RMSE and NLL otherwise."""
+        """Return accuracy, NLL and 20-bin ECE for classes, or NLL otherwise, and RMSE if there is a mean."""
         prediction = self.predict(params, keep, data, key, num_samples=num_samples)
         result = {"nll": metrics.negative_log_likelihood(prediction.log_prob)}
         if prediction.is_probability:
@@ -175,7 +175,9 @@ class Evaluator:
             result["accuracy"] = metrics.accuracy(prediction.mean, labels)
             result["ece"] = metrics.expected_calibration_error(prediction.mean, labels)
         else:
-            result["rmse"] = metrics.root_mean_squared_error(prediction.mean, prediction.value)
+            error = metrics.root_mean_squared_error(prediction.mean, prediction.value)
+            if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
+                result["rmse"] = error
         return {name: float(value) for name, value in result.items()}
 
 

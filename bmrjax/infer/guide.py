@@ -19,7 +19,9 @@ from bmrjax.distributions import (
     PerDatum,
     RelaxedSpikeAndSlab,
     SpikeAndSlab,
+    StraightThroughSpikeAndSlab,
     TruncatedLogNormal,
+    atoms_are_known,
     center,
     elementwise,
     spike_and_slab_parameters,
@@ -41,7 +43,9 @@ class AutoMeanField(AutoNormal):
     as logarithms: one exponential an element, where the softplus takes four with its derivative. A
     site of `bmrjax.distributions.SpikeAndSlab` gets a spike-and-slab posterior with log odds of its
     own for every element; its indicators are relaxed while training, and exact everywhere else, so
-    that predictions and the measured VFE are those of the discrete model.
+    that predictions and the measured VFE are those of the discrete model. Its divergence is that of the
+    discrete variables, which `TraceMeanField_ELBO` takes; a loss of densities, such as `Trace_ELBO`, has
+    no gradient for them. In NumPyro's own `SVI`, draws are exact with the gradients of relaxed ones.
 
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
@@ -94,8 +98,12 @@ class AutoMeanField(AutoNormal):
         """Sample every latent site."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
-        with _InPlace(self):
+        with _InPlace(self), atoms_are_known():
             return super().__call__(*args, **kwargs)
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        with atoms_are_known():
+            super()._setup_prototype(*args, **kwargs)
 
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""
@@ -162,14 +170,11 @@ class AutoMeanField(AutoNormal):
             jnp.full(jnp.shape(normal.loc), start),
             event_dim=event_dim,
         )
-        step = training_step()
-        if step is None:
-            fn: dist.Distribution = SpikeAndSlab(normal.loc, normal.scale, logits)
-        else:
-            schedule = self.temperature
-            temperature = schedule(step) if callable(schedule) else schedule
-            fn = RelaxedSpikeAndSlab(normal.loc, normal.scale, logits, temperature)
-        return fn.to_event(event_dim)
+        step, schedule = training_step(), self.temperature
+        # Without a step, the guide is used for predictions, or trained by NumPyro's own SVI.
+        kind = StraightThroughSpikeAndSlab if step is None else RelaxedSpikeAndSlab
+        temperature = schedule(0 if step is None else step) if callable(schedule) else schedule
+        return kind(normal.loc, normal.scale, logits, temperature).to_event(event_dim)
 
     def _of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
         spiked, gammas = self.spike_and_slab_sites(), self.sites_of("gamma")
@@ -227,7 +232,8 @@ class AutoMeanField(AutoNormal):
         return self._constrained(latent)
 
     def _constrained(self, latent: dict[str, Any]) -> dict[str, Array]:
-        values: Any = self._constrain(latent)
+        with atoms_are_known():
+            values: Any = self._constrain(latent)
         return values
 
 

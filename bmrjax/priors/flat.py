@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jax import lax
@@ -46,13 +47,15 @@ class Flat(Prior):
 
     def layer(self, layer: Layer) -> dict[str, Float[Array, "..."]]:
         """See `Prior.layer`."""
-        precision = numpyro.sample(
-            layer.site("precision"),
-            dist.Gamma(self.concentration, self.rate),
-            infer={"init": 1.0},
+        precision = jnp.asarray(
+            numpyro.sample(
+                layer.site("precision"),
+                dist.Gamma(self.concentration, self.rate),
+                infer={"init": 1.0},
+            )
         )
         scale = self.scale * lax.rsqrt(precision)
         return {
-            part: scale * standard_normal(layer, part, tensor, self.scale)
+            part: tensor.over_all(scale) * standard_normal(layer, part, tensor, self.scale)
             for part, tensor in layer.tensors.items()
         }

@@ -82,7 +82,8 @@ class RegularizedHorseshoe(Prior):
             noise: Standard deviation of the observations; for a logistic likelihood, 2.
 
         Raises:
-            ValueError: For a guess that is not strictly between 0 and `num_total`.
+            ValueError: For a guess that is not strictly between 0 and `num_total`, and for data or noise
+                that are not positive.
 
         Example:
             >>> from bmrjax import priors
@@ -97,6 +98,10 @@ class RegularizedHorseshoe(Prior):
                 f"expected_scale: num_relevant must be between 0 and num_total = {num_total}, got "
                 f"{num_relevant}."
             )
+        if not (num_data > 0 and noise > 0):
+            raise ValueError(
+                f"expected_scale: num_data and noise must be positive, got {num_data} and {noise}."
+            )
         return num_relevant / (num_total - num_relevant) * noise / math.sqrt(num_data)
 
     def layer(self, layer: Layer) -> dict[str, Float[Array, "..."]]:
@@ -110,20 +115,21 @@ class RegularizedHorseshoe(Prior):
             )
         )
         start = self._start(layer, mean_precision)
-        of_layer = 2 * math.log(self.global_scale) + _log_quotient(layer.site("global"), ())
+        of_layer = 2 * jnp.log(self.global_scale) + _log_quotient(layer.site("global"), ())
         # The rows' denominators take up what the global scale lacks at the start: a row that is not
         # there then shrinks on its own, and one that is need not climb out of the prior's pole.
-        of_rows = self._rows(layer, 2 * math.log(self.global_scale) - start)
+        of_rows = self._rows(layer, 2 * jnp.log(self.global_scale) - start)
         values = {}
         for part, tensor in layer.tensors.items():
-            log_variance = of_layer + tensor.along_rows(of_rows[part])
+            log_variance = tensor.over_all(of_layer) + tensor.along_rows(of_rows[part])
             if self.local:
                 log_variance = log_variance + _log_quotient(
                     layer.site(f"local.{part}"), tensor.shape
                 )
-            scale = jnp.exp(-0.5 * jnp.logaddexp(jnp.log(precision), -log_variance))
+            slab = tensor.over_all(jnp.log(precision))
+            scale = jnp.exp(-0.5 * jnp.logaddexp(slab, -log_variance))
             numpyro.deterministic(layer.site(f"scale.{part}"), scale)
-            unit = jnp.exp(-0.5 * jnp.logaddexp(math.log(mean_precision), -start))
+            unit = jnp.exp(-0.5 * jnp.logaddexp(jnp.log(mean_precision), -start))
             values[part] = scale * standard_normal(layer, part, tensor, unit)
         return values
 

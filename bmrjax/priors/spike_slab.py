@@ -24,7 +24,8 @@ class SpikeAndSlab(Prior):
     Fit it directly with `infer.AutoMeanField` (which `sparsify` takes by default for a program
     with this prior) and `criteria.Inclusion`; or assume it in stochastic BMR, where the
     indicators never enter the fit: `criteria.SpikeAndSlab(prior.alpha, prior.beta)`. MCMC cannot
-    sample the indicators; use `RegularizedHorseshoe` there.
+    sample the indicators, and other automatic guides know nothing of them: both refuse. Use
+    `RegularizedHorseshoe` there. Of NumPyro's losses, only `TraceMeanField_ELBO` fits it.
 
     Sites: each tensor's site holds λ ŵ, exactly zero where λ = 0, and ``<layer>.inclusion``
     holds π_l.
@@ -64,7 +65,8 @@ class SpikeAndSlab(Prior):
             infer: dict = {"layer": layer.name}
             if tensor.init is not None:
                 infer["init"] = tensor.init / self.scale
-            unit = SpikeAndSlabDistribution(0.0, 1.0, logits).expand(tensor.shape)
+            unit = SpikeAndSlabDistribution(0.0, 1.0, tensor.over_all(logits))
+            unit = unit.expand((*jnp.shape(logits), *tensor.shape))
             drawn = numpyro.sample(layer.site(part), unit.to_event(len(tensor.shape)), infer=infer)
             values[part] = self.scale * jnp.asarray(drawn)
         return values

@@ -75,8 +75,9 @@ def multivariate_normal(
         prior is a point mass has a zero row and a zero column in ``scale_tril``. Where the
         expectation diverges (a reduced prior wider than the prior, in a direction that the
         data hardly narrowed) `delta_f` is infinite and the reduced posterior is not a number.
-        A posterior correlation matrix that cannot be inverted in the precision at hand
-        (condition numbers beyond about 1e6 in float32) leaves ``scale_tril`` not a number.
+        Posterior correlation matrices are factorised: beyond condition numbers of about 1e4 in
+        float32 digits are lost, beyond 1e6 the result may not be a number. `remove` works on
+        ``scale_tril`` itself and keeps its accuracy there.
 
     Example:
         >>> import jax.numpy as jnp
@@ -157,7 +158,7 @@ def _reduce(loc, scale_tril, prior_loc, prior_scale, reduced_loc, reduced_scale)
 
 def _largest(x: Float[Array, " n"]) -> Float[Array, ""]:
     """Return the largest magnitude, or one if all are zero: a unit without a gradient."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), initial=0.0))
     return jnp.where(largest > 0, largest, 1.0)
 
 
@@ -166,12 +167,59 @@ def remove(
 ) -> MultivariateReduction:
     """See `bmrjax.reduction.remove`.
 
-    Removed elements have a zero row and column in the reduced ``scale_tril``.
+    Removed elements have a zero row and column in the reduced ``scale_tril``; what has them already
+    is gone, and counts for nothing.
     """
-    shape = jnp.broadcast_shapes(jnp.shape(posterior.loc), jnp.shape(keep))
-    loc, scale = jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape)
-    without = Normal(jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0))
-    return multivariate_normal(posterior, Normal(loc, scale), without)
+    vectors = [posterior.loc, prior.loc, prior.scale, keep]
+    shape = jnp.broadcast_shapes(*(jnp.shape(x) for x in vectors))
+    loc, *others = (jnp.broadcast_to(x, shape) for x in vectors)
+    factor = jnp.broadcast_to(posterior.scale_tril, (*shape, shape[-1]))
+    delta_f, loc, scale_tril = _remove(loc, factor, *others)
+    return MultivariateReduction(delta_f, MultivariateNormal(loc, scale_tril))
+
+
+@partial(jnp.vectorize, signature="(n),(n,n),(n),(n),(n)->(),(n),(n,n)")
+def _remove(loc, scale_tril, prior_loc, prior_scale, keep):
+    # With L_S the rows of scale_tril that go, the evidence is N(0; μ_S, L_S L_Sᵀ) / p_S(0), and the rows
+    # that stay lose what they have in the span of those. Covariances are never formed: a factor has
+    # the root of their condition number.
+    size, dtype = loc.shape[0], loc.dtype
+    variance = jnp.sum(jnp.square(scale_tril), axis=1)
+    absent = variance == 0
+    marginal = jnp.sqrt(jnp.where(absent, 1.0, variance))
+    goes, stays = ~keep & ~absent, keep & ~absent
+    rows = scale_tril / marginal[:, None]
+    mean = jnp.where(goes, loc / marginal, 0.0)
+
+    basis, triangle = _factor(rows, goes)
+    log_det = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(triangle))))
+    unit = _largest(mean)
+    solved = solve_triangular(triangle.T, mean / unit, lower=True)
+    quadratic = unit * (unit * jnp.sum(jnp.square(solved)))
+    of_prior = jnp.log(prior_scale / marginal) + 0.5 * jnp.square(prior_loc / prior_scale)
+    delta_f = jnp.sum(jnp.where(goes, of_prior, 0.0)) - log_det - 0.5 * quadratic
+
+    shared = rows @ basis
+    left = rows - shared @ basis.T
+    reduced_loc = jnp.where(stays, loc - marginal * (shared @ solved) * unit, 0.0)
+    _, factor = _factor(left, stays)
+    factor = factor.T * jnp.sign(jnp.diagonal(factor))[None, :]
+    both = stays[:, None] & stays[None, :]
+    return (
+        jnp.maximum(delta_f, jnp.finfo(dtype).min),
+        reduced_loc,
+        jnp.where(both, marginal[:, None] * factor, jnp.zeros((size, size), dtype)),
+    )
+
+
+def _factor(
+    rows: Float[Array, "n n"], chosen: Bool[Array, " n"]
+) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+    """Return the Q and R of the transposed rows that are chosen; the others are unit vectors apart."""
+    columns = jnp.where(chosen[None, :], rows.T, 0.0)
+    apart = jnp.diag(jnp.where(chosen, 0.0, 1.0).astype(rows.dtype))
+    q, r = jnp.linalg.qr(jnp.concatenate([columns, apart]))
+    return q[: rows.shape[0]], r
 
 
 def delta_f_each(posterior: MultivariateNormal, prior: Normal) -> Float[Array, "... n"]:
@@ -179,7 +227,9 @@ def delta_f_each(posterior: MultivariateNormal, prior: Normal) -> Float[Array, "
     marginal = Normal(posterior.loc, jnp.linalg.norm(posterior.scale_tril, axis=-1))
     shape = jnp.shape(posterior.loc)
     prior = Normal(jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape))
-    return normal(marginal, prior, spike(marginal)).delta_f
+    absent = marginal.scale == 0
+    there = Normal(marginal.loc, jnp.where(absent, 1.0, marginal.scale))
+    return jnp.where(absent, 0.0, normal(there, prior, spike(there)).delta_f)
 
 
 def prune_greedily(
@@ -221,8 +271,15 @@ def prune_greedily(
     loc = jnp.asarray(posterior.loc)
     shape, dtype = loc.shape, loc.dtype
     prior = Normal(jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape))
+    if not loc.size:
+        return Pruning(
+            jnp.ones(shape, bool),
+            jnp.zeros((), dtype),
+            MultivariateNormal(loc, posterior.scale_tril),
+        )
     limit = shape[0] if limit is None else limit
     start = jnp.asarray(posterior.scale_tril) @ posterior.scale_tril.T
+    every = jnp.diagonal(start) > 0
     # Conditioning can only take a variance to zero by rounding; it stops at the rounding error.
     least = jnp.finfo(dtype).eps * jnp.diagonal(start)
 
@@ -232,7 +289,7 @@ def prune_greedily(
 
     def goes_on(state):
         _, _, keep, gain, _ = state
-        return (jnp.max(gain) > 0) & (jnp.sum(~keep) < limit)
+        return (jnp.max(gain, initial=-jnp.inf) > 0) & (jnp.sum(every & ~keep) < limit)
 
     def step(state):
         loc, covariance, keep, gain, total = state
@@ -245,7 +302,6 @@ def prune_greedily(
         covariance = jnp.where(stays[:, None] & stays[None, :], covariance, 0.0)
         return loc, covariance, stays, gains(loc, covariance, stays), total + gain[i]
 
-    every = jnp.ones(shape, bool)
     state = (loc, start, every, gains(loc, start, every), jnp.zeros((), dtype))
     _, _, keep, _, total = jax.lax.while_loop(goes_on, step, state)
     return Pruning(keep, total, remove(posterior, prior, keep).reduced)

@@ -130,7 +130,8 @@ class Settings:
         epochs: Epochs of a run.
         steps: Steps of an epoch.
         samples: Posterior samples of the metrics at the end.
-        eval_samples: Posterior samples of those after every epoch.
+        eval_samples: Posterior samples of the metrics between epochs.
+        eval_every: Epochs from one such measurement to the next.
         rows: Training and test data at most; None for all of them.
     """
 
@@ -138,6 +139,7 @@ class Settings:
     steps: int
     samples: int = 100
     eval_samples: int = 4
+    eval_every: int = 1
     rows: int | None = None
 
 
@@ -192,7 +194,7 @@ def fit(
         "steps_per_epoch": settings.steps,
         "held_out": test,
         "eval_samples": 1 if method.point else settings.eval_samples,
-        "eval_every": 1,
+        "eval_every": settings.eval_every,
         "final_samples": 1 if method.point else settings.samples,
         "progress": False,
     }
@@ -280,7 +282,7 @@ def figures_of(result: bmr.Result, steps: int) -> dict[str, Any]:
 
 
 def epochs_of(result: bmr.Result) -> list[dict[str, Any]]:
-    """Return held-out metrics and sparsity after every epoch."""
+    """Return held-out metrics, where they were measured, and sparsity after every epoch."""
     # The last epoch is measured as the last point of the path.
     points = {point.epoch: point.metrics for point in result.path}
     found = []
@@ -325,7 +327,7 @@ def main() -> None:
     args = arguments()
     rows = records.Rows(args.out)
     rows_at_most = 1024 if args.quick else None
-    settings = Settings(args.epochs, args.steps, args.samples)
+    settings = Settings(args.epochs, args.steps, args.samples, args.eval_samples, args.eval_every)
     if args.quick:
         settings = Settings(args.epochs, args.steps, samples=5, eval_samples=2, rows=rows_at_most)
     only_speed = args.speed and not args.quick
@@ -386,6 +388,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--steps", type=int, default=500, help="steps an epoch")
     parser.add_argument("--samples", type=int, default=100, help="of the posterior, at the end")
+    parser.add_argument("--eval-samples", type=int, default=4, help="of it, between epochs")
+    parser.add_argument("--eval-every", type=int, default=1, help="epochs, for the curves")
     parser.add_argument("--vmap", action="store_true", help="the seeds of a row in one program")
     parser.add_argument("--speed", action="store_true", help="only time the steps")
     parser.add_argument("--bmr4pml", help="--speed: clone of the paper's code, timed beside")

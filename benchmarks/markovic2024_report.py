@@ -293,9 +293,13 @@ def mosaic(units: np.ndarray) -> np.ndarray:
 
 
 def band(ax: "Axes", rows: Sequence[Row], name: str, **style: Any) -> None:
-    """Plot the mean over seeds of what `history` holds, and the range over seeds."""
+    """Plot the mean over seeds of what `history` holds, and the range over seeds.
+
+    Epochs at which nothing was measured are passed over.
+    """
     values = by_epoch(rows, name)
-    epochs = np.arange(1, values.shape[1] + 1)
+    measured = np.isfinite(values).all(0)
+    epochs, values = 1 + np.flatnonzero(measured), values[:, measured]
     ax.plot(epochs, values.mean(0), linewidth=1.4, **style)
     if len(values) > 1:
         ax.fill_between(

@@ -173,3 +173,58 @@ def test_neurons_go_whole_while_training_and_then_physically():
     rows = found.latency(batch_sizes=(1, 8), repeats=3)
     assert [row.batch_size for row in rows] == [1, 8]
     assert all(row.before > 0 and row.after > 0 for row in rows)
+
+
+def test_a_weight_that_is_added_to_a_product_is_read_as_that_is() -> None:
+    class LowRank(eqx.Module):
+        w1: jax.Array
+        w2: jax.Array
+        a: jax.Array
+        b: jax.Array
+
+        def __call__(self, x):
+            return (self.b @ self.a + self.w2) @ jnp.tanh(self.w1 @ x)
+
+    network = LowRank(jnp.ones((3, 2)), jnp.ones((2, 3)), jnp.ones((1, 3)), jnp.ones((2, 1)))
+    made, read = (
+        bmr.structure.groups(network, jnp.ones(2), along=along).ids
+        for along in ("outputs", "inputs")
+    )
+    assert (made["net.w1"] == jnp.arange(3)[:, None]).all()
+    assert len(set(np.asarray(made["net.w2"]).ravel().tolist())) == 6
+    columns = np.asarray(read["net.w2"])
+    assert (columns[0] == columns[1]).all()
+    assert len(set(columns[0].tolist())) == 3
+
+
+def test_a_mask_does_not_hide_which_axis_is_read() -> None:
+    class Masked(eqx.Module):
+        m: jax.Array
+        w: jax.Array
+        h: jax.Array
+        o: jax.Array
+
+        def __call__(self, x):
+            return (self.h * self.o) @ jnp.tanh((self.m * self.w) @ x)
+
+    square = jnp.ones((3, 3))
+    network = Masked(square, square, square, square)
+    ids = bmr.structure.groups(network, jnp.ones(3)).ids
+    assert (ids["net.w"] == ids["net.m"]).all()
+    assert len(set(np.asarray(ids["net.o"]).ravel().tolist())) == 9
+    ids = bmr.structure.groups(network, jnp.ones(3), along="inputs").ids
+    for name in ("net.o", "net.h", "net.w", "net.m"):
+        assert (ids[name][0] == ids[name][1]).all(), name
+
+
+def test_features_of_any_network_that_flattens_are_read() -> None:
+    network = nnx.Sequential(
+        nnx.Linear(4, 3, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(3, 2, rngs=nnx.Rngs(1))
+    )
+    first = bmr.structure.groups(network, jnp.ones((2, 4)), along="inputs").ids[
+        "net.layers.0.kernel"
+    ]
+    assert (first == first[:, :1]).all()
+    images = bmr.nn.MLP(4, (3,), 2, key=jax.random.key(0))
+    ids = bmr.structure.groups(images, jnp.ones((1, 2, 2)), along="inputs").ids
+    assert (ids["net.layers.0.weight"][0] == ids["net.layers.0.weight"][1]).all()

@@ -551,3 +551,26 @@ def test_a_sample_of_elements_is_one_of_the_array():
     ctx = Context("moments", KEY)
     np.testing.assert_array_equal(ctx.draw(moved), ctx.draw(function)[:, 1])
     assert (ctx.draw(moved) > 0).all()
+
+
+STACKS = {
+    "stack": lambda h: jnp.stack([h, 2 * h]).ravel() @ jnp.arange(6.0),
+    "unstack": lambda h: jnp.unstack(h)[0] + 2 * jnp.unstack(h)[1],
+    "tile": lambda h: jnp.tile(h, 2) @ jnp.arange(6.0),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_and_tiles_are_sampled_as_one(name):
+    function, value = STACKS[name], source((3,))
+    exact = jax.vmap(function)(draws(value, 20_000))
+    found = sampled(function, value)
+    np.testing.assert_allclose(found.mean(), exact.mean(), atol=0.1)
+    np.testing.assert_allclose(found.var(), exact.var(), rtol=0.05)
+    assert np.isclose(moments(function, value).mean, exact.mean(), atol=0.1)
+
+
+def test_a_stack_of_parts_keeps_its_variance():
+    value = source((3,))
+    found = moments(lambda h: jnp.stack([h[0], h[2]]) @ jnp.ones(2), value)
+    np.testing.assert_allclose(found.variance, value.variance[0] + value.variance[2], rtol=1e-6)

@@ -5,25 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.structure.cost import Cost, Latency, compiled, cost, flops, latency
+from bmrjax.structure.cost import Cost, Latency, cost, latency
+from bmrjax.structure.flat_input import flat_input
 from bmrjax.structure.parts import (
     Parts,
-    check_inputs,
+    checked_inputs,
     equinox_batched,
     is_equinox,
     nnx_batched,
     parts_of,
 )
 from bmrjax.structure.plan import Plan, Planner
+from bmrjax.structure.same import Trial, difference, draws
 from bmrjax.structure.select import select_inputs
-
-# How far the smaller network's outputs may be from the old one's, relative to the largest.
-TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,8 @@ class Compact:
         after: What it costs now.
         arrays: What became of each array.
         inputs: Positions in the flattened input that the network still reads; None for all.
-        error: Largest difference of an output on random inputs, relative to the largest output.
+        error: Largest difference of an output on the example and on random inputs, relative to the
+            largest output.
     """
 
     network: Any
@@ -148,7 +146,8 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
         network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair, or a Flax NNX
             module, with zeros where its weights were removed (as `Result.network` returns it).
         *inputs: Example inputs as the network takes them: one datum for Equinox, a batch for Flax
-            NNX. Only shape and dtype count.
+            NNX. Shapes and dtypes count, and of integers (tokens, lengths) their range too: the
+            smaller network is tried on these inputs, and on random ones like them.
         drop_inputs: Whether input features that nothing reads go as well, if the network flattens
             its single input. It is then wrapped in a `structure.SelectInputs`.
 
@@ -156,8 +155,9 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
         The smaller network with a report; see `Compact`.
 
     Raises:
-        TypeError: For anything but a network.
-        ValueError: If the network does not run on the inputs, or its parameters are not finite.
+        TypeError: For anything but a network of JAX arrays, or inputs that are no arrays.
+        ValueError: If the network does not run on the inputs, if its parameters are not finite, or if
+            its outputs are not numbers.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp
@@ -169,15 +169,17 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
         (3, 4)
     """
     parts = parts_of(network)
-    inputs = tuple(jnp.asarray(x) for x in inputs)
     for name, array in zip(parts.names, parts.arrays, strict=True):
         if not np.isfinite(np.asarray(array)).all():
-            raise ValueError(f"compact: '{name}' has values that are not finite.")
-    check_inputs("compact", network, parts, inputs)
-    flat = _flattened(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
+            raise ValueError(
+                f"compact: '{name}' has values that are not finite. What adds minus infinity to hide "
+                "something, as a mask of attention, is a constant: make it in the network's code."
+            )
+    inputs = checked_inputs("compact", network, parts, inputs)
+    flat = flat_input(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
     taken = inputs if flat is None else (flat,)
     planner = Planner(parts.call, parts.arrays, taken, free_inputs=flat is not None)
-    old = _Compiled(parts, inputs)
+    old = Trial(parts, draws(inputs), shake=True)
     tried = _largest(parts, planner, old, flat=flat is not None)
     new = parts_of(tried.network)
     size = 1 if is_equinox(network) else inputs[0].shape[0]
@@ -205,17 +207,7 @@ class _Tried:
     refused: dict[tuple[int, int], str] = field(default_factory=dict)
 
 
-class _Compiled:
-    """A network, compiled, and its outputs on the example inputs and on random ones like them."""
-
-    def __init__(self, parts: Parts, inputs: tuple[Array, ...]):
-        self.inputs = inputs
-        run = compiled(parts.call, parts.arrays, inputs)
-        self.flops = flops(run)
-        self.outputs = [run(parts.arrays, draw) for draw in _draws(inputs)]
-
-
-def _try(parts: Parts, plan: Plan, old: _Compiled, *, flat: bool) -> _Tried | str:
+def _try(parts: Parts, plan: Plan, old: Trial, *, flat: bool) -> _Tried | str:
     """Build the network of a plan and run it; return what is wrong if it is not the same."""
     chosen = None
     try:
@@ -223,18 +215,16 @@ def _try(parts: Parts, plan: Plan, old: _Compiled, *, flat: bool) -> _Tried | st
         if flat and not plan.input_keep[0][-1].all():
             chosen = np.flatnonzero(plan.input_keep[0][-1])
             small = select_inputs(small, chosen)
-        new = _Compiled(parts_of(small), old.inputs)
-        pairs = list(zip(old.outputs, new.outputs, strict=True))
-        worst = max(_difference(a, b) for a, b in pairs)
-        allowed = max(TOLERANCE, max(_rounding(a) for a, _ in pairs))
-    except Exception as error:  # whatever the network's code makes of smaller arrays
-        return f"its code does not run without them: {error}".split("\n")[0]
-    if not worst <= allowed:
+        new = Trial(parts_of(small), old.inputs)
+        error = difference(old, new)
+    except Exception as problem:  # whatever the network's code makes of smaller arrays
+        return f"its code does not run without them: {problem}".split("\n")[0]
+    if error is None:
         return "its code gives something else without them"
-    return _Tried(small, plan, chosen, worst, new.flops)
+    return _Tried(small, plan, chosen, error, new.flops)
 
 
-def _largest(parts: Parts, planner: Planner, old: _Compiled, *, flat: bool) -> _Tried:
+def _largest(parts: Parts, planner: Planner, old: Trial, *, flat: bool) -> _Tried:
     """Return the largest removal that the network's code can do with."""
     whole = planner.plan()
     found = _try(parts, whole, old, flat=flat)
@@ -264,64 +254,6 @@ def _largest(parts: Parts, planner: Planner, old: _Compiled, *, flat: bool) -> _
             f"compact: the network does not give its own outputs: {found}."
         )
     return dataclasses.replace(found, refused=refused)
-
-
-def _draws(inputs: tuple[Array, ...]) -> list[tuple[Array, ...]]:
-    """Return the inputs, and random ones like them."""
-    found = [inputs]
-    for seed in range(2):
-        # On the host: a device would compile a program for each shape.
-        rng = np.random.default_rng(seed)
-        found.append(
-            tuple(
-                jnp.asarray(rng.standard_normal(x.shape), x.dtype)
-                if jnp.issubdtype(x.dtype, jnp.floating)
-                else x
-                for x in inputs
-            )
-        )
-    return found
-
-
-def _difference(old: Any, new: Any) -> float:
-    """Return the largest difference of two networks' outputs, relative to the largest output."""
-    worst = 0.0
-    for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
-        if a.shape != b.shape:
-            raise ValueError(f"the output has shape {b.shape} instead of {a.shape}")
-        gap, size = jnp.max(jnp.abs(a - b), initial=0.0), jnp.max(jnp.abs(a), initial=1.0)
-        worst = max(worst, float(gap / size))
-    return worst
-
-
-def _rounding(outputs: Any) -> float:
-    """Return what sums in another order may differ by, relatively, in the outputs' precision."""
-    kinds = [a.dtype for a in jax.tree.leaves(outputs) if jnp.issubdtype(a.dtype, jnp.floating)]
-    return 16 * max((float(jnp.finfo(kind).eps) for kind in kinds), default=0.0)
-
-
-def _flattened(parts: Parts, inputs: tuple[Array, ...], *, batch: bool) -> Array | None:
-    """Return the input flattened, if the network does that first and so takes it like that too."""
-    if len(inputs) != 1 or not jnp.issubdtype(inputs[0].dtype, jnp.floating):
-        return None
-    shape = (inputs[0].shape[0], -1) if batch else (-1,)
-    if inputs[0].ndim < len(shape):
-        return None
-    if inputs[0].ndim == len(shape):
-        return inputs[0]
-    (x,) = _draws(inputs)[1]
-    try:
-        jax.eval_shape(parts.call, parts.arrays, (x.reshape(shape),))
-    except Exception:  # it takes images as images
-        return None
-    run = jax.jit(parts.call)
-    found = [run(parts.arrays, (v,)) for v in (x, x.reshape(shape))]
-    a, b = map(jax.tree.leaves, found)
-    same = len(a) == len(b) and all(
-        u.shape == v.shape and bool(jnp.allclose(u, v, rtol=1e-5, atol=1e-6))
-        for u, v in zip(a, b, strict=True)
-    )
-    return inputs[0].reshape(shape) if same else None
 
 
 def _batched(network: Any) -> Any:

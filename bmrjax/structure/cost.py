@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.extend.core as jec
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bmrjax.jaxprs import CALLS, closed, inner
 from bmrjax.structure.inference import compile_fastest
 
 
@@ -71,15 +73,38 @@ def compiled(function: Callable[..., Any], *args: Any) -> Any:
         return jax.jit(function).lower(*args).compile(compiler_options=options)
 
 
-def flops(compiled: Any) -> float:
+def flops(program: Any, function: Callable[..., Any], *args: Any) -> float:
     """Return the floating-point operations of a compiled function, as XLA counts them.
 
+    XLA counts what is in a loop once; here a scan counts as often as it runs. A loop whose length is not
+    known still counts once.
+
     Args:
-        compiled: A `jax.stages.Compiled`.
+        program: A `jax.stages.Compiled`.
+        function: What was compiled.
+        *args: The arguments that it was compiled for.
     """
-    found = compiled.cost_analysis()
+    return _counted(program) + _in_loops(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def _counted(program: Any) -> float:
+    found = program.cost_analysis()
     found = found[0] if isinstance(found, list) else found
     return float((found or {}).get("flops", 0.0))
+
+
+def _in_loops(jaxpr: Any) -> float:
+    """Return the operations that scans run beyond those that are counted."""
+    found = 0.0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in CALLS:
+            found += _in_loops(closed(inner(eqn))[0])
+        elif eqn.primitive.name == "scan":
+            body, length = eqn.params["jaxpr"], eqn.params["length"]
+            args = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.jaxpr.invars]
+            once = _counted(compiled(jec.jaxpr_as_fun(body), *args))
+            found += length * (once + _in_loops(body.jaxpr)) - min(length, 1) * once
+    return found
 
 
 def cost(arrays: Sequence[Array], trained: Sequence[bool], count: float) -> Cost:

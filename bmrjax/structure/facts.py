@@ -232,10 +232,14 @@ class Facts:
             if name in ("concatenate", "pad"):
                 masks = [self.varying(v) for v in eqn.invars]
                 return list(jax.vjp(lambda *m: _through(eqn, list(m), []), *masks)[1](live))
-            back = jax.vjp(lambda m: _through(eqn, [m], rest), self.varying(eqn.invars[0]))[1]
             anything = jnp.max(live[0], initial=0.0)
+            if any(self._varies(v) for v in eqn.invars[1:]):
+                first = _from_anywhere(eqn, live[0])
+            else:
+                back = jax.vjp(lambda m: _through(eqn, [m], rest), self.varying(eqn.invars[0]))[1]
+                first = back(live)[0]
             return [
-                back(live)[0],
+                first,
                 *(jnp.full(v.aval.shape, anything, jnp.float32) for v in eqn.invars[1:]),
             ]
         if name == "mul":
@@ -269,6 +273,23 @@ class Facts:
         if self._varies(b):
             terms = terms + self.nonzero(a) * back(self.varying(b))
         return _along(terms, site.axis)
+
+
+def _from_anywhere(eqn: Any, live: Array) -> Array:
+    """Return what an operation may read of its first argument, at places that vary with the input."""
+    shape, out = eqn.invars[0].aval.shape, tuple(range(live.ndim))
+    if eqn.primitive.name == "gather":
+        numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+        dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+        kept = [i for i in range(len(shape)) if i not in dropped]
+        where = dict(zip(kept, numbers.offset_dims, strict=True))
+    else:
+        sizes, where = eqn.params["slice_sizes"], dict(zip(range(len(shape)), out, strict=True))
+    whole = {i: axis for i, axis in where.items() if sizes[i] == shape[i]}
+    found = jnp.max(live, axis=tuple(a for a in out if a not in whole.values()), initial=0.0)
+    # Offset dimensions keep the order of the operand's axes.
+    found = found.reshape([size if i in whole else 1 for i, size in enumerate(shape)])
+    return jnp.broadcast_to(found, shape)
 
 
 def _along(mask: Array, axis: int) -> Bool[Array, " size"]:

@@ -1,6 +1,6 @@
 """A function as one flat list of operations, without calls and loops in it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ MAX_UNROLLED = 128
 
 
 def flatten(function: Callable[..., Any], *args: Array) -> jec.ClosedJaxpr:
-    """Trace a function of arrays, calls written out and short loops unrolled.
+    """Trace a function of arrays, calls written out, short loops unrolled, stacks and tiles as their parts.
 
     Args:
         function: A pure, traceable function, to a pytree of arrays.
@@ -23,14 +23,40 @@ def flatten(function: Callable[..., Any], *args: Array) -> jec.ClosedJaxpr:
     whole = jax.make_jaxpr(function)(*args)
 
     def flat(*values: Any) -> list[Any]:
-        return evaluate(whole.jaxpr, whole.consts, values, _unroll_short)
+        return evaluate(whole.jaxpr, whole.consts, values, _simpler)
 
     return jax.make_jaxpr(flat)(*args)
 
 
-def _unroll_short(eqn: Any, inputs: list[Any]) -> list[Any] | None:
-    short = eqn.primitive.name == "scan" and eqn.params["length"] <= MAX_UNROLLED
-    return _unrolled(eqn, inputs) if short else None
+def _simpler(eqn: Any, inputs: list[Any]) -> list[Any] | None:
+    """Return the results of an operation that others can stand for; None if there is no need."""
+    name = eqn.primitive.name
+    if name == "scan" and eqn.params["length"] <= MAX_UNROLLED:
+        return _unrolled(eqn, inputs)
+    if name == "stack":
+        return [_stacked(inputs, eqn.params["axis"])]
+    if name == "unstack":
+        axis = eqn.params["axis"]
+        return [
+            jax.lax.index_in_dim(inputs[0], i, axis, keepdims=False)
+            for i in range(inputs[0].shape[axis])
+        ]
+    if name == "tile":
+        return [_tiled(inputs[0], eqn.params["reps"])]
+    return None
+
+
+def _stacked(arrays: Sequence[Array], axis: int) -> Array:
+    return jax.lax.concatenate([jax.lax.expand_dims(x, (axis,)) for x in arrays], axis)
+
+
+def _tiled(x: Array, times: Sequence[int]) -> Array:
+    for axis, count in enumerate(times):
+        if count == 0:
+            x = jax.lax.slice_in_dim(x, 0, 0, axis=axis)
+        elif count > 1:
+            x = jax.lax.concatenate([x] * count, axis)
+    return x
 
 
 def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
@@ -41,12 +67,12 @@ def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
     order = range(params["length"])
     for i in reversed(order) if params["reverse"] else order:
         step = [jax.lax.index_in_dim(x, i, keepdims=False) for x in xs]
-        found = evaluate(*closed(params["jaxpr"]), [*consts, *carry, *step], _unroll_short)
+        found = evaluate(*closed(params["jaxpr"]), [*consts, *carry, *step], _simpler)
         carry = found[: len(carry)]
         rows.append(found[len(carry) :])
     if params["reverse"]:
         rows.reverse()
     if not rows:
         return bind(eqn, inputs)
-    stacked = [jax.numpy.stack(ys) for ys in zip(*rows, strict=True)]
+    stacked = [_stacked(ys, 0) for ys in zip(*rows, strict=True)]
     return [*carry, *stacked]

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.criteria.groups import Groups
-from bmrjax.structure.facts import sites
+from bmrjax.structure.facts import ELEMENTWISE, sites
+from bmrjax.structure.flat_input import flat_input
 from bmrjax.structure.flatten import flatten
-from bmrjax.structure.parts import check_inputs, parts_of
+from bmrjax.structure.parts import checked_inputs, is_equinox, parts_of
 from bmrjax.structure.units import Units
 
 
@@ -54,12 +55,15 @@ def groups(
         raise ValueError(f"groups: along must be 'outputs' or 'inputs', got {along!r}.")
     parts = parts_of(network)
     count = len(parts.arrays)
-    inputs = tuple(jnp.asarray(x) for x in inputs)
-    check_inputs("groups", network, parts, inputs)
-    flat = along == "inputs" and len(inputs) == 1 and inputs[0].ndim == 1
+    inputs = checked_inputs("groups", network, parts, inputs)
+    features = None
+    if along == "inputs":
+        features = flat_input(parts, inputs, batch=not is_equinox(network))
+    if features is not None:
+        inputs = (features,)
     traced = flatten(lambda *v: parts.call(v[:count], v[count:]), *parts.arrays, *inputs)
     jaxpr = traced.jaxpr
-    units = Units(jaxpr, count, free_inputs=flat)
+    units = Units(jaxpr, count, free_inputs=features is not None)
     params = jaxpr.invars[:count]
     owner = {
         int(label): (i, k)
@@ -71,6 +75,7 @@ def groups(
     for eqn in jaxpr.eqns:
         if any(v in reached for v in eqn.invars if not isinstance(v, jec.Literal)):
             reached.update(eqn.outvars)
+    same = _same_places(jaxpr, units, reached)
     summed: set[int] = set()
     read: set[tuple[int, int]] = set()  # axes that a contraction sums over
     for site in sites(jaxpr):
@@ -78,7 +83,7 @@ def groups(
             labels = units.of(var)[axis]
             summed |= set(units.roots(labels).tolist())
             if var not in reached:
-                read |= {owner[int(x)] for x in labels if int(x) in owner}
+                read |= {owner[x] for x in _all(same, labels.tolist()) if x in owner}
     numbers: dict[int, int] = {}
     ids: dict[str, Any] = {}
     alone: list[tuple[str, np.ndarray]] = []
@@ -104,3 +109,36 @@ def groups(
         ids[site_name][mask] = total + np.arange(mask.sum())
         total += int(mask.sum())
     return Groups({key: jnp.asarray(value) for key, value in ids.items()}, total)
+
+
+def _same_places(jaxpr: Any, units: Units, reached: set[Any]) -> dict[int, set[int]]:
+    """Return, for a label that an operation on weights passes on, those of its other arguments there.
+
+    The result of ``w1 * w2`` has the labels of ``w1``; who reads it along an axis reads both.
+    """
+    found: dict[int, set[int]] = {}
+    for eqn in jaxpr.eqns:
+        name = eqn.primitive.name
+        if name not in (*ELEMENTWISE, "concatenate") or set(eqn.outvars) & reached:
+            continue
+        for axis, labels in enumerate(units.of(eqn.outvars[0])):
+            if name == "concatenate" and axis == eqn.params["dimension"]:
+                continue
+            for var in eqn.invars:
+                others = [] if isinstance(var, jec.Literal) else units.of(var)
+                if axis < len(others) and len(others[axis]) == len(labels):
+                    for a, b in zip(labels.tolist(), others[axis].tolist(), strict=True):
+                        found.setdefault(a, set()).add(b)
+    return found
+
+
+def _all(same: dict[int, set[int]], labels: list[int]) -> set[int]:
+    """Return labels with all that are at the same places."""
+    found: set[int] = set()
+    waiting = list(labels)
+    while waiting:
+        label = waiting.pop()
+        if label not in found:
+            found.add(label)
+            waiting += same.get(label, ())
+    return found

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array
 
 from bmrjax.structure.sizes import changed
@@ -31,8 +32,9 @@ def is_equinox(network: Any) -> bool:
     """Say whether a network is an Equinox module, or one with its state."""
     import equinox as eqx
 
-    first = network[0] if isinstance(network, tuple) and len(network) == 2 else network
-    return isinstance(first, eqx.Module)
+    if isinstance(network, tuple) and len(network) == 2:
+        return isinstance(network[0], eqx.Module) and isinstance(network[1], eqx.nn.State)
+    return isinstance(network, eqx.Module)
 
 
 def is_nnx(network: Any) -> bool:
@@ -57,30 +59,50 @@ def parts_of(network: Any, select: Callable[[Any], bool] = _is_float) -> Parts:
         select: Says which leaves are its arrays; those of floating-point numbers by default.
 
     Raises:
-        TypeError: For anything else.
+        TypeError: For anything else, and for a network of NumPy arrays.
     """
+    found: Parts | None = None
     if is_equinox(network):
-        return EquinoxParts(network, select)
-    if is_nnx(network):
-        return NNXParts(network, select)
+        found = EquinoxParts(network, select)
+    elif is_nnx(network):
+        found = NNXParts(network, select)
+    if found is not None:
+        if not found.arrays and any(isinstance(x, np.ndarray) for x in jax.tree.leaves(network)):
+            raise TypeError(
+                "the network's arrays are NumPy's, which Equinox and Flax take for constants. Make "
+                "parameters of them: jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, "
+                "np.ndarray) else x, network)."
+            )
+        return found
     raise TypeError(
         "expected an Equinox module, an (Equinox module, State) pair or a Flax NNX module, got "
         f"{type(network).__name__}."
     )
 
 
-def check_inputs(caller: str, network: Any, parts: Parts, inputs: tuple[Array, ...]) -> None:
-    """Refuse example inputs that a network does not run on.
+def checked_inputs(
+    caller: str, network: Any, parts: Parts, given: Sequence[Any]
+) -> tuple[Array, ...]:
+    """Return example inputs as arrays.
 
     Args:
         caller: Who asks, for the message.
         network: The network.
         parts: The network, taken apart.
-        inputs: Example inputs.
+        given: Example inputs.
 
     Raises:
+        TypeError: For what is no array.
         ValueError: If the network's code raises on inputs of these shapes.
     """
+    for x in given:
+        if not isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float | list):
+            raise TypeError(
+                f"{caller}: example inputs are arrays, got {type(x).__name__}. For a network that "
+                "takes a dict or an option, give a module of your own around it whose arguments are "
+                "arrays."
+            )
+    inputs = tuple(jnp.asarray(x) for x in given)
     try:
         jax.eval_shape(parts.call, parts.arrays, inputs)
     except Exception as error:
@@ -88,8 +110,10 @@ def check_inputs(caller: str, network: Any, parts: Parts, inputs: tuple[Array, .
         one = "one datum" if is_equinox(network) else "a batch"
         raise ValueError(
             f"{caller}: {type(network).__name__} does not run on {shapes}; give example inputs as the "
-            f"network takes them, {one} each. It said: {error}"
+            f"network takes them, {one} each (all are traced: an option that is no array belongs "
+            f"in a module around the network). It said: {error}"
         ) from error
+    return inputs
 
 
 def named_arrays(network: Any) -> dict[str, Array]:

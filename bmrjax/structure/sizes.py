@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+
 from bmrjax.nn.with_noise import Noisy
 
 Rule = Callable[[Any, Any], dict[str, Any]]
@@ -39,19 +41,34 @@ def sizes_of(*names: str) -> Callable[[Function], Function]:
 
 
 def changed(old: Any, new: Any) -> dict[str, Any]:
-    """Return the attributes of a module that say how large it is, as they are now."""
+    """Return the attributes of a module that say how large it is, as they are now.
+
+    Raises:
+        ValueError: If a rule fails on the module.
+    """
+    if _shapes(old) == _shapes(new):
+        return {}
     for cls in type(old).__mro__:
         for name, rule in RULES.items():
             # By the public name, wherever a library keeps the class.
             package, _, attribute = name.rpartition(".")
             if getattr(sys.modules.get(package), attribute, None) is cls:
-                return rule(old, new)
+                try:
+                    return rule(old, new)
+                except Exception as error:
+                    raise ValueError(
+                        f"the rule for the sizes of {name} (structure.sizes_of) failed: {error}"
+                    ) from error
     return {}
+
+
+def _shapes(module: Any) -> list[tuple[int, ...]]:
+    return [leaf.shape for leaf in jax.tree.leaves(module) if hasattr(leaf, "shape")]
 
 
 @sizes_of("equinox.nn.Linear")
 def _linear(old: Any, new: Any) -> dict[str, Any]:
-    out_size, in_size = new.weight.shape
+    out_size, in_size = new.weight.shape[-2:]  # those of stacked layers come after the layers
     found = {"in_features": in_size, "out_features": out_size}
     return {k: v for k, v in found.items() if getattr(old, k) != "scalar"}
 
@@ -66,6 +83,12 @@ def _conv(old: Any, new: Any) -> dict[str, Any]:
 
 def _depthwise(old: Any, new: Any) -> int:
     return new.weight.shape[0] * old.groups // old.weight.shape[0]
+
+
+@sizes_of("equinox.nn.ConvTranspose")
+def _conv_transpose(old: Any, new: Any) -> dict[str, Any]:
+    out, ins = new.weight.shape[:2]
+    return {"in_channels": ins * old.groups, "out_channels": out}
 
 
 @sizes_of("equinox.nn.BatchNorm")
@@ -120,7 +143,8 @@ def _nnx_attention(old: Any, new: Any) -> dict[str, Any]:
 @sizes_of("flax.nnx.Linear")
 def _nnx_linear(old: Any, new: Any) -> dict[str, Any]:
     del old
-    return {"in_features": new.kernel.shape[0], "out_features": new.kernel.shape[1]}
+    ins, out = new.kernel.shape[-2:]
+    return {"in_features": ins, "out_features": out}
 
 
 @sizes_of("flax.nnx.Conv")
@@ -138,6 +162,14 @@ def _nnx_conv(old: Any, new: Any) -> dict[str, Any]:
     }
 
 
+@sizes_of("flax.nnx.ConvTranspose")
+def _nnx_conv_transpose(old: Any, new: Any) -> dict[str, Any]:
+    ins, out = new.kernel.shape[-2:]
+    if old.transpose_kernel:
+        ins, out = out, ins
+    return {"in_features": ins, "out_features": out, "kernel_shape": new.kernel.shape}
+
+
 @sizes_of("flax.nnx.BatchNorm")
 def _nnx_norm(old: Any, new: Any) -> dict[str, Any]:
     del old
@@ -148,6 +180,24 @@ def _nnx_norm(old: Any, new: Any) -> dict[str, Any]:
 def _nnx_embed(old: Any, new: Any) -> dict[str, Any]:
     del old
     return {"num_embeddings": new.embedding.shape[0], "features": new.embedding.shape[1]}
+
+
+@sizes_of("flax.nnx.GRUCell", "flax.nnx.OptimizedLSTMCell", "flax.nnx.SimpleCell")
+def _nnx_recurrent(old: Any, new: Any) -> dict[str, Any]:
+    del old
+    return {
+        "in_features": new.dense_i.kernel.shape[-2],
+        "hidden_features": new.dense_h.kernel.shape[-2],
+    }
+
+
+@sizes_of("flax.nnx.LSTMCell")
+def _nnx_lstm(old: Any, new: Any) -> dict[str, Any]:
+    del old
+    return {
+        "in_features": new.ii.kernel.shape[-2],
+        "hidden_features": new.hi.kernel.shape[-2],
+    }
 
 
 @sizes_of("flax.nnx.LinearGeneral")

@@ -174,8 +174,8 @@ def _broadcast(units: Units, eqn: Any, inputs: list[Labels]) -> list[Labels]:
 
 
 def _squeeze(units: Units, eqn: Any, inputs: list[Labels]) -> list[Labels]:
-    del units
     gone = eqn.params["dimensions"]
+    units._fix([inputs[0][i] for i in gone], "one of them is read by its place")
     return [[x for i, x in enumerate(inputs[0]) if i not in gone]]
 
 

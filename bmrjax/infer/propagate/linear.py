@@ -185,7 +185,7 @@ def _moved(eqn: Any, inputs: list[Any]) -> list[Any]:
 
 @rule(
     "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "broadcast_in_dim",
-    "concatenate", "split",
+    "concatenate", "split", "stack", "unstack",
 )  # fmt: skip
 def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     value, *others = inputs
@@ -201,6 +201,14 @@ def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
         value.moved(lambda x, i=i: bind(eqn, [x])[i], (*name, i), copies=copies)
         for i in range(len(eqn.outvars))
     ]
+
+
+@rule("tile")
+def _tile(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
+    if ctx.mode == "local":
+        return NotImplemented  # copies within one datum have the same sample
+    (value,) = inputs
+    return [value.moved(lambda x: bind_one(eqn, [x]), ("tile", str(eqn.params)), copies=True)]
 
 
 @rule("copy", "copy_p", "stop_gradient", "convert_element_type", "reduce_precision")

@@ -574,3 +574,28 @@ def test_a_stack_of_parts_keeps_its_variance():
     value = source((3,))
     found = moments(lambda h: jnp.stack([h[0], h[2]]) @ jnp.ones(2), value)
     np.testing.assert_allclose(found.variance, value.variance[0] + value.variance[2], rtol=1e-6)
+
+
+COPIES = {
+    "repeated": lambda h: jnp.repeat(h, 2, axis=-1) @ jnp.ones(4),
+    "broadcast": lambda h: jnp.broadcast_to(h[:, None], (4, 3, 2)).sum((1, 2)),
+    "picked twice": lambda h: h[:, jnp.array([0, 0, 1])] @ jnp.ones(3),
+    "a gate": lambda h: jnp.tanh(h[:, :1] * jnp.ones(5)).sum(-1),
+    "stretched": lambda h: (h[:, :1] + jnp.zeros((4, 3))) @ jnp.ones(3),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_a_result_have_one_sample(name):
+    function, weight = COPIES[name], source((3, 2))
+    x = jax.random.normal(jax.random.key(5), (4, 3))
+    exact = jax.vmap(lambda w: function(x @ w))(draws(weight, 20_000))
+    found = sampled(lambda w: function(x @ w), weight)
+    np.testing.assert_allclose(found.var(0), exact.var(0), rtol=0.15)
+
+
+def test_a_bias_is_still_sampled_for_each_datum():
+    bias = source((2,))
+    found = propagate(lambda b: jnp.ones((4, 2)) + b, "local", KEY, bias)
+    assert is_uncertain(found)
+    np.testing.assert_allclose(found.variance, jnp.broadcast_to(bias.variance, (4, 2)), rtol=1e-6)

@@ -28,6 +28,8 @@ _MOVES = {
 }  # fmt: skip
 
 _AFFINE = {"add", "add_any", "sub", "neg", "mul"}
+# What stays normal, and may stretch an argument of one index, or a number, to the others.
+_STRETCHING = {"add", "add_any", "sub", "mul", "div", "select_n"}
 # What takes the moments of its arguments.
 _SUMS = {"dot_general", "conv_general_dilated", "reduce_sum", "reduce_window_sum", "cumsum"}
 
@@ -212,6 +214,9 @@ def _apply(ctx: Context, eqn: Any, inputs: list[Any]) -> list[Any]:
             parts = (bind_one(eqn, [part]) for part in (value.concentration, value.rate))
             return [GammaVariable(*parts, moved_from=(value, lambda x: bind_one(eqn, [x])))]
         inputs = [ctx.draw(v) if isinstance(v, GammaVariable) else v for v in inputs]
+    if ctx.mode == "local" and name in _STRETCHING:
+        shape = eqn.outvars[0].aval.shape
+        inputs = [ctx.draw(v) if _is_copied(v, shape) else v for v in inputs]
     if any(isinstance(value, Uncertain) for value in inputs):
         function = RULES.get(name)
         found = NotImplemented if function is None else function(ctx, eqn, inputs)
@@ -221,6 +226,11 @@ def _apply(ctx: Context, eqn: Any, inputs: list[Any]) -> list[Any]:
             raise NoRuleError(name)
         inputs = [ctx.draw(value) for value in inputs]
     return bind(eqn, inputs)
+
+
+def _is_copied(value: Any, shape: tuple[int, ...]) -> bool:
+    """Say whether a sum over weights goes into several numbers: they have one sample of it."""
+    return isinstance(value, Uncertain) and not value.distinct and value.shape != shape
 
 
 def propagate(function: Callable[..., Any], mode: Mode, key: Array, *args: Any) -> Any:

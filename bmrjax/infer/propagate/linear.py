@@ -192,6 +192,8 @@ def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     copies = eqn.primitive.name == "broadcast_in_dim" and eqn.outvars[0].aval.size > math.prod(
         value.shape
     )
+    if _copies_results(ctx, value, copies=copies):
+        return NotImplemented
     if ctx.mode == "local" or others:
         found = _moved(eqn, inputs)
         found[0].distinct &= not copies
@@ -201,6 +203,15 @@ def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
         value.moved(lambda x, i=i: bind(eqn, [x])[i], (*name, i), copies=copies)
         for i in range(len(eqn.outvars))
     ]
+
+
+def _copies_results(ctx: Context, value: Any, *, copies: bool) -> bool:
+    """Say whether one result would be drawn several times under local sampling.
+
+    A weight is drawn anew for each datum that it meets, and so in each copy of it. A sum over weights, once
+    it is a number of one datum, is drawn once, before it is copied.
+    """
+    return ctx.mode == "local" and copies and isinstance(value, Uncertain) and not value.distinct
 
 
 @rule("tile")
@@ -238,6 +249,8 @@ def _pick(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     if any(isinstance(index, Uncertain) for index in where):
         return NotImplemented
     copies = eqn.primitive.name == "gather"  # an index may occur twice
+    if _copies_results(ctx, value, copies=copies):
+        return NotImplemented
 
     def pick(x: Array) -> Array:
         return bind_one(eqn, [x, *where])

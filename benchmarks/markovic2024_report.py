@@ -45,6 +45,8 @@ COLOURS = {
 }
 ORDER = tuple(COLOURS)
 PRUNED_TICKS = (0.0, 0.5, 0.9, 0.99, 0.999)
+# Panels side by side, for pictures that have to be read.
+MOST_COLUMNS = 4
 METRICS = {"accuracy": "Accuracy", "ece": "ECE", "nll": "NLL, nats a datum"}
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 NETS = {"lenet5": "LeNet-5", "mlp": "MLP 5×400", "vit": "ViT", "mixer": "MLP-Mixer"}
@@ -263,17 +265,21 @@ def first_layers(units: dict[str, np.ndarray], data: str, network: str) -> "Figu
     title = f"{TITLES[data]}, {NETS[network]}: posterior means of the first layer"
     if len(next(iter(units.values()))) == weights.MOST_UNITS:
         title += f", {weights.MOST_UNITS} largest units"
-    figure, axes = panels(1, len(units), title, size=(3.0, 0.4 + 3.0 * high / wide))
+    columns = min(len(units), MOST_COLUMNS)
+    lines = math.ceil(len(units) / columns)
+    figure, axes = panels(lines, columns, title, size=(3.0, 0.4 + 3.0 * high / wide))
     figure.get_layout_engine().set(wspace=0.06)
     every = np.concatenate([np.abs(p[np.isfinite(p)]) for p in pictures.values()])
     limit = float(np.quantile(every[every > 0], 0.995)) if every.any() else 1.0
     # What is removed is white, so what is between the units is not.
     colours = colormaps["RdBu_r"].with_extremes(bad="#C8C8C8")
-    for ax, (method, picture) in zip(axes[0], pictures.items(), strict=True):
+    for spare in axes.flat[len(units) :]:
+        spare.remove()
+    for ax, (method, picture) in zip(axes.flat, pictures.items(), strict=False):
         image = ax.imshow(picture, cmap=colours, vmin=-limit, vmax=limit, interpolation="nearest")
         ax.set_title(method, fontsize=10)
         ax.axis("off")
-    figure.colorbar(image, ax=list(axes[0]), shrink=0.9, extend="both")
+    figure.colorbar(image, ax=list(axes.flat[: len(units)]), shrink=0.9 / lines, extend="both")
     return figure
 
 

@@ -327,7 +327,9 @@ def main() -> None:
     args = arguments()
     rows = records.Rows(args.out)
     rows_at_most = 1024 if args.quick else None
-    settings = Settings(args.epochs, args.steps, args.samples, args.eval_samples, args.eval_every)
+    settings = Settings(
+        args.epochs, args.steps, args.samples, args.eval_samples, args.eval_every, args.rows
+    )
     if args.quick:
         settings = Settings(args.epochs, args.steps, samples=5, eval_samples=2, rows=rows_at_most)
     only_speed = args.speed and not args.quick
@@ -390,6 +392,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=100, help="of the posterior, at the end")
     parser.add_argument("--eval-samples", type=int, default=4, help="of it, between epochs")
     parser.add_argument("--eval-every", type=int, default=1, help="epochs, for the curves")
+    parser.add_argument("--rows", type=int, help="training and test data at most; all by default")
     parser.add_argument("--vmap", action="store_true", help="the seeds of a row in one program")
     parser.add_argument("--speed", action="store_true", help="only time the steps")
     parser.add_argument("--bmr4pml", help="--speed: clone of the paper's code, timed beside")

@@ -49,12 +49,14 @@ PRUNED_TICKS = (0.0, 0.5, 0.9, 0.99, 0.999)
 MOST_COLUMNS = 4
 METRICS = {"accuracy": "Accuracy", "ece": "ECE", "nll": "NLL, nats a datum"}
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+IMAGES = {"fashion_mnist": 60_000, "mnist": 60_000, "cifar10": 50_000}
 NETS = {"lenet5": "LeNet-5", "mlp": "MLP 5×400", "vit": "ViT", "mixer": "MLP-Mixer"}
 
 
 def setting(row: Row) -> tuple:
     """Return what rows of one line of the table have in common."""
-    return row["data"], row["network"], row["method"], row["epochs"], row["steps_per_epoch"]
+    lengths = row["epochs"], row["steps_per_epoch"], row["num_data"]
+    return row["data"], row["network"], row["method"], *lengths
 
 
 def place(row: Row) -> tuple[int, ...]:
@@ -131,6 +133,8 @@ def length(row: Row) -> str:
     told = f"{row['epochs']} × {row['steps_per_epoch']}"
     if row["epochs"] * row["steps_per_epoch"] < PUBLISHED_EPOCHS * PUBLISHED_STEPS:
         told += f", shorter than the paper's {PUBLISHED_EPOCHS} × {PUBLISHED_STEPS}"
+    if row["num_data"] < IMAGES[row["data"]]:
+        told += f"; {row['num_data']:,} images to train and to test on"
     if 1 < row["samples"] < PUBLISHED_SAMPLES:
         told += f"; {row['samples']} samples for its {PUBLISHED_SAMPLES}"
     return told

@@ -105,7 +105,7 @@ def row(method="BMR-S&S", seed=0, epochs=2, **more):
         for e in range(epochs)
     ]
     what = {"data": "fashion_mnist", "network": "lenet5", "method": method, "seed": seed}
-    what |= {"epochs": epochs, "steps_per_epoch": 5, "samples": 100}
+    what |= {"epochs": epochs, "steps_per_epoch": 5, "samples": 100, "num_data": 60_000}
     if "failed" in more:
         return what | more
     scores = {"accuracy": 0.8 + 0.1 * seed, "nll": 0.5, "ece": 0.1, "sparsity": 0.25}
@@ -124,7 +124,7 @@ def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
     rows.add(row(seed=1))
     rows.add(row(seed=2, failed="5 steps in a row"))
     rows.add(row(method="Flat-MAP", vfe_per_datum=None))
-    rows.add(row(epochs=5000, samples=20))
+    rows.add(row(epochs=5000, samples=20, num_data=512))
     timed = {"data": "fashion_mnist", "network": "lenet5"}
     steps = {"BMR-S&S": [1.0, 9.0, 2.5], "Flat-MAP": [0.5]}
     script.records.Rows(tmp_path / "speed").add({**timed, "milliseconds_a_step": steps})
@@ -142,7 +142,10 @@ def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
     assert published == ["0.90", "0.28", "0.81"]
     assert ours["seeds"] == "2 (1 failed)"
     assert ours["epochs × steps"] == "2 × 5, shorter than the paper's 50 × 500"
-    assert long["epochs × steps"] == "5000 × 5; 20 samples for its 100"
+    assert (
+        long["epochs × steps"]
+        == "5000 × 5; 512 images to train and to test on; 20 samples for its 100"
+    )
 
 
 def test_figures_are_written_for_what_there_is(script, tmp_path):

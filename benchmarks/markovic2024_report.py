@@ -198,6 +198,9 @@ def pruned(rows: Sequence[Row]) -> "Figure":
     for line, (data, of_data) in zip(axes, sets.items(), strict=True):
         for ax, net in zip(line, nets, strict=True):
             of_net = [row for row in of_data if row["network"] == net]
+            if not of_net:
+                ax.set_axis_off()
+                continue
             for method, found in records.group(of_net, lambda r: r["method"]).items():
                 band(ax, found, "sparsity", color=COLOURS[method], label=method)
             ax.set_yscale("function", functions=(_decades, _fraction))
@@ -305,12 +308,12 @@ def mosaic(units: np.ndarray) -> np.ndarray:
 def band(ax: "Axes", rows: Sequence[Row], name: str, **style: Any) -> None:
     """Plot the mean over seeds of what `history` holds, and the range over seeds.
 
-    Epochs at which nothing was measured are passed over.
+    Epochs at which nothing was measured are passed over. One epoch is a dot.
     """
     values = by_epoch(rows, name)
     measured = np.isfinite(values).all(0)
     epochs, values = 1 + np.flatnonzero(measured), values[:, measured]
-    ax.plot(epochs, values.mean(0), linewidth=1.4, **style)
+    ax.plot(epochs, values.mean(0), "o" if len(epochs) == 1 else "-", linewidth=1.4, **style)
     if len(values) > 1:
         ax.fill_between(
             epochs, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0
@@ -365,7 +368,8 @@ def legend(figure: "Figure", axes: np.ndarray) -> None:
     found: dict[str, Any] = {}
     for ax in axes.flat:
         handles, labels = ax.get_legend_handles_labels()
-        found |= {label: handle for handle, label in zip(handles, labels, strict=True)}
+        # The first panel's, as a line there may be a dot in another.
+        found = dict(zip(labels, handles, strict=True)) | found
     columns = max(1, min(len(found), int(figure.get_figwidth() / 2.8)))
     figure.legend(
         list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False

@@ -368,8 +368,8 @@ def legend(figure: "Figure", axes: np.ndarray) -> None:
     found: dict[str, Any] = {}
     for ax in axes.flat:
         handles, labels = ax.get_legend_handles_labels()
-        # The first panel's, as a line there may be a dot in another.
-        found = dict(zip(labels, handles, strict=True)) | found
+        for handle, label in zip(handles, labels, strict=True):
+            found.setdefault(label, handle)
     columns = max(1, min(len(found), int(figure.get_figwidth() / 2.8)))
     figure.legend(
         list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False

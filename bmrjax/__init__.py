@@ -20,6 +20,9 @@ from bmrjax.errors import EnsembleError as EnsembleError
 from bmrjax.errors import NonFiniteError as NonFiniteError
 from bmrjax.hyperparameter import hyperparameter as hyperparameter
 from bmrjax.infer import init_to_network as init_to_network
+from bmrjax.inspect_program import inspect as inspect
+from bmrjax.inspection import Inspection as Inspection
+from bmrjax.inspection import SiteReport as SiteReport
 from bmrjax.nn import lift as lift
 from bmrjax.report import FreeEnergyCurve as FreeEnergyCurve
 from bmrjax.report import FreeEnergyReport as FreeEnergyReport

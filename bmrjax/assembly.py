@@ -4,8 +4,7 @@ import contextlib
 import functools
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
-from bmrjax import reduction
 from bmrjax.batches import Batches, check_data, checksum
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
@@ -29,8 +27,11 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.local_latents import check_local_latents
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.posterior import SitePosteriors, only
+from bmrjax.infer.posterior import SitePosteriors
+from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.state import State
+from bmrjax.inspection import Inspection
+from bmrjax.judged import reducible
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
@@ -136,6 +137,10 @@ class Assembly:
     def _checksum(self) -> int | None:
         return None if isinstance(self.source, Batches) else checksum(self.source)
 
+    @functools.cached_property
+    def _priors(self) -> dict[str, PriorFacts]:
+        return prior_facts(self.engine.model, self._example)
+
     @contextlib.contextmanager
     def runner(
         self,
@@ -197,10 +202,18 @@ class Assembly:
                 "different networks of one shape; run others apart."
             )
         keep, criterion_state, reducer = {}, None, None
+        inspection = Inspection()
         begun = {} if settings.start is None else _with_removed(settings.start)
         if criterion is not None or settings.sites is not None or begun:
             found = engine.site_posteriors(state, self._example)
-            found = _reducible(found, settings.sites, criterion)
+            found, inspection = reducible(
+                self._priors,
+                found,
+                criterion=criterion,
+                sites=settings.sites,
+                guide=type(guide).__name__,
+                started=begun,
+            )
             keep = {name: jnp.ones(q.loc.shape, bool) for name, q in found.posterior.items()}
             keep |= _carried_over(begun, keep)
             if criterion is not None:
@@ -231,6 +244,7 @@ class Assembly:
                 model=model,
                 guide=guide,
                 hyperparameters=member.told(),
+                inspection=inspection,
             )
 
         return Runner(
@@ -371,52 +385,3 @@ def _checkpointer(
     if not resume:
         checkpointer.require_empty()
     return checkpointer
-
-
-def _reducible(
-    found: SitePosteriors, sites: Sequence[str] | None, criterion: Criterion | None
-) -> SitePosteriors:
-    instead = "or "
-    if criterion is not None:
-        family = criterion.family
-        spiked = [n for n, q in found.posterior.items() if isinstance(q, reduction.SpikeAndSlab)]
-        if spiked and family is not reduction.SpikeAndSlab:
-            instead = f"criteria.Inclusion() for the spike-and-slab sites {spiked}; or "
-            if sites is None and len(spiked) < len(found.posterior):
-                warnings.warn(
-                    f"sparsify: {type(criterion).__name__} leaves the spike-and-slab sites {spiked} as they "
-                    "are, and judges the others. criteria.Inclusion() judges the spike-and-slab sites; name "
-                    "what you want judged in `sites`.",
-                    stacklevel=2,
-                )
-        found = only(found, [n for n, q in found.posterior.items() if isinstance(q, family)])
-    names = list(found.posterior)
-    unknown = sorted(set(sites or ()) - set(names))
-    if unknown:
-        raise ValueError(
-            f"sparsify: the sites {unknown} cannot be reduced: they are no latent sites of the program, "
-            f"or their prior or posterior is not {_told(criterion)}. Those that can: {names}."
-        )
-    if sites is not None and not sites:
-        raise ValueError("sparsify: sites is empty; name some, or leave it out for all of them.")
-    if not names and criterion is not None:
-        told = f"sparsify: {type(criterion).__name__} needs a latent site with "
-        if criterion.family is reduction.LogNormal:
-            raise ValueError(
-                f"{told}multiplicative noise, and the program has none. Put nn.MultiplicativeNoise in the "
-                "network (nn.with_noise does), and use AutoMeanField as the guide."
-            )
-        kind = _told(criterion)
-        raise ValueError(
-            f"{told}a {kind} prior and a {kind} posterior, and the program and its guide have none. Use "
-            f"AutoMeanField or AutoNormal as the guide, and {kind} priors on what may go; "
-            f"{instead}criterion=None to fit without reducing."
-        )
-    return found if sites is None else only(found, list(sites))
-
-
-def _told(criterion: Criterion | None) -> str:
-    """Return the name of a criterion's family for a sentence."""
-    family = reduction.Normal if criterion is None else criterion.family
-    names = {reduction.SpikeAndSlab: "spike-and-slab", reduction.LogNormal: "log-normal"}
-    return names.get(family, "normal")

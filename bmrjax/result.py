@@ -22,6 +22,7 @@ from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.guide import noise_bounds
 from bmrjax.infer.prepare import prepare_guide
+from bmrjax.inspection import Inspection
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.structure.parts import is_nnx
@@ -107,6 +108,8 @@ class Result:
         num_skipped: Steps skipped because their loss or gradient was not finite.
         vfe: VFE of this state on the training data, nats for all data; None if never measured.
         hyperparameters: What the grid of an `ensemble` gave this member.
+        inspection: Which sites were judged, and why the others were not; empty for a fit without a criterion.
+        facts: What `diagnose` needs to know of the data and the predictions, measured when the run ended.
     """
 
     params: dict[str, Any]
@@ -122,6 +125,8 @@ class Result:
     num_compilations: int = 0
     vfe: float | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
+    inspection: Inspection = field(default_factory=Inspection, repr=False)
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
     model: Callable | None = field(default=None, repr=False)
     guide: Callable | None = field(default=None, repr=False)
 

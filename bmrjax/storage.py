@@ -13,6 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bmrjax.inspection import Inspection
 from bmrjax.result import Point, Result
 
 FORMAT = 1
@@ -62,6 +63,7 @@ def save(result: Result, directory: Path) -> None:
     arrays: dict[str, np.ndarray] = {}
     document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in _PLAIN}}
     document["hyperparameters"] = result.hyperparameters
+    document["inspection"], document["facts"] = result.inspection.rows(), result.facts
     document["params"] = flatten_arrays("params", result.params, arrays)
     document["keep"] = flatten_arrays("keep", result.keep, arrays)
     document["path"] = [
@@ -160,6 +162,8 @@ def load(
         ]
         plain = {name: document[name] for name in _PLAIN}
         plain["hyperparameters"] = document.get("hyperparameters", {})
+        plain["inspection"] = Inspection.from_rows(document.get("inspection", []))
+        plain["facts"] = document.get("facts", {})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
     if model is not None and guide is None:

@@ -15,6 +15,8 @@ from bmrjax import schedules as schedules
 from bmrjax import streaming as streaming
 from bmrjax import structure as structure
 from bmrjax.batches import Batches as Batches
+from bmrjax.diagnose import Finding as Finding
+from bmrjax.diagnose import FitWarning as FitWarning
 from bmrjax.ensemble import ensemble as ensemble
 from bmrjax.errors import EnsembleError as EnsembleError
 from bmrjax.errors import NonFiniteError as NonFiniteError

@@ -18,6 +18,7 @@ from bmrjax.batches import Batches, check_data, checksum
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
+from bmrjax.facts import Examination
 from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_program import check_program
@@ -291,7 +292,28 @@ class Assembly:
             result.metrics = self.evaluator.metrics(
                 result.params, result.keep, self._held_out, runner.final_key, num_samples=samples
             )
+        result.facts = self._examine(result, runner)
         return result
+
+    @functools.cached_property
+    def _examination(self) -> Examination:
+        return Examination(self.evaluator.model, self.evaluator.guide)
+
+    def _examine(self, result: Result, runner: Runner) -> dict[str, Any]:
+        """Return what `Result.diagnose` needs to know; see `Examination`."""
+        if self.placement.mesh is not None:
+            return {}
+        rows = self._held_out
+        if rows is None:
+            rows = self._example if isinstance(self.source, Batches) else self.source
+        return self._examination(
+            result.params,
+            result.keep,
+            rows,
+            whole=self.engine.batch_size >= self.num_data,
+            metrics=result.metrics if self._held_out is not None else None,
+            criterion=None if runner.reducer is None else runner.reducer.criterion,
+        )
 
 
 def _check_schedule(

@@ -106,7 +106,7 @@ def _copied(guide: Any) -> Any:
     """Return a copy of an automatic guide that can meet the program without changing the original."""
     if not isinstance(guide, AutoGuide):
         return guide
-    twin = copy.copy(guide)
+    twin: Any = copy.copy(guide)
     for name, value in vars(guide).items():
         if isinstance(value, dict):
             setattr(twin, name, dict(value))

@@ -65,7 +65,9 @@ def judge(
     for name, prior in facts.items():
         posterior = found.posterior.get(name)
         if prior.observed:
-            why = "one value per data point" if prior.has_rows else "one value for the whole data set"
+            why = (
+                "one value per data point" if prior.has_rows else "one value for the whole data set"
+            )
             judged, advice = False, ""
         else:
             why, advice = _unreadable(prior, posterior, criterion, guide)
@@ -136,7 +138,11 @@ def _by_default(name: str, prior: PriorFacts) -> tuple[bool, str, str]:
         why = "one element: intercepts and other scalars are judged only when named"
         return False, why, f"To judge it, name it: sites=['{name}', ...]."
     if prior.location == "fixed":
-        where = "at values other than zero" if prior.loc == "varying" else f"at {prior.loc}, not at zero"
+        where = (
+            "at values other than zero"
+            if prior.loc == "varying"
+            else f"at {prior.loc}, not at zero"
+        )
         advice = (
             "Write the deviation from there as a site of its own, with a prior centred at zero; or name this "
             "one in `sites` if its elements may become zero."
@@ -162,7 +168,7 @@ def _unreadable(
     criterion: Criterion | None,
     guide: str,
 ) -> tuple[str, str]:
-    """Return why no criterion, or not this one, can read a site, and what to write; two empty strings if it can."""
+    """Return why this criterion cannot read a site, and what to write; empty strings if it can."""
     if posterior is not None:
         if criterion is None or isinstance(posterior, criterion.family):
             return "", ""
@@ -175,7 +181,9 @@ def _unreadable(
         if prior.support == "positive":
             return f"it is positive ({prior.label}), so no element can be zero", ""
         why = f"its prior is {prior.label}, which no criterion reads"
-        instead = _INSTEAD.get(prior.label, "Give it a normal prior, with a latent scale for heavy tails.")
+        instead = _INSTEAD.get(
+            prior.label, "Give it a normal prior, with a latent scale for heavy tails."
+        )
         return why, instead if prior.size > 1 else ""
     if prior.posterior is not None:
         why = f"it asks for a {prior.posterior} posterior"

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.diagnose import warn_of
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
@@ -73,7 +74,8 @@ def sparsify(
             on the way. See `infer.PropagatedELBO`.
         batch_size: Data a step; None for all of them.
         steps_per_epoch: Steps an epoch; one pass over the data by default.
-        sites: Names of the sites to reduce; by default all with a normal prior and posterior.
+        sites: Names of the sites to reduce. By default those with a normal prior and posterior that have more
+            than one element and a prior centred at zero, and the weights of networks; `inspect` lists them.
         held_out: Data like `data` for the metrics of the history. They decide nothing.
         eval_samples: Posterior samples of those metrics.
         eval_every: Epochs between them; by default so many that they cost under a tenth of the
@@ -106,6 +108,11 @@ def sparsify(
         ValueError: For data or settings that do not fit together; the message says what to do.
         NonFiniteError: When more than `max_bad_steps` steps in a row were not finite. Its `result`
             holds the last good state.
+
+    Warns:
+        FitWarning: If the loss was still falling, if the predictions do not depend on the inputs or are no
+            better than a trivial one, or if a layer of a network is dead; see `Result.diagnose`. To silence
+            it: ``warnings.filterwarnings("ignore", category=bmr.FitWarning)``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -151,4 +158,6 @@ def sparsify(
     assembly = Assembly(model, guide, data, settings)
     with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:
         runner.run(progress=progress)
-    return assembly.result(runner)
+    result = assembly.result(runner)
+    warn_of(result.diagnose())
+    return result

@@ -232,10 +232,10 @@ def _normal_parameters(base: dist.Distribution) -> tuple[Any, Any] | None:
         base = base.base_dist
     if isinstance(base, dist.Normal):
         return base.loc, base.scale
-    affine = isinstance(base, dist.TransformedDistribution) and all(
-        isinstance(t, transforms.AffineTransform | transforms.IdentityTransform)
-        for t in base.transforms
-    )
+    if not isinstance(base, dist.TransformedDistribution):
+        return None
+    kinds = transforms.AffineTransform | transforms.IdentityTransform
+    affine = all(isinstance(transform, kinds) for transform in base.transforms)
     parameters = _normal_parameters(base.base_dist) if affine else None
     if parameters is None:
         return None

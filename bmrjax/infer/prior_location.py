@@ -46,8 +46,8 @@ class PriorFacts:
         layer: Layer that the site names in ``infer={"layer": ...}``.
         posterior: Posterior that it names in ``infer={"posterior": ...}``.
         observed: Whether the site is observed.
-        location: Of a normal: ``"zero"``, ``"fixed"`` (constants, not all zero) or ``"latent"`` (it moves with
-            other latent sites or parameters).
+        location: Of a normal: ``"zero"``, ``"fixed"`` (constants, not all zero) or ``"latent"`` (it
+            moves with other latent sites or parameters).
         loc: Its location in words.
         scale: Its scale in words.
         has_rows: Of an observed site: whether its log density has one entry per row of the batch.
@@ -138,7 +138,10 @@ def _summary(value: ArrayLike, library: Any) -> Any:
 def _describe(facts: PriorFacts) -> None:
     """Put the location and the scale into words."""
     (loc, other), (scale, other_scale) = facts.stored["loc"], facts.stored["scale"]
-    facts.loc, facts.scale = _in_words(loc, other, "location"), _in_words(scale, other_scale, "scale")
+    facts.loc, facts.scale = (
+        _in_words(loc, other, "location"),
+        _in_words(scale, other_scale, "scale"),
+    )
     # Columns that were centred in float32 are zero up to rounding.
     small = 1e-6 * max(float(abs(scale[1])), 1e-30)
     if facts.loc == "latent location":

@@ -62,24 +62,49 @@ def warn_of(findings: Sequence[Finding]) -> None:
 def _not_converged(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     del codes
     rows = [row for row in result.history if not row.get("taken_back")]
-    losses = np.array([row["vfe"] for row in rows], float)
-    last = max(4, math.ceil(len(rows) / 5))
-    if len(rows) < last or not np.isfinite(losses[-last:]).all():
+    window, cooldown = _steady(rows)
+    losses = np.array([row["vfe"] for row in window], float)
+    if len(losses) < 4 or not np.isfinite(losses).all():
         return
-    fall, noise = _fall(losses[-last:])
-    # What matters: two nats, a five-hundredth of a nat per data point, 2 % of what the fit gained so far.
-    so_far = float(np.nanmax(losses[: max(1, len(losses) // 4)]) - losses[-1])
-    matters = max(2.0, 0.002 * result.num_data, 0.02 * so_far)
-    if fall <= max(matters, 3 * noise):
+    fall, noise = _fall(losses)
+    # Two nats, or a two-hundredth of a nat per data point, do not change what is concluded.
+    matters = max(2.0, 0.005 * result.num_data)
+    left, ratio = _left_to_fall(losses, cooldown)
+    if fall <= max(matters, 3 * noise) or left <= matters:
         return
-    steps = int(sum(row["steps"] for row in rows))
-    more = _more_steps(losses[-last:], sum(row["steps"] for row in rows[-last:]), matters)
+    steps, taken = (sum(row["steps"] for row in some) for some in (window, rows))
+    thirds = math.log(matters / left) / math.log(ratio) if ratio < 0.95 else 20.0
+    more = math.ceil(max(steps / 3 * min(thirds, 20.0), steps, taken / 5))
+    more = round(more, 1 - len(str(more)))
     yield Finding(
         "not-converged",
-        f"The loss was still falling when the run ended: by {fall:.3g} nats over the last {last} epochs.",
-        f"Take about {more} steps more than the {steps} of this run (num_epochs or steps_per_epoch), or a "
+        f"The loss was still falling: by {fall:.3g} nats over {len(window)} epochs ({steps} steps) at the "
+        "full learning rate.",
+        f"Take about {more} steps more than the {taken} of this run (num_epochs or steps_per_epoch), or a "
         "higher learning rate, such as optimizer=optax.adabelief(3e-2).",
     )
+
+
+def _steady(rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], float]:
+    """Return the last epochs at one rate and one number of kept elements, and the epochs of cooldown after.
+
+    Reductions lower the loss too, and so does a falling learning rate; both say nothing about convergence.
+    The cooldown is counted in epochs at the full rate.
+    """
+    rates = [row.get("rate", 1.0) for row in rows]
+    full = max(rates, default=1.0)
+    end = len(rows)
+    while end and rates[end - 1] < full:
+        end -= 1
+    begin = end
+    while (
+        begin
+        and rates[begin - 1] == full
+        and rows[begin - 1].get("kept") == rows[end - 1].get("kept")
+    ):
+        begin -= 1
+    length = max(4, math.ceil((end - begin) / 3))
+    return rows[max(begin, end - length) : end], sum(rates[end:]) / full if full else 0.0
 
 
 def _fall(losses: np.ndarray) -> tuple[float, float]:
@@ -92,16 +117,19 @@ def _fall(losses: np.ndarray) -> tuple[float, float]:
     return -slope * (len(losses) - 1), error * (len(losses) - 1)
 
 
-def _more_steps(losses: np.ndarray, steps: int, matters: float) -> int:
-    """Return how many steps a loss needs to settle that goes on falling as it does, geometrically."""
-    half = len(losses) // 2
-    first = float(losses[0] - losses[half])
-    second = float(losses[half] - losses[-1])
-    ratio = second / first if first > 0 else 1.0
-    if not 0 < ratio < 0.95 or second <= 0:
-        return 2 * steps
-    halves = math.log(matters / second) / math.log(ratio) if second > matters else 1.0
-    return math.ceil(steps / 2 * min(max(halves, 1.0), 40.0))
+def _left_to_fall(losses: np.ndarray, cooldown: float) -> tuple[float, float]:
+    """Return how far a loss has still to fall after the cooldown, and its ratio from third to third.
+
+    The thirds of the window fall by a constant ratio, as they do where convergence is geometric.
+    """
+    first, second, third = (float(part.mean()) for part in np.array_split(losses, 3))
+    before, last = first - second, second - third
+    if last <= 0:
+        return 0.0, 0.0
+    ratio = min(max(last / before, 0.05), 1.0) if before > 0 else 1.0
+    if ratio >= 0.95:
+        return math.inf, 1.0
+    return last * ratio / (1 - ratio) * ratio ** (0.5 + 3 * cooldown / len(losses)), ratio
 
 
 def _skipped(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
@@ -195,8 +223,14 @@ def _no_better_than_trivial(result: Any, codes: Sequence[str]) -> Iterator[Findi
     if "constant" in codes or facts.get("dependence") is None or facts["rows"] < 20:
         return
     where = "held-out" if facts.get("held_out") else "training"
-    worse_nll = facts.get("nll", math.inf) > facts.get("trivial_nll", -math.inf) - 0.005
-    if "trivial_accuracy" in facts:
+    excess = facts.get("nll", math.inf) - facts.get("trivial_nll", math.inf)
+    worse_nll = not excess < -0.005
+    if math.isfinite(excess) and excess > 0.5:
+        found = (
+            f"The negative log likelihood on the {where} rows is {facts['nll']:.3g} nats per data point, and "
+            f"that of a constant, with the mean and the spread of the targets, is {facts['trivial_nll']:.3g}."
+        )
+    elif "trivial_accuracy" in facts:
         share = facts["trivial_accuracy"]
         error = math.sqrt(share * (1 - share) / facts["rows"])
         if not (facts["accuracy"] <= share + error and worse_nll):
@@ -218,8 +252,9 @@ def _no_better_than_trivial(result: Any, codes: Sequence[str]) -> Iterator[Findi
     yield Finding(
         "no-better-than-trivial",
         found,
-        "Fit longer, standardise inputs and targets, or look whether inputs and targets are in the same "
-        "order of rows. If the inputs carry no information, this is the right answer.",
+        "Fit longer, standardise inputs and targets, look whether the scale of the noise in the program is "
+        "right, and whether inputs and targets are in the same order of rows. If the inputs carry no "
+        "information, this is the right answer.",
     )
 
 

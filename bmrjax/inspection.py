@@ -22,6 +22,7 @@ class SiteReport:
         why: One clause that gives the reason.
         advice: What to write instead, as one sentence; empty where nothing needs to change.
         observed: Whether the site is observed.
+        auxiliary: Whether it is a part of a prior of `bmrjax.priors`, such as the scale of a layer.
     """
 
     name: str
@@ -32,6 +33,7 @@ class SiteReport:
     why: str
     advice: str = ""
     observed: bool = False
+    auxiliary: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,8 +73,8 @@ class Inspection:
 
     @property
     def not_judged(self) -> list[SiteReport]:
-        """The reports of the latent sites that are left as they are."""
-        return [site for site in self.sites if not site.judged and not site.observed]
+        """The reports of the latent sites that are left as they are, without the auxiliary ones."""
+        return [s for s in self.sites if not (s.judged or s.observed or s.auxiliary)]
 
     def __repr__(self) -> str:
         """Return the table, each line followed by what to write instead."""

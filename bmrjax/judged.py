@@ -63,6 +63,7 @@ def judge(
     layers = {prior.layer for prior in facts.values() if prior.layer is not None}
     reports = []
     for name, prior in facts.items():
+        auxiliary = False
         posterior = found.posterior.get(name)
         if prior.observed:
             why = (
@@ -72,7 +73,8 @@ def judge(
         else:
             why, advice = _unreadable(prior, posterior, criterion, guide)
             owner = next((layer for layer in layers if name.startswith(f"{layer}.")), None)
-            if why and owner is not None and prior.layer is None:
+            auxiliary = bool(why) and owner is not None and prior.layer is None
+            if auxiliary:
                 why, advice = f"a part of the prior of '{owner}'", ""
             judged = not why
             if judged and sites is not None:
@@ -82,9 +84,18 @@ def judge(
                 why = "elements of it were removed before"
             elif judged:
                 judged, why, advice = _by_default(name, prior)
-        family = "" if prior.observed else _FAMILIES.get(type(posterior), "not readable")
         reports.append(
-            SiteReport(name, prior.shape, prior.text, family, judged, why, advice, prior.observed)
+            SiteReport(
+                name,
+                prior.shape,
+                prior.text,
+                "" if prior.observed else _FAMILIES.get(type(posterior), "not readable"),
+                judged,
+                why,
+                advice,
+                prior.observed,
+                auxiliary,
+            )
         )
     return Inspection(tuple(reports))
 

@@ -62,19 +62,19 @@ def warn_of(findings: Sequence[Finding]) -> None:
 def _not_converged(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     del codes
     rows = [row for row in result.history if not row.get("taken_back")]
-    window, cooldown = _steady(rows)
+    window, after = _steady(rows)
     losses = np.array([row["vfe"] for row in window], float)
     if len(losses) < 4 or not np.isfinite(losses).all():
         return
     fall, noise = _fall(losses)
     # Two nats, or a two-hundredth of a nat per data point, do not change what is concluded.
     matters = max(2.0, 0.005 * result.num_data)
-    left, ratio = _left_to_fall(losses, cooldown)
+    left, ratio = _left_to_fall(losses, after)
     if fall <= max(matters, 3 * noise) or left <= matters:
         return
     steps, taken = (sum(row["steps"] for row in some) for some in (window, rows))
-    thirds = math.log(matters / left) / math.log(ratio) if ratio < 0.95 else 20.0
-    more = math.ceil(max(steps / 3 * min(thirds, 20.0), steps, taken / 5))
+    thirds = math.log(matters / left) / math.log(ratio) if ratio < 0.95 else 30.0
+    more = math.ceil(max(steps / 3 * min(thirds, 30.0), steps, taken / 5))
     more = round(more, 1 - len(str(more)))
     yield Finding(
         "not-converged",
@@ -86,25 +86,27 @@ def _not_converged(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
 
 
 def _steady(rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], float]:
-    """Return the last epochs at one rate and one number of kept elements, and the epochs of cooldown after.
+    """Return epochs at the full rate with one number of kept elements, and how many epochs came after.
 
-    Reductions lower the loss too, and so does a falling learning rate; both say nothing about convergence.
-    The cooldown is counted in epochs at the full rate.
+    Reductions lower the loss too, and so does a falling learning rate; neither says anything about
+    convergence. Epochs after are counted by their rate. They are at most as many as the steady ones, or else
+    those do not tell how the run ended, and none are returned.
     """
-    rates = [row.get("rate", 1.0) for row in rows]
-    full = max(rates, default=1.0)
-    end = len(rows)
-    while end and rates[end - 1] < full:
-        end -= 1
-    begin = end
-    while (
-        begin
-        and rates[begin - 1] == full
-        and rows[begin - 1].get("kept") == rows[end - 1].get("kept")
-    ):
-        begin -= 1
-    length = max(4, math.ceil((end - begin) / 3))
-    return rows[max(begin, end - length) : end], sum(rates[end:]) / full if full else 0.0
+    full = max((row.get("rate", 1.0) for row in rows), default=1.0)
+    after, segment = 0.0, []
+    for row in reversed(rows):
+        steady = row.get("rate", 1.0) == full
+        if steady and (not segment or row.get("kept") == segment[-1].get("kept")):
+            segment.append(row)
+        elif len(segment) >= 4:
+            break
+        else:
+            after += len(segment)
+            segment = [row] if steady else []
+            after += 0.0 if steady else row.get("rate", 1.0) / full
+    if len(segment) < max(4, after):
+        return [], 0.0
+    return segment[: max(4, math.ceil(len(segment) / 3))][::-1], after
 
 
 def _fall(losses: np.ndarray) -> tuple[float, float]:
@@ -117,19 +119,20 @@ def _fall(losses: np.ndarray) -> tuple[float, float]:
     return -slope * (len(losses) - 1), error * (len(losses) - 1)
 
 
-def _left_to_fall(losses: np.ndarray, cooldown: float) -> tuple[float, float]:
-    """Return how far a loss has still to fall after the cooldown, and its ratio from third to third.
+def _left_to_fall(losses: np.ndarray, after: float) -> tuple[float, float]:
+    """Return how far a loss has still to fall, `after` more epochs, and its ratio from third to third.
 
     The thirds of the window fall by a constant ratio, as they do where convergence is geometric.
     """
-    first, second, third = (float(part.mean()) for part in np.array_split(losses, 3))
+    size = len(losses) // 3
+    first, second, third = losses[-3 * size :].reshape(3, size).mean(1).tolist()
     before, last = first - second, second - third
     if last <= 0:
         return 0.0, 0.0
     ratio = min(max(last / before, 0.05), 1.0) if before > 0 else 1.0
     if ratio >= 0.95:
         return math.inf, 1.0
-    return last * ratio / (1 - ratio) * ratio ** (0.5 + 3 * cooldown / len(losses)), ratio
+    return last * ratio / (1 - ratio) * ratio ** (0.5 + after / size), ratio
 
 
 def _skipped(result: Any, codes: Sequence[str]) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ from bmrjax.infer.state import State
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
-from bmrjax.settings import Settings, check_kinds
+from bmrjax.settings import Settings, check_kinds, check_program_kind
 
 
 class Assembly:
@@ -56,6 +56,7 @@ class Assembly:
         self, model: Callable, guide: Callable | None, data: Data | Batches, settings: Settings
     ):
         self._begin = time.perf_counter()
+        check_program_kind(model)
         check_kinds(settings, guide)
         self.settings = settings
         self.placement = Placement(settings.mesh)

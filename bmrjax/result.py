@@ -444,6 +444,11 @@ class Result:
 
     def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         """Return each network at the posterior mean, and example inputs as it takes them."""
+        if not inputs:
+            raise ValueError(
+                "The networks are found by running the program; give its inputs, such as two rows: "
+                "result.compact(x[:2]), result.network(x[:2])."
+            )
         found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
         params = self.params
 

@@ -49,8 +49,8 @@ def check_program_kind(model: Any) -> None:
     """Raise TypeError for a network, or anything else that is no program."""
     if is_equinox(model) or is_nnx(model):
         raise TypeError(
-            f"sparsify: the first argument is a network, {type(model).__name__}; give a NumPyro program around "
-            "it, such as bmr.programs.classifier(network, bmr.priors.Flat()) or "
+            f"sparsify: the first argument is a network, {type(model).__name__}; give a NumPyro program "
+            "around it, such as bmr.programs.classifier(network, bmr.priors.Flat()) or "
             "bmr.programs.regression(network, bmr.priors.Flat())."
         )
     if not callable(model):
@@ -83,8 +83,8 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
             raise TypeError(f"sparsify: {name} must be a whole number, got {value!r}.")
     if settings.start is not None and not isinstance(settings.start, Result):
         raise TypeError(
-            f"sparsify: start is a {type(settings.start).__name__}; give a Result, of an earlier run or read by "
-            "bmr.load(directory)."
+            f"sparsify: start is a {type(settings.start).__name__}; give a Result, of an earlier run or "
+            "read by bmr.load(directory)."
         )
     sites = settings.sites
     if isinstance(sites, str):

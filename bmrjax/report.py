@@ -26,6 +26,7 @@ from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.posterior import SitePosteriors, only, site_posteriors
 from bmrjax.infer.prepare import check_params, prepare_guide
+from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.reduction import Normal
 
 # Who goes first: the lowest score, of a site by its name, posterior and prior.
@@ -160,7 +161,8 @@ def free_energy_report(
         params: The fitted (constrained) parameters.
         data: What it was fitted on: a tuple or dict of arrays with a common leading axis.
         key: PRNG key; all points see the same noise.
-        keep: Masks a site; what is gone stays so.
+        keep: Masks by site; what they remove stays removed. By default those of `guide`, if it is that of
+            a result (`Result.guide`).
         criterion: Whose proposal is looked at; `criteria.Shrinkage` by default.
         orders: Which curves; see `FreeEnergyReport`.
         points: Points of a curve, from nothing removed to everything.
@@ -214,6 +216,8 @@ def free_energy_report(
             f"free_energy_report: {type(criterion).__name__} reads no normal posteriors, and the report is "
             "of these. Use criteria.Shrinkage or criteria.SpikeAndSlab."
         )
+    (model, _), (guide, masks) = unpruned(model), unpruned(guide)
+    keep = masks if keep is None else keep
     data = check_data(data, "free_energy_report: data")
     rows = jax.tree.leaves(data)[0].shape[0]
     batch = jax.tree.map(lambda a: a[:batch_size], data)

@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,25 @@ from numpyro.primitives import Messenger
 
 from bmrjax.batches import check_data
 from bmrjax.checks import check_key
+from bmrjax.data_tree import data_tree
 from bmrjax.handlers import inference, prune
-from bmrjax.infer.correlated import correlated_marginals
-from bmrjax.infer.evaluate import Evaluator, Prediction
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.draws import model_draws, posterior_draws
+from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.guide import noise_bounds
+from bmrjax.infer.init import auto_guides
+from bmrjax.infer.posterior import central_values, guide_posteriors
+from bmrjax.infer.prediction import LEVELS, Prediction
 from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.pruned_guide import PrunedGuide
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.structure.parts import is_nnx
+from bmrjax.summary import summary_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from xarray import DataTree
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,10 @@ class Result:
         num_skipped: Steps skipped because their loss or gradient was not finite.
         vfe: VFE of this state on the training data, nats for all data; None if never measured.
         hyperparameters: What the grid of an `ensemble` gave this member.
+        unpruned_model: The program as it was given; `model` is the pruned one.
+        unpruned_guide: The guide that was fitted, as it is; `guide` is the pruned one.
+        columns: Names of the columns of the inputs, where they came from a table.
+        class_names: Names of the classes of the targets, in the order of their numbers.
     """
 
     params: dict[str, Any]
@@ -122,8 +136,10 @@ class Result:
     num_compilations: int = 0
     vfe: float | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    model: Callable | None = field(default=None, repr=False)
-    guide: Callable | None = field(default=None, repr=False)
+    unpruned_model: Callable | None = field(default=None, repr=False)
+    unpruned_guide: Callable | None = field(default=None, repr=False)
+    columns: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         """Return what one wants to see first: how much is left, and how well it fits."""
@@ -171,12 +187,33 @@ class Result:
         return None if self.vfe is None else self.vfe / self.num_data
 
     def _programs(self) -> tuple[Callable, Callable]:
-        if self.model is None or self.guide is None:
+        if self.unpruned_model is None or self.unpruned_guide is None:
             raise ValueError(
                 "This result was loaded without its program. Give it: "
                 "bmr.load(directory, model=..., guide=...)."
             )
-        return self.model, self.guide
+        return self.unpruned_model, self.unpruned_guide
+
+    @property
+    def model(self) -> Callable:
+        """The program without the removed elements: ``handlers.prune(unpruned_model, keep)``.
+
+        Raises:
+            ValueError: For a result that was loaded without its program.
+        """
+        return prune(self._programs()[0], self.keep)
+
+    @property
+    def guide(self) -> PrunedGuide:
+        """The guide without the removed elements, for NumPyro's `Predictive` and its own methods.
+
+        ``Predictive(result.model, guide=result.guide, params=result.params, num_samples=100)`` works, and so do
+        ``result.guide.sample_posterior(key, result.params)``, ``median`` and ``quantiles``.
+
+        Raises:
+            ValueError: For a result that was loaded without its program.
+        """
+        return PrunedGuide(self._programs()[1], self.keep)
 
     def at(self, index: int) -> "Result":
         """Return the result at a point of the path.
@@ -251,7 +288,16 @@ class Result:
             )
         return chosen
 
-    def predict(self, key: Array, *inputs: Any, num_samples: int = 100, **named: Any) -> Prediction:
+    def predict(
+        self,
+        key: Array,
+        *inputs: Any,
+        num_samples: int = 100,
+        levels: Sequence[float] = LEVELS,
+        return_samples: bool = False,
+        batch_size: int | None = 1000,
+        **named: Any,
+    ) -> Prediction:
         """Average the program's predictive over posterior samples.
 
         Args:
@@ -259,19 +305,30 @@ class Result:
             *inputs: The program's arguments without the targets, as in ``model(x)``; give the
                 targets too for their log predictive density.
             num_samples: Posterior samples.
+            levels: Of the quantiles that `Prediction.quantiles` and `Prediction.interval` have.
+            return_samples: Whether to return the draws too; they take num_samples times the memory of
+                the mean.
+            batch_size: Rows computed at a time; None for all of them at once.
             **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
-            Class probabilities or predictive means, one row a datum; see `Prediction`.
+            Class probabilities or predictive means, with standard deviations and quantiles, one row per
+            data point, in the unit of the targets; see `Prediction`.
 
         Raises:
             TypeError: If `key` is no PRNG key.
-            ValueError: For inputs that are not finite.
+            ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict")
-        data = check_data(named or inputs, "Result.predict: inputs")
-        return Evaluator(*self._programs()).predict(
-            self.params, self.keep, data, key, num_samples=num_samples
+        data = check_data(_one_of(inputs, named, "predict"), "Result.predict: inputs")
+        return Evaluator(*self._programs(), batch_size=batch_size).predict(
+            self.params,
+            self.keep,
+            data,
+            key,
+            num_samples=num_samples,
+            levels=levels,
+            return_samples=return_samples,
         )
 
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
@@ -312,58 +369,168 @@ class Result:
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
         return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
 
-    def posterior(self) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
-        """Return the posterior of each reducible site.
+    def posterior(
+        self, *inputs: Any, **named: Any
+    ) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+        """Return the posterior of each latent site, element by element, without what was removed.
 
-        Of removed elements loc and scale are 0; of removed noise, which has loc 0 at θ = 1, loc is -inf.
+        Args:
+            *inputs: Arguments of the program: one batch. A guide that is written by hand needs them if it
+                has arguments, and an automatic guide of a result that was loaded.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            Site name to its posterior: of all sites with masks, and of the others whose posterior is normal,
+            spike-and-slab or log-normal. Of removed elements loc and scale are 0; of removed noise, which is
+            θ = 1 for certain, loc is -inf.
+
+        Raises:
+            ValueError: If a site with a mask has a posterior of another kind, or a point estimate.
         """
         _, guide = self._programs()
-        marginals = correlated_marginals(guide, self.params, self.keep)
-        return {name: self._site_posterior(name, marginals.get(name)) for name in self.keep}
+        data = self._inputs(inputs, named, "posterior")
+        args, kwargs = arguments(data)
+        return guide_posteriors(guide, self.params, args, kwargs, self.keep)
 
-    def _site_posterior(
-        self, name: str, marginal: Normal | None
-    ) -> Normal | SpikeAndSlab | LogNormal:
-        keep, prefix = self.keep[name], getattr(self.guide, "prefix", "auto")
-        if marginal is not None:
-            loc, scale = marginal.loc, marginal.scale
-        else:
-            loc = self.params.get(f"{name}_{prefix}_loc")
-            scale = self.params.get(f"{name}_{prefix}_scale")
-        if loc is None or scale is None:
-            raise ValueError(
-                f"posterior() reads AutoNormal parameters, and '{name}' has none; use `sample`."
-            )
-        bounds = noise_bounds(self.guide, name)
-        if bounds is not None:
-            low, high = (jnp.broadcast_to(bound, keep.shape) for bound in bounds)
-            return LogNormal(jnp.where(keep, loc, -jnp.inf), jnp.where(keep, scale, 0.0), low, high)
-        loc, scale = jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0)
-        logits = self.params.get(f"{name}_{prefix}_logits")
-        if logits is None:
-            return Normal(loc, scale)
-        return SpikeAndSlab(loc, scale, jnp.where(keep, logits, -jnp.inf))
-
-    def sample(self, key: Array, num_samples: int, *inputs: Any) -> dict[str, Array]:
+    def sample(
+        self,
+        key: Array,
+        num_samples: int,
+        *inputs: Any,
+        deterministic: bool = False,
+        **named: Any,
+    ) -> dict[str, Array]:
         """Draw from the pruned posterior.
 
         Args:
             key: PRNG key.
-            num_samples: Draws.
-            *inputs: Arguments of the guide, where it needs any.
+            num_samples: Number of draws.
+            *inputs: Arguments of the program: one batch. For `deterministic`, and for guides that need them.
+            deterministic: Whether to return the program's deterministic sites too.
+            **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
-            Site name to draws, with a leading axis of `num_samples`; removed elements are zero.
+            Latent site to draws, with a leading axis of `num_samples`; removed elements are zero.
 
         Raises:
             TypeError: If `key` is no PRNG key.
         """
         check_key(key, "Result.sample")
-        _, guide = self._programs()
-        predictive = numpyro.infer.Predictive(
-            prune(guide, self.keep), params=self.params, num_samples=num_samples
-        )
-        return predictive(key, *inputs)
+        model, guide = self._programs()
+        data = self._inputs(inputs, named, "sample")
+        latent_key, model_key = jax.random.split(key)
+        drawn = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
+        if deterministic:
+            _, fixed = model_draws(model, drawn, self.params, self.keep, model_key, data)
+            drawn |= fixed
+        return drawn
+
+    def predictive(
+        self,
+        key: Array,
+        *inputs: Any,
+        num_samples: int = 100,
+        sites: Sequence[str] | None = None,
+        **named: Any,
+    ) -> dict[str, Array]:
+        """Draw from the posterior predictive, by name, as `numpyro.infer.Predictive` does.
+
+        Removed elements are zero, and networks run as at test time. For means, intervals and densities of
+        many rows, `predict` needs less memory.
+
+        Args:
+            key: PRNG key.
+            *inputs: The program's arguments, without the targets. If the targets are given, they are drawn
+                anew all the same.
+            num_samples: Number of draws.
+            sites: Names of the sites to return, latent ones too; by default the observed and the
+                deterministic sites.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            Site name to draws, with a leading axis of `num_samples`.
+
+        Raises:
+            TypeError: If `key` is no PRNG key.
+            ValueError: For names that are no sites of the program.
+        """
+        check_key(key, "Result.predictive")
+        model, guide = self._programs()
+        data = self._inputs(inputs, named, "predictive")
+        latent_key, model_key = jax.random.split(key)
+        latents = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
+        drawn, fixed = model_draws(model, latents, self.params, self.keep, model_key, data)
+        if sites is None:
+            return {**drawn, **fixed}
+        every = {**latents, **drawn, **fixed}
+        unknown = sorted(set(sites) - set(every))
+        if unknown:
+            raise ValueError(
+                f"predictive: the program has no sites {unknown}; there are {sorted(every)}."
+            )
+        return {name: every[name] for name in sites}
+
+    def _inputs(self, inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Data:
+        """Return the arguments of the program, checked, with automatic guides ready for use."""
+        model, guide = self._programs()
+        given = _one_of(inputs, named, name)
+        if not given:
+            if any(g.prototype_trace is None for g in auto_guides(guide)):
+                raise ValueError(
+                    f"{name}: the guide of a loaded result has to see the program's arguments once. Give one "
+                    f"batch of them, result.{name}(..., x[:2])."
+                )
+            return ()
+        data = check_data(given, f"Result.{name}: inputs")
+        prepare_guide(model, guide, self.params, data)
+        return data
+
+    def to_arviz(
+        self,
+        key: Array,
+        *inputs: Any,
+        num_samples: int = 1000,
+        prior_samples: int = 0,
+        **named: Any,
+    ) -> "DataTree":
+        """Return draws from the posterior as an `xarray.DataTree`, the format of ArviZ from version 1 on.
+
+        Args:
+            key: PRNG key.
+            *inputs: The program's arguments. With the targets there are the groups ``observed_data``,
+                ``log_likelihood`` and ``posterior_predictive`` too; without them, ``predictions``.
+            num_samples: Number of draws, of one chain.
+            prior_samples: Draws from the prior of the whole program; 0 for none.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            A tree with the groups ``posterior`` (removed elements are zero) and ``masks``, which has a boolean
+            for every element of each site that was judged: True = kept. Axes that stand for columns or
+            classes have their names as coordinates.
+
+        Raises:
+            TypeError: If `key` is no PRNG key.
+            ImportError: Without the package xarray.
+        """
+        check_key(key, "Result.to_arviz")
+        data = self._inputs(inputs, named, "to_arviz")
+        return data_tree(self, key, data, num_samples=num_samples, prior_samples=prior_samples)
+
+    def summary(self, *inputs: Any, prob: float = 0.9, **named: Any) -> "DataFrame":
+        """Return a table of the elements that were judged, with names.
+
+        Args:
+            *inputs: Arguments of the program, as for `posterior`.
+            prob: Probability of the central interval of each element.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            A pandas data frame with one row per element: its site, its name (that of the column, where an
+            axis of the site stands for the columns), whether it is kept, posterior mean and standard
+            deviation, the ends of its interval, and the posterior probability of inclusion where the
+            posterior has one. Without masks, of all sites that `posterior` can read.
+        """
+        return summary_table(self, self.posterior(*inputs, **named), prob=prob)
 
     def network(self, *inputs: Any) -> dict[str, Any]:
         """Return the lifted networks with their weights at the posterior mean, by name.
@@ -412,8 +579,6 @@ class Result:
 
     def _at_center(self, inputs: tuple[Any, ...]) -> Callable:
         """Return the program with its latent sites at the centre of their posterior."""
-        from bmrjax.infer.posterior import central_values
-
         model, guide = self._programs()
         prepare_guide(model, guide, self.params, inputs)
         values = central_values(guide, self.params, inputs, {})
@@ -451,3 +616,13 @@ class Result:
         from bmrjax.storage import save
 
         save(self, Path(directory))
+
+
+def _one_of(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
+    """Return the arguments of a program, by position or by name."""
+    if inputs and named:
+        raise TypeError(
+            f"Result.{name}: give the program's arguments by position, or all of them by name as in the data "
+            f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
+        )
+    return dict(named) or inputs

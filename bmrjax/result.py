@@ -140,6 +140,9 @@ class Result:
     unpruned_guide: Callable | None = field(default=None, repr=False)
     columns: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    _evaluators: dict[int | None, Evaluator] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __repr__(self) -> str:
         """Return what one wants to see first: how much is left, and how well it fits."""
@@ -193,6 +196,12 @@ class Result:
                 "bmr.load(directory, model=..., guide=...)."
             )
         return self.unpruned_model, self.unpruned_guide
+
+    def _evaluator(self, batch_size: int | None = 1000) -> Evaluator:
+        """Return what predicts with this program; compiled once for inputs of one shape."""
+        if batch_size not in self._evaluators:
+            self._evaluators[batch_size] = Evaluator(*self._programs(), batch_size=batch_size)
+        return self._evaluators[batch_size]
 
     @property
     def model(self) -> Callable:
@@ -271,7 +280,7 @@ class Result:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive")
         data = check_data(data, "most_predictive: data")
-        evaluator = Evaluator(*self._programs())
+        evaluator = self._evaluator()
         chosen: Result | None = None
         for i in range(len(self.path)):
             point = self.at(i)
@@ -321,7 +330,7 @@ class Result:
         """
         check_key(key, "Result.predict")
         data = check_data(_one_of(inputs, named, "predict"), "Result.predict: inputs")
-        return Evaluator(*self._programs(), batch_size=batch_size).predict(
+        return self._evaluator(batch_size).predict(
             self.params,
             self.keep,
             data,
@@ -335,7 +344,7 @@ class Result:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
         data = check_data(data, "Result.evaluate: data")
-        return Evaluator(*self._programs()).metrics(
+        return self._evaluator().metrics(
             self.params, self.keep, data, key, num_samples=num_samples
         )
 

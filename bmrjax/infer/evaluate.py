@@ -17,7 +17,7 @@ from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.draws import is_factor
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.placement import DATA, Placement
-from bmrjax.infer.prediction import LEVELS, Prediction
+from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.infer.tracing import sites_of
 
@@ -189,8 +189,7 @@ class Evaluator:
             found = dict(self._loop(carry, num_samples, *held, key, self._placed(batch)))
             drawn = found.pop("draws", None)
             if drawn is not None and levels:
-                quantiles = jnp.quantile(drawn, jnp.asarray(levels), axis=0)
-                found["at_levels"] = jnp.moveaxis(quantiles, 0, 1)
+                found["at_levels"] = jnp.moveaxis(quantiles_of(np.asarray(drawn), levels), 0, 1)
             if drawn is not None and return_samples:
                 found["samples"] = np.moveaxis(np.asarray(drawn), 0, 1)
             for name, value in found.items():

@@ -76,9 +76,7 @@ class _Names:
     """The names of dimensions, the same in all groups, and their coordinates."""
 
     def __init__(self, result: Any, shapes: Mapping[str, tuple[int, ...]]):
-        self._axes: dict[str, list[Names]] = named_axes(
-            shapes, result.columns, result.class_names
-        )
+        self._axes: dict[str, list[Names]] = named_axes(shapes, result.columns, result.class_names)
 
     def of(
         self, name: str, shape: tuple[int, ...], group: str

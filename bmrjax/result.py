@@ -18,7 +18,7 @@ from bmrjax.batches import check_data
 from bmrjax.checks import check_key
 from bmrjax.data_tree import data_tree
 from bmrjax.handlers import inference, prune
-from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.draws import model_draws, posterior_draws
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
@@ -26,8 +26,11 @@ from bmrjax.infer.init import auto_guides
 from bmrjax.infer.posterior import central_values, guide_posteriors
 from bmrjax.infer.prediction import LEVELS, Prediction
 from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import PrunedGuide
+from bmrjax.infer.rows import row_sites
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.serial import one_at_a_time
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.structure.parts import is_nnx
 from bmrjax.summary import summary_table
@@ -117,6 +120,9 @@ class Result:
         num_skipped: Steps skipped because their loss or gradient was not finite.
         vfe: VFE of this state on the training data, nats for all data; None if never measured.
         hyperparameters: What the grid of an `ensemble` gave this member.
+        row_arguments: The program's arguments that have one row per data point, as ``"0"`` for the first
+            positional one and ``"x"`` for the keyword x; None if unknown.
+        by_rows: Whether the program was fitted in minibatches, so that its rows can be evaluated in parts.
         unpruned_model: The program as it was given; `model` is the pruned one.
         unpruned_guide: The guide that was fitted, as it is; `guide` is the pruned one.
         columns: Names of the columns of the inputs, where they came from a table.
@@ -136,6 +142,8 @@ class Result:
     num_compilations: int = 0
     vfe: float | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
+    row_arguments: tuple[str, ...] | None = None
+    by_rows: bool = False
     unpruned_model: Callable | None = field(default=None, repr=False)
     unpruned_guide: Callable | None = field(default=None, repr=False)
     columns: tuple[str, ...] | None = None
@@ -197,8 +205,10 @@ class Result:
             )
         return self.unpruned_model, self.unpruned_guide
 
-    def _evaluator(self, batch_size: int | None = 1000) -> Evaluator:
-        """Return what predicts with this program; compiled once for inputs of one shape."""
+    def _evaluator(self, batch_size: int | None = None) -> Evaluator:
+        """Return what predicts with this program, which is compiled once for inputs of one shape."""
+        if batch_size is None and self.by_rows:
+            batch_size = 1000
         if batch_size not in self._evaluators:
             self._evaluators[batch_size] = Evaluator(*self._programs(), batch_size=batch_size)
         return self._evaluators[batch_size]
@@ -216,8 +226,8 @@ class Result:
     def guide(self) -> PrunedGuide:
         """The guide without the removed elements, for NumPyro's `Predictive` and its own methods.
 
-        ``Predictive(result.model, guide=result.guide, params=result.params, num_samples=100)`` works, and so do
-        ``result.guide.sample_posterior(key, result.params)``, ``median`` and ``quantiles``.
+        ``Predictive(result.model, guide=result.guide, params=result.params, num_samples=100)`` works, and
+        so do ``result.guide.sample_posterior(key, result.params)``, ``median`` and ``quantiles``.
 
         Raises:
             ValueError: For a result that was loaded without its program.
@@ -258,6 +268,7 @@ class Result:
         good = [i for i, point in enumerate(self.path) if point.objective <= limit]
         return self.at(min(good, key=lambda i: self.path[i].kept))
 
+    @one_at_a_time
     def most_predictive(self, key: Array, data: Any, *, num_samples: int = 100) -> "Result":
         """Return the point of the path with the lowest negative log likelihood on `data`.
 
@@ -279,7 +290,7 @@ class Result:
         if not self.path:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive")
-        data = check_data(data, "most_predictive: data")
+        data = check_data(data, "most_predictive: data", rows=self.row_arguments)
         evaluator = self._evaluator()
         chosen: Result | None = None
         for i in range(len(self.path)):
@@ -297,6 +308,7 @@ class Result:
             )
         return chosen
 
+    @one_at_a_time
     def predict(
         self,
         key: Array,
@@ -304,7 +316,7 @@ class Result:
         num_samples: int = 100,
         levels: Sequence[float] = LEVELS,
         return_samples: bool = False,
-        batch_size: int | None = 1000,
+        batch_size: int | None = None,
         **named: Any,
     ) -> Prediction:
         """Average the program's predictive over posterior samples.
@@ -317,7 +329,8 @@ class Result:
             levels: Of the quantiles that `Prediction.quantiles` and `Prediction.interval` have.
             return_samples: Whether to return the draws too; they take num_samples times the memory of
                 the mean.
-            batch_size: Rows computed at a time; None for all of them at once.
+            batch_size: Rows computed at a time. By default 1,000 for a program that was fitted in
+                minibatches, else all of them: its rows may depend on each other.
             **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
@@ -329,7 +342,8 @@ class Result:
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict")
-        data = check_data(_one_of(inputs, named, "predict"), "Result.predict: inputs")
+        given = _one_of(inputs, named, "predict")
+        data = check_data(given, "Result.predict: inputs", rows=self.row_arguments)
         return self._evaluator(batch_size).predict(
             self.params,
             self.keep,
@@ -340,21 +354,21 @@ class Result:
             return_samples=return_samples,
         )
 
+    @one_at_a_time
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
-        data = check_data(data, "Result.evaluate: data")
-        return self._evaluator().metrics(
-            self.params, self.keep, data, key, num_samples=num_samples
-        )
+        data = check_data(data, "Result.evaluate: data", rows=self.row_arguments)
+        return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)
 
+    @one_at_a_time
     def free_energy(
         self,
         key: Array,
         data: Any,
         *,
-        num_samples: int = 1,
-        batch_size: int = 128,
+        num_samples: int = 100,
+        batch_size: int | None = None,
         loss: Any = None,
     ) -> float:
         """Measure the VFE of this state on `data`, in nats for all of them.
@@ -362,25 +376,34 @@ class Result:
         Args:
             key: PRNG key.
             data: What the program was fitted on, or other data of the same form.
-            num_samples: Passes over the data to average over.
-            batch_size: Data at a time; each batch of each pass has a posterior sample of its own.
+            num_samples: Posterior samples at least to average over.
+            batch_size: Data at a time; each batch of each pass has a posterior sample of its own. By default
+                128 for a program that was fitted in minibatches, else all of them.
             loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
 
         Raises:
             TypeError: If `key` is no PRNG key.
-            ValueError: For data that cannot be used.
+            ValueError: For data that cannot be used, or parts of the data where the program needs all of
+                them.
         """
         check_key(key, "Result.free_energy")
-        arrays = check_data(data, "Result.free_energy: data")
         model, guide = self._programs()
+        arrays = check_data(data, "Result.free_energy: data", rows=self.row_arguments)
+        arrays = program_data(model, arrays, batch_size=batch_size, name="Result.free_energy: data")
+        rows = length(arrays)
+        if batch_size is None:
+            batch_size = min(128, rows) if self.by_rows else rows
+        sites = None
+        if batch_size < rows:
+            sites = row_sites(model, arrays, jax.random.key(0), name="Result.free_energy")
         loss = numpyro.infer.TraceMeanField_ELBO() if loss is None else loss
-        measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size)
+        measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=sites)
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
-        return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
+        passes = -(-num_samples // -(-rows // batch_size))
+        return measure(self.params, self.keep, arrays, key, num_passes=passes)
 
-    def posterior(
-        self, *inputs: Any, **named: Any
-    ) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+    @one_at_a_time
+    def posterior(self, *inputs: Any, **named: Any) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
         """Return the posterior of each latent site, element by element, without what was removed.
 
         Args:
@@ -401,6 +424,7 @@ class Result:
         args, kwargs = arguments(data)
         return guide_posteriors(guide, self.params, args, kwargs, self.keep)
 
+    @one_at_a_time
     def sample(
         self,
         key: Array,
@@ -434,6 +458,7 @@ class Result:
             drawn |= fixed
         return drawn
 
+    @one_at_a_time
     def predictive(
         self,
         key: Array,
@@ -490,10 +515,11 @@ class Result:
                     f"batch of them, result.{name}(..., x[:2])."
                 )
             return ()
-        data = check_data(given, f"Result.{name}: inputs")
+        data = check_data(given, f"Result.{name}: inputs", rows=self.row_arguments)
         prepare_guide(model, guide, self.params, data)
         return data
 
+    @one_at_a_time
     def to_arviz(
         self,
         key: Array,
@@ -513,9 +539,9 @@ class Result:
             **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
-            A tree with the groups ``posterior`` (removed elements are zero) and ``masks``, which has a boolean
-            for every element of each site that was judged: True = kept. Axes that stand for columns or
-            classes have their names as coordinates.
+            A tree with the groups ``posterior`` (removed elements are zero) and ``masks``, which has a
+            boolean for every element of each site that was judged: True = kept. Axes that stand for columns
+            or classes have their names as coordinates.
 
         Raises:
             TypeError: If `key` is no PRNG key.
@@ -541,6 +567,7 @@ class Result:
         """
         return summary_table(self, self.posterior(*inputs, **named), prob=prob)
 
+    @one_at_a_time
     def network(self, *inputs: Any) -> dict[str, Any]:
         """Return the lifted networks with their weights at the posterior mean, by name.
 
@@ -552,6 +579,7 @@ class Result:
         """
         return {name: network for name, (network, _) in self._networks(inputs).items()}
 
+    @one_at_a_time
     def compact(self, *inputs: Any, drop_inputs: bool = True) -> dict[str, Compact]:
         """Return the lifted networks at the posterior mean without what they do not use, by name.
 
@@ -567,6 +595,7 @@ class Result:
             for name, (network, args) in self._networks(inputs).items()
         }
 
+    @one_at_a_time
     def center(self, *inputs: Any) -> dict[str, Array]:
         """Return each latent site at the mean (or median) of its posterior, and what is deterministic there.
 

@@ -31,7 +31,7 @@ _PLAIN = (
     "num_compilations",
     "vfe",
 )
-_NAMES = ("columns", "class_names")
+_NAMES = ("columns", "class_names", "row_arguments")
 
 
 def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
@@ -85,7 +85,7 @@ def save(result: Result, directory: Path) -> None:
     """Write `result` to `directory`, atomically: a new folder takes the old one's place."""
     arrays: dict[str, np.ndarray] = {}
     document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in _PLAIN}}
-    document["hyperparameters"] = result.hyperparameters
+    document |= {"hyperparameters": result.hyperparameters, "by_rows": result.by_rows}
     document |= {k: v if v is None else list(v) for k in _NAMES for v in [getattr(result, k)]}
     document["params"] = flatten_arrays("params", result.params, arrays)
     document["keep"] = flatten_arrays("keep", result.keep, arrays)
@@ -185,6 +185,7 @@ def load(
         ]
         plain = {name: document[name] for name in _PLAIN}
         plain["hyperparameters"] = document.get("hyperparameters", {})
+        plain["by_rows"] = document.get("by_rows", False)
         for name in _NAMES:
             names = document.get(name)
             plain[name] = None if names is None else tuple(map(str, names))

@@ -63,7 +63,9 @@ def made_up(make_guide, model=program, keep=KEEP, **options):
         elif name.endswith("cov_factor"):
             params[name] = jnp.asarray(0.5 * rng.standard_normal(value.shape), jnp.float32)
         elif name.endswith("loc"):
-            params[name] = value + jnp.asarray(1 + 0.2 * rng.standard_normal(value.shape), jnp.float32)
+            params[name] = value + jnp.asarray(
+                1 + 0.2 * rng.standard_normal(value.shape), jnp.float32
+            )
     masks = {"beta": keep}
     if isinstance(guide, infer.CorrelatedGuide):
         params = guide.condition(params, {}, masks)
@@ -421,7 +423,9 @@ class Linear(eqx.Module):
 def with_modules(x, y=None):
     start = Linear(jnp.ones((2, SIZE)), jnp.zeros(2), "features")
     features = jax.vmap(eqx_module("features", start))(x)
-    nested = numpyro.param("nested", lambda _: {"a": {"b": jnp.zeros(2)}, "c": (jnp.ones(()), None)})
+    nested = numpyro.param(
+        "nested", lambda _: {"a": {"b": jnp.zeros(2)}, "c": (jnp.ones(()), None)}
+    )
     beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     mean = features @ beta + features @ nested["a"]["b"] + nested["c"][0]
     numpyro.sample("y", dist.Normal(mean, 0.5), obs=y)
@@ -432,7 +436,9 @@ def test_modules_and_nested_dicts_are_saved(tmp_path):
 
     guide = infer.AutoMeanField(with_modules)
     x, y = data()
-    svi = numpyro.infer.SVI(with_modules, guide, numpyro.optim.Adam(0.1), numpyro.infer.Trace_ELBO())
+    svi = numpyro.infer.SVI(
+        with_modules, guide, numpyro.optim.Adam(0.1), numpyro.infer.Trace_ELBO()
+    )
     fitted = svi.run(jax.random.key(0), 3, x, y, progress_bar=False)
     params = {**fitted.params, "odd/key": [jnp.arange(2), None]}
     keep = {"beta": jnp.array([True, False])}

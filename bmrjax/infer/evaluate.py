@@ -78,7 +78,9 @@ class Evaluator:
             raise ValueError("The program has no observed site, so there is nothing to predict.")
         rows = length(batch)
         log_probs = {n: site["fn"].log_prob(site["value"]) for n, site in observed.items()}
-        axes = {n: axis for n, lp in log_probs.items() if (axis := _data_axis(lp, rows)) is not None}
+        axes = {
+            n: axis for n, lp in log_probs.items() if (axis := _data_axis(lp, rows)) is not None
+        }
         if not axes:
             shapes = {name: value.shape for name, value in log_probs.items()}
             name, shape = next(iter(shapes.items()))

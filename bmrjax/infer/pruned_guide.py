@@ -40,6 +40,8 @@ class PrunedGuide(prune):
         Array([0., 0., 0.], dtype=float32)
     """
 
+    keep: dict[str, Any]
+
     def __init__(self, fn: Callable, keep: Keep):
         super().__init__(fn, keep)
 
@@ -156,7 +158,7 @@ class PrunedGuide(prune):
         given = numpyro.handlers.substitute(data={**params, **latents})
         with numpyro.handlers.block(), atoms_are_known(), inference(), given:
             # The values that it is called with are replaced, and it returns the others with them.
-            found = guide._postprocess_fn(guide._init_locs)
+            found: Any = guide._postprocess_fn(guide._init_locs)
         return {**found, **latents}
 
 

@@ -66,7 +66,9 @@ def restore_modules(
                 f"{name}: the result has a parameter '{key}', and the program has none of that name. Load it "
                 "with the program that was fitted."
             )
-        params[key] = with_structure_of(like[key], params[key], name=f"{name}: the parameter '{key}'")
+        params[key] = with_structure_of(
+            like[key], params[key], name=f"{name}: the parameter '{key}'"
+        )
 
 
 def with_structure_of(like: Any, saved: Any, *, name: str) -> Any:

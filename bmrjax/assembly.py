@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,10 @@ from bmrjax.batches import Batches, checksum
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
+from bmrjax.handlers import both_masks
 from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data, length
-from bmrjax.infer.check_data import check_data, row_paths
+from bmrjax.infer.check_data import check_data, column_names, row_paths
 from bmrjax.infer.check_program import check_program
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
@@ -46,6 +48,7 @@ class Assembly:
         guide: Its guide; `infer.AutoMeanField` by default.
         data: Arrays with a common leading axis, or `Batches`.
         settings: See `sparsify`.
+        removed: Masks by site of what is removed from the start, if anything is.
 
     Raises:
         TypeError: For data that are neither arrays nor `Batches`.
@@ -53,8 +56,17 @@ class Assembly:
     """
 
     def __init__(
-        self, model: Callable, guide: Callable | None, data: Data | Batches, settings: Settings
+        self,
+        model: Callable,
+        guide: Callable | None,
+        data: Data | Batches,
+        settings: Settings,
+        *,
+        removed: Mapping[str, Any] | None = None,
     ):
+        self._removed = {} if removed is None else dict(removed)
+        tables = {} if isinstance(data, Batches) else column_names(data)
+        self.columns = max(tables.values(), key=len, default=None)
         self._begin = time.perf_counter()
         check_program_kind(model)
         check_kinds(settings, guide)
@@ -116,7 +128,14 @@ class Assembly:
             placement=self.placement,
             matmul_dtype=settings.matmul_dtype,
         )
-        self.evaluator = Evaluator(model, self.guide, loop=settings.loop, placement=self.placement)
+        # Rows are evaluated in parts if they are fitted in parts.
+        self.evaluator = Evaluator(
+            model,
+            self.guide,
+            batch_size=None if self.row_sites is None else 1000,
+            loop=settings.loop,
+            placement=self.placement,
+        )
         if not isinstance(self.source, Batches):
             self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
@@ -204,7 +223,10 @@ class Assembly:
                 "different networks of one shape; run others apart."
             )
         keep, criterion_state, reducer = {}, None, None
-        begun = {} if settings.start is None else _with_removed(settings.start)
+        begun = both_masks(
+            _with_removed(self._removed),
+            {} if settings.start is None else _with_removed(settings.start.keep),
+        )
         if criterion is not None or settings.sites is not None or begun:
             found = engine.site_posteriors(state, self._example)
             found = _reducible(found, settings.sites, criterion)
@@ -235,11 +257,12 @@ class Assembly:
                 num_skipped=int(runner.now.state.num_skipped),
                 loop_mode=engine.loop_mode,
                 num_compilations=engine.num_compilations,
-                model=model,
-                guide=guide,
+                unpruned_model=model,
+                unpruned_guide=guide,
                 hyperparameters=member.told(),
                 row_arguments=self.row_paths,
                 by_rows=self.row_sites is not None,
+                columns=self.columns,
             )
 
         return Runner(
@@ -340,9 +363,9 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
     return num_data, size, jax.tree.map(lambda a: a[:size], source)
 
 
-def _with_removed(start: Result) -> dict[str, Array]:
+def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:
     """Return the masks that remove something."""
-    return {name: jnp.asarray(mask) for name, mask in start.keep.items() if not jnp.all(mask)}
+    return {name: jnp.asarray(mask) for name, mask in keep.items() if not jnp.all(mask)}
 
 
 def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, Array]:
@@ -351,7 +374,8 @@ def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, 
         if name not in keep or keep[name].shape != mask.shape:
             has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
             raise ValueError(
-                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start`, and "
+                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start` (or in "
+                "the pruned guide), and "
                 f"the program has {has}. Start a program with the same sites and a posterior of the same "
                 "family."
             )

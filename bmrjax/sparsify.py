@@ -11,10 +11,12 @@ from jaxtyping import Array
 from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
+from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.result import Result
 from bmrjax.schedules import Schedule
 from bmrjax.serial import one_at_a_time
@@ -73,7 +75,8 @@ def sparsify(
             many weights, and predicts better.
         schedule: When to reduce and how much; `schedules.Verified` by default.
         guide: A guide with a sample site for every latent site. By default
-            `infer.AutoMeanField`, started at the network's own weights.
+            `infer.AutoMeanField`, started at the network's own weights. What a pruned program or guide
+            (`Result.model`, `Result.guide`) leaves out stays removed.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         loss: A NumPyro ELBO; by default the one that `estimator` names.
         estimator: Of the expected log likelihood: ``"global"``, one sample of the weights a step (Bayes by
@@ -163,7 +166,8 @@ def sparsify(
         mesh=mesh,
         matmul_dtype=matmul_dtype,
     )
-    assembly = Assembly(model, guide, data, settings)
+    (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
+    assembly = Assembly(model, guide, data, settings, removed=both_masks(removed, masks))
     with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:
         runner.run(progress=progress)
     return assembly.result(runner)

@@ -59,7 +59,7 @@ class JointGuide(CorrelatedGuide, AutoContinuous):
     def real_sites(self) -> list[str]:
         """Return the names of the latent sites that live on the real line, unconstrained."""
         trace: Any = self.prototype_trace
-        return [name for name in self._init_locs if _is_real(trace[name]["fn"])]
+        return [name for name in self._init_locs if is_real(trace[name]["fn"])]
 
     def marginals(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
         """See `CorrelatedGuide.marginals`: of every site on the real line."""
@@ -184,7 +184,8 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
         }
 
 
-def _is_real(fn: dist.Distribution) -> bool:
+def is_real(fn: dist.Distribution) -> bool:
+    """Return whether a distribution is over unconstrained real numbers."""
     support: Any = fn.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint

@@ -24,6 +24,7 @@ from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data, length
 from bmrjax.infer.check_data import check_data, column_names, row_paths
 from bmrjax.infer.check_program import check_program
+from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.evaluate import Evaluator
@@ -47,7 +48,7 @@ class Assembly:
 
     Args:
         model: NumPyro program.
-        guide: Its guide; `infer.AutoMeanField` by default.
+        guide: Its guide; see `infer.default_guide` for the one it has by default.
         data: Arrays with a common leading axis, or `Batches`.
         settings: See `sparsify`.
         removed: Masks by site of what is removed from the start, if anything is.
@@ -89,7 +90,9 @@ class Assembly:
         until = None if settings.criterion is None else self.schedule.until
         steps = settings.steps_per_epoch
         if steps is None:
-            steps = max(self.num_data // size, 1, 0 if until is None else 20 * until.window)
+            # On small data, one pass is far too little for an epoch.
+            least = 1 if isinstance(self.source, Batches) else 100
+            steps = max(self.num_data // size, least, 0 if until is None else 20 * until.window)
         self.steps = steps
         for name, value in (("num_epochs", settings.num_epochs), ("steps_per_epoch", self.steps)):
             if value < 1:
@@ -109,7 +112,17 @@ class Assembly:
         self.row_sites = None
         if size < self.num_data:
             self.row_sites = row_sites(model, looked_at, jax.random.key(0))
-        self.guide = AutoMeanField(model) if guide is None else guide
+        if guide is None:
+            guide = default_guide(
+                model,
+                looked_at,
+                criterion=settings.criterion,
+                estimator=settings.estimator,
+                loss=loss,
+                start=settings.start,
+                mesh=settings.mesh,
+            )(model)
+        self.guide = guide
         if loss is not None and settings.estimator != "global":
             raise ValueError(
                 "sparsify: the estimator is a part of the loss; give one of the two, such as "

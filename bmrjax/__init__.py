@@ -19,6 +19,7 @@ from bmrjax.diagnose import Finding as Finding
 from bmrjax.diagnose import FitWarning as FitWarning
 from bmrjax.ensemble import ensemble as ensemble
 from bmrjax.errors import EnsembleError as EnsembleError
+from bmrjax.errors import InterruptedFit as InterruptedFit
 from bmrjax.errors import NonFiniteError as NonFiniteError
 from bmrjax.hyperparameter import hyperparameter as hyperparameter
 from bmrjax.infer import init_to_network as init_to_network

@@ -14,29 +14,33 @@ import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
-from bmrjax.batches import Batches, check_data, checksum
+from bmrjax.batches import Batches, checksum
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.facts import Examination
+from bmrjax.handlers import both_masks
 from bmrjax.hyperparameter import Member
-from bmrjax.infer.arguments import Data
+from bmrjax.infer.arguments import Data, length
+from bmrjax.infer.check_data import check_data, column_names, row_paths
 from bmrjax.infer.check_program import check_program
+from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
-from bmrjax.infer.local_latents import check_local_latents
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import State
 from bmrjax.inspection import Inspection
 from bmrjax.judged import reducible
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
-from bmrjax.settings import Settings, check_kinds
+from bmrjax.settings import Settings, check_kinds, check_program_kind
 
 
 class Assembly:
@@ -44,9 +48,10 @@ class Assembly:
 
     Args:
         model: NumPyro program.
-        guide: Its guide; `infer.AutoMeanField` by default.
+        guide: Its guide; see `infer.default_guide` for the one it has by default.
         data: Arrays with a common leading axis, or `Batches`.
         settings: See `sparsify`.
+        removed: Masks by site of what is removed from the start, if anything is.
 
     Raises:
         TypeError: For data that are neither arrays nor `Batches`.
@@ -54,25 +59,40 @@ class Assembly:
     """
 
     def __init__(
-        self, model: Callable, guide: Callable | None, data: Data | Batches, settings: Settings
+        self,
+        model: Callable,
+        guide: Callable | None,
+        data: Data | Batches,
+        settings: Settings,
+        *,
+        removed: Mapping[str, Any] | None = None,
     ):
+        self._removed = {} if removed is None else dict(removed)
+        tables = {} if isinstance(data, Batches) else column_names(data)
+        self.columns = max(tables.values(), key=len, default=None)
         self._begin = time.perf_counter()
+        check_program_kind(model)
         check_kinds(settings, guide)
         self.settings = settings
         self.placement = Placement(settings.mesh)
         self.source: Data | Batches = (
-            data if isinstance(data, Batches) else check_data(data, "data")
+            data
+            if isinstance(data, Batches)
+            else program_data(model, data, batch_size=settings.batch_size, static=settings.static)
         )
         self.num_data, size, self._example = _sizes(self.source, settings.batch_size)
+        self.row_paths = row_paths(self._example)
         self._held_out = settings.held_out
         if self._held_out is not None:
-            self._held_out = check_data(self._held_out, "held_out")
+            self._held_out = check_data(self._held_out, "held_out", rows=self.row_paths)
             _check_alike(self._held_out, self._example)
         self.schedule = Verified() if settings.schedule is None else settings.schedule
         until = None if settings.criterion is None else self.schedule.until
         steps = settings.steps_per_epoch
         if steps is None:
-            steps = max(self.num_data // size, 1, 0 if until is None else 20 * until.window)
+            # On small data, one pass is far too little for an epoch.
+            least = 1 if isinstance(self.source, Batches) else 100
+            steps = max(self.num_data // size, least, 0 if until is None else 20 * until.window)
         self.steps = steps
         for name, value in (("num_epochs", settings.num_epochs), ("steps_per_epoch", self.steps)):
             if value < 1:
@@ -89,9 +109,20 @@ class Assembly:
             discrete=guide is not None,
             atoms=not by_density or not isinstance(guide, AutoMeanField | None),
         )
+        self.row_sites = None
         if size < self.num_data:
-            check_local_latents(model, self._example, jax.random.key(0))
-        self.guide = AutoMeanField(model) if guide is None else guide
+            self.row_sites = row_sites(model, looked_at, jax.random.key(0))
+        if guide is None:
+            guide = default_guide(
+                model,
+                looked_at,
+                criterion=settings.criterion,
+                estimator=settings.estimator,
+                loss=loss,
+                start=settings.start,
+                mesh=settings.mesh,
+            )(model)
+        self.guide = guide
         if loss is not None and settings.estimator != "global":
             raise ValueError(
                 "sparsify: the estimator is a part of the loss; give one of the two, such as "
@@ -104,6 +135,7 @@ class Assembly:
             loss=elbo(settings.estimator) if loss is None else loss,
             num_data=self.num_data,
             batch_size=size,
+            row_sites=self.row_sites,
             kl_weight=settings.kl_weight,
             kl_warmup=settings.kl_warmup,
             loop=settings.loop,
@@ -111,7 +143,14 @@ class Assembly:
             placement=self.placement,
             matmul_dtype=settings.matmul_dtype,
         )
-        self.evaluator = Evaluator(model, self.guide, loop=settings.loop, placement=self.placement)
+        # Rows are evaluated in parts if they are fitted in parts.
+        self.evaluator = Evaluator(
+            model,
+            self.guide,
+            batch_size=None if self.row_sites is None else 1000,
+            loop=settings.loop,
+            placement=self.placement,
+        )
         if not isinstance(self.source, Batches):
             self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
@@ -124,7 +163,7 @@ class Assembly:
         every, samples = self.settings.eval_every, self.settings.eval_samples
         if every is None:
             # One training step costs about three forward passes of its batch.
-            forward = jax.tree.leaves(self._held_out)[0].shape[0] * samples
+            forward = length(self._held_out) * samples
             every = max(1, math.ceil(forward / (0.1 * 3 * self.steps * size)))
         return Evaluation(self._held_out, samples, every)
 
@@ -203,8 +242,11 @@ class Assembly:
                 "different networks of one shape; run others apart."
             )
         keep, criterion_state, reducer = {}, None, None
+        begun = both_masks(
+            _with_removed(self._removed),
+            {} if settings.start is None else _with_removed(settings.start.keep),
+        )
         inspection = Inspection()
-        begun = {} if settings.start is None else _with_removed(settings.start)
         if criterion is not None or settings.sites is not None or begun:
             found = engine.site_posteriors(state, self._example)
             found, inspection = reducible(
@@ -242,9 +284,12 @@ class Assembly:
                 num_skipped=int(runner.now.state.num_skipped),
                 loop_mode=engine.loop_mode,
                 num_compilations=engine.num_compilations,
-                model=model,
-                guide=guide,
+                unpruned_model=model,
+                unpruned_guide=guide,
                 hyperparameters=member.told(),
+                row_arguments=self.row_paths,
+                by_rows=self.row_sites is not None,
+                columns=self.columns,
                 inspection=inspection,
             )
 
@@ -359,17 +404,17 @@ def _check_declared(member: Member, state: State) -> None:
 def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
     if isinstance(source, Batches):
         example = source.example()
-        return source.num_data, jax.tree.leaves(example)[0].shape[0], example
-    num_data = jax.tree.leaves(source)[0].shape[0]
+        return source.num_data, length(example), example
+    num_data = length(source)
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
     return num_data, size, jax.tree.map(lambda a: a[:size], source)
 
 
-def _with_removed(start: Result) -> dict[str, Array]:
+def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:
     """Return the masks that remove something."""
-    return {name: jnp.asarray(mask) for name, mask in start.keep.items() if not jnp.all(mask)}
+    return {name: jnp.asarray(mask) for name, mask in keep.items() if not jnp.all(mask)}
 
 
 def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, Array]:
@@ -378,7 +423,8 @@ def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, 
         if name not in keep or keep[name].shape != mask.shape:
             has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
             raise ValueError(
-                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start`, and "
+                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start` (or in "
+                "the pruned guide), and "
                 f"the program has {has}. Start a program with the same sites and a posterior of the same "
                 "family."
             )
@@ -386,8 +432,9 @@ def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, 
 
 
 def _check_alike(held_out: Data, example: Data) -> None:
-    def describe(data: Data) -> Any:
-        return jax.tree.map(lambda a: f"(rows, {', '.join(map(str, a.shape[1:]))})", data)
+    def describe(data: Data) -> dict[str, str]:
+        shapes = [f"(rows, {', '.join(map(str, a.shape[1:]))})" for a in jax.tree.leaves(data)]
+        return dict(zip(row_paths(data), shapes, strict=True))
 
     if describe(held_out) != describe(example):
         raise ValueError(

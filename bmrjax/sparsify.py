@@ -64,15 +64,18 @@ def sparsify(
             `criteria.SpikeAndSlab` removes most; `criteria.Shrinkage` keeps up to three times as
             many weights, and predicts better.
         schedule: When to reduce and how much; `schedules.Verified` by default.
-        guide: A guide with a sample site for every latent site. By default
-            `infer.AutoMeanField`, started at the network's own weights.
+        guide: A guide with a sample site for every latent site. By default, a joint normal posterior,
+            `infer.AutoMultivariate`, for programs with at most 300 latent elements and no network, if
+            `criterion` reads normal posteriors and `estimator`, `loss` and `mesh` are left at their defaults.
+            Otherwise `infer.AutoMeanField`, started at the network's own weights.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         loss: A NumPyro ELBO; by default the one that `estimator` names.
         estimator: Of the expected log likelihood: ``"global"``, one sample of the weights a step (Bayes by
             backprop); ``"local"``, a sample of the pre-activations a datum; or ``"moments"``, no sampling
             on the way. See `infer.PropagatedELBO`.
         batch_size: Data a step; None for all of them.
-        steps_per_epoch: Steps an epoch; one pass over the data by default.
+        steps_per_epoch: Optimiser steps per epoch. By default, one pass over the data, and at least 100 steps
+            unless the data are `Batches`.
         sites: Names of the sites to reduce; by default all with a normal prior and posterior.
         held_out: Data like `data` for the metrics of the history. They decide nothing.
         eval_samples: Posterior samples of those metrics.

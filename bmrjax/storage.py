@@ -143,7 +143,8 @@ def load(
     Args:
         directory: Folder that `Result.save` wrote.
         model: The program, for predictions; programs are code and are not saved.
-        guide: Its guide. With a model and no guide, `infer.AutoMeanField`.
+        guide: Its guide. With a model and no guide, `infer.AutoMultivariate` or `infer.AutoMeanField`, as the
+            saved parameters are of one or the other.
 
     Raises:
         FileNotFoundError: If the folder holds no saved result.
@@ -196,9 +197,9 @@ def load(
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
     if model is not None and guide is None:
-        from bmrjax.infer import AutoMeanField
+        from bmrjax.infer.default_guide import guide_of
 
-        guide = AutoMeanField(model)
+        guide = guide_of(params)(model)
     return Result(
         params=jax.tree.map(jnp.asarray, params),
         keep={name: jnp.asarray(mask) for name, mask in keep.items()},

@@ -14,11 +14,11 @@ import numpyro
 from jaxtyping import Array, Bool
 from numpyro.primitives import Messenger
 
-from bmrjax.batches import check_data
 from bmrjax.checks import check_key
 from bmrjax.data_tree import data_tree
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.check_data import check_data, column_names
 from bmrjax.infer.draws import model_draws, posterior_draws
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
@@ -290,7 +290,7 @@ class Result:
         if not self.path:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive")
-        data = check_data(data, "most_predictive: data", rows=self.row_arguments)
+        data = self._checked(data, "most_predictive: data")
         evaluator = self._evaluator()
         chosen: Result | None = None
         for i in range(len(self.path)):
@@ -343,7 +343,7 @@ class Result:
         """
         check_key(key, "Result.predict")
         given = _one_of(inputs, named, "predict")
-        data = check_data(given, "Result.predict: inputs", rows=self.row_arguments)
+        data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
             self.params,
             self.keep,
@@ -358,7 +358,7 @@ class Result:
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
-        data = check_data(data, "Result.evaluate: data", rows=self.row_arguments)
+        data = self._checked(data, "Result.evaluate: data")
         return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)
 
     @one_at_a_time
@@ -388,7 +388,7 @@ class Result:
         """
         check_key(key, "Result.free_energy")
         model, guide = self._programs()
-        arrays = check_data(data, "Result.free_energy: data", rows=self.row_arguments)
+        arrays = self._checked(data, "Result.free_energy: data")
         arrays = program_data(model, arrays, batch_size=batch_size, name="Result.free_energy: data")
         rows = length(arrays)
         if batch_size is None:
@@ -504,6 +504,22 @@ class Result:
             )
         return {name: every[name] for name in sites}
 
+    def _checked(self, data: Any, name: str) -> Data:
+        """Return arguments of the program as it takes them.
+
+        Raises:
+            ValueError: For a table whose columns are not those that the program was fitted on.
+        """
+        fitted_on = self.columns or ()
+        has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
+        for path, columns in column_names(data).items() if has_tables else ():
+            if len(columns) == len(fitted_on) and columns != fitted_on:
+                raise ValueError(
+                    f"{name}[{path}] has the columns {list(columns)[:5]}, and the program was fitted on "
+                    f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
+                )
+        return check_data(data, name, rows=self.row_arguments)
+
     def _inputs(self, inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Data:
         """Return the arguments of the program, checked, with automatic guides ready for use."""
         model, guide = self._programs()
@@ -515,7 +531,7 @@ class Result:
                     f"batch of them, result.{name}(..., x[:2])."
                 )
             return ()
-        data = check_data(given, f"Result.{name}: inputs", rows=self.row_arguments)
+        data = self._checked(given, f"Result.{name}: inputs")
         prepare_guide(model, guide, self.params, data)
         return data
 

@@ -9,7 +9,15 @@ import pytest
 from jax.scipy.special import logsumexp
 from numpyro.distributions import transforms
 from numpyro.infer import log_likelihood
-from test_evaluate import SAMPLES, bernoulli, coefficients, fitted, inputs, normal, posterior_samples
+from test_evaluate import (
+    SAMPLES,
+    bernoulli,
+    coefficients,
+    fitted,
+    inputs,
+    normal,
+    posterior_samples,
+)
 
 from bmrjax.infer.evaluate import Evaluator
 

@@ -341,6 +341,20 @@ def test_the_summary_has_names_and_moments():
     expected = posterior.loc + 1.644854 * posterior.scale
     np.testing.assert_allclose(table["95 %"], expected, rtol=1e-5)
     assert (table.loc[~table["kept"], ["mean", "sd", "5 %", "95 %"]] == 0).all(axis=None)
+    scored = result.summary(data()[0][:2], criterion=bmr.criteria.SpikeAndSlab())
+    assert list(scored.columns)[-2:] == ["delta_f", "inclusion_prob"]
+    q, p = (
+        bmr.reduction.Normal(loc, scale)
+        for loc, scale in ((posterior.loc, posterior.scale), (0.0, 1.0))
+    )
+    expected = bmr.reduction.delta_f_each(q, p)
+    np.testing.assert_allclose(scored["delta_f"][KEEP], expected[KEEP], rtol=1e-4)
+    assert np.isnan(scored["delta_f"][~KEEP]).all()
+    assert (scored["inclusion_prob"][KEEP] > 0.9).all()
+    with pytest.raises(ValueError, match=r"summary: the program or its guide needs arguments"):
+        result.summary(criterion=bmr.criteria.Shrinkage())
+    with pytest.raises(ValueError, match="Inclusion reads SpikeAndSlab posteriors, and no site"):
+        result.summary(data()[0], criterion=bmr.criteria.Inclusion())
     ax = bmr.plot.coefficients(result).axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["age", "weight"]
     assert ax.get_title() == "2 of 4 kept"

@@ -18,6 +18,7 @@ from numpyro.primitives import Messenger
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.data_tree import data_tree
+from bmrjax.diagnose import Finding, diagnose
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.check_data import check_data, column_names
@@ -31,6 +32,7 @@ from bmrjax.infer.prepare import prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import PrunedGuide
 from bmrjax.infer.rows import row_sites
+from bmrjax.inspection import Inspection
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.serial import one_at_a_time
 from bmrjax.structure.compact import Compact, compact
@@ -105,6 +107,22 @@ def best(path: list[Point]) -> int:
     return min(range(len(path)), key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
 
 
+def _shown(inspection: Inspection, keep: Mapping[str, Any]) -> list[str]:
+    """Return which sites were judged, with what is left of them, and why others were not, for `Result`."""
+    judged = []
+    for name in inspection.judged:
+        if name in keep:
+            kept, total = kept_counts({name: keep[name]})
+            judged.append(f"'{name}' {kept} of {total}")
+    lines = []
+    if judged:
+        more = f", and {len(judged) - 6} more" if len(judged) > 6 else ""
+        lines.append(f"judged: {', '.join(judged[:6])}{more}")
+    others = inspection.not_judged
+    lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
+    return [*lines, "... bmr.inspect(...) lists all"] if len(others) > 6 else lines
+
+
 @dataclass(repr=False)
 class Result:
     """A fitted and pruned program.
@@ -129,6 +147,8 @@ class Result:
         unpruned_guide: The guide that was fitted, as it is; `guide` is the pruned one.
         columns: Names of the columns of the inputs, where they came from a table.
         class_names: Names of the classes of the targets, in the order of their numbers.
+        inspection: Which sites were judged, and why the others were not; empty for a fit without a criterion.
+        facts: What `diagnose` needs to know of the data and the predictions, measured when the run ended.
     """
 
     params: dict[str, Any]
@@ -153,26 +173,56 @@ class Result:
     _evaluators: dict[int | None, Evaluator] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    inspection: Inspection = field(default_factory=Inspection, repr=False)
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
-        """Return what one wants to see first: how much is left, and how well it fits."""
+        """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""
         head = f"Result: {self.num_kept} of {self.num_total} elements kept"
         if self.num_total:
             head += f" ({self.sparsity:.1%} removed)"
         lines = [head]
         if self.vfe is not None:
-            lines.append(f"VFE {self.vfe:.6g} nats, {self.vfe / self.num_data:.4f} a datum")
+            lines.append(f"VFE {self.vfe:.6g} nats, {self.vfe / self.num_data:.4f} per data point")
         if self.metrics:
-            told = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-            lines.append(f"held out: {told}")
+            metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+            lines.append(f"held out: {metrics}")
         removed = [f"{name} {part:.1%}" for name, part in self.sparsity_per_layer.items()]
         if removed:
             more = f", and {len(removed) - 8} more" if len(removed) > 8 else ""
             lines.append(f"removed: {', '.join(removed[:8])}{more}")
-        told = f"{len(self.history)} epochs, {len(self.path)} points on the path"
+        length = f"{len(self.history)} epochs, {len(self.path)} points on the path"
         if self.num_skipped:
-            told += f", {self.num_skipped} steps skipped (not finite)"
-        return "\n  ".join([*lines, told])
+            length += f", {self.num_skipped} steps skipped (not finite)"
+        lines += [length, *_shown(self.inspection, self.keep)]
+        findings = self.diagnose()
+        if findings:
+            lines += ["findings:", *(f"  {finding}" for finding in findings)]
+        return "\n  ".join(lines)
+
+    def diagnose(self) -> list[Finding]:
+        """Say what is wrong with this run, or may be, and what to do about it.
+
+        The codes of the findings: ``"not-converged"`` (the loss was still falling), ``"skipped-steps"``,
+        ``"constant"`` (the predictions do not depend on the inputs), ``"dead-layer"`` (all weights of a layer
+        of a network were removed), ``"no-better-than-trivial"`` (than the mean of the targets, or the largest
+        class), ``"worse-than-unreduced"`` (another point of the path predicts held-out data much better),
+        ``"other-criterion"``, ``"rounds-taken-back"`` (all of them), ``"nothing-removed"``, ``"other-guide"``
+        (correlated columns under independent posteriors), and ``"scale"`` (inputs or targets far from unit
+        scale). What needs data was measured when the run ended, on at most 500 rows unless the program has to
+        see all of them: on held-out rows if there were any. `sparsify` warns of the first serious ones by
+        `FitWarning`, which ``warnings.filterwarnings("ignore", category=bmr.FitWarning)`` silences.
+
+        Returns:
+            The findings, an empty list for a healthy run.
+
+        Example:
+            >>> import bmrjax as bmr
+            >>> rows = [{"vfe": 1000.0 / epoch, "steps": 10} for epoch in range(1, 9)]
+            >>> [finding.code for finding in bmr.Result({}, {}, {}, 100, history=rows).diagnose()]
+            ['not-converged']
+        """
+        return diagnose(self)
 
     @property
     def num_kept(self) -> int:
@@ -678,6 +728,11 @@ class Result:
 
     def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         """Return each network at the posterior mean, and example inputs as it takes them."""
+        if not inputs:
+            raise ValueError(
+                "The networks are found by running the program; give its inputs, such as two rows: "
+                "result.compact(x[:2]), result.network(x[:2])."
+            )
         found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
         params = self.params
 

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.diagnose import warn_of
 from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
@@ -85,10 +86,11 @@ def sparsify(
         batch_size: Data per step. With None, or with at least as many as there are, every step sees all
             rows in their order and nothing is scaled, as in `numpyro.infer.SVI`.
         steps_per_epoch: Steps an epoch; one pass over the data by default.
-        sites: Names of the sites to reduce; by default all with a normal prior and posterior.
         static: Arguments that reach the program as they are although they have rows, by keyword or position:
             an index array, say, that the program passes to `numpy.unique`. With all data in every step, an
             argument whose values the program reads is found without.
+        sites: Names of the sites to reduce. By default those with a normal prior and posterior that have more
+            than one element and a prior centred at zero, and the weights of networks; `inspect` lists them.
         held_out: Data like `data` for the metrics of the history. They decide nothing.
         eval_samples: Posterior samples of those metrics.
         eval_every: Epochs between them; by default so many that they cost under a tenth of the
@@ -123,6 +125,11 @@ def sparsify(
             holds what the fit had reached, and a run with a `directory` has a checkpoint to resume from.
         NonFiniteError: When more than `max_bad_steps` steps in a row were not finite. Its `result`
             holds the last good state.
+
+    Warns:
+        FitWarning: If the loss was still falling, if the predictions do not depend on the inputs or are no
+            better than a trivial one, or if a layer of a network is dead; see `Result.diagnose`. To silence
+            it: ``warnings.filterwarnings("ignore", category=bmr.FitWarning)``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -170,4 +177,6 @@ def sparsify(
     assembly = Assembly(model, guide, data, settings, removed=both_masks(removed, masks))
     with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:
         runner.run(progress=progress)
-    return assembly.result(runner)
+    result = assembly.result(runner)
+    warn_of(result.diagnose())
+    return result

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.saved_leaves import SavedLeaves, names_and_leaves
+from bmrjax.inspection import Inspection
 from bmrjax.result import Point, Result
 
 FORMAT = 1
@@ -87,6 +88,7 @@ def save(result: Result, directory: Path) -> None:
     document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in _PLAIN}}
     document |= {"hyperparameters": result.hyperparameters, "by_rows": result.by_rows}
     document |= {k: v if v is None else list(v) for k in _NAMES for v in [getattr(result, k)]}
+    document["inspection"], document["facts"] = result.inspection.rows(), result.facts
     document["params"] = flatten_arrays("params", result.params, arrays)
     document["keep"] = flatten_arrays("keep", result.keep, arrays)
     document["path"] = [
@@ -189,6 +191,8 @@ def load(
         for name in _NAMES:
             names = document.get(name)
             plain[name] = None if names is None else tuple(map(str, names))
+        plain["inspection"] = Inspection.from_rows(document.get("inspection", []))
+        plain["facts"] = document.get("facts", {})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
     if model is not None and guide is None:

@@ -193,8 +193,6 @@ def run(
     if name != CURVES or rows != "all" or 0 in failures:
         return told, {}
     start = results[0].at(0)
-    assert start.model is not None
-    assert start.guide is not None
     report_ = bmr.free_energy_report(
         start.model,
         start.guide,

@@ -68,8 +68,6 @@ class Assembly:
         removed: Mapping[str, Any] | None = None,
     ):
         self._removed = {} if removed is None else dict(removed)
-        tables = {} if isinstance(data, Batches) else column_names(data)
-        self.columns = max(tables.values(), key=len, default=None)
         self._begin = time.perf_counter()
         check_program_kind(model)
         check_kinds(settings, guide)
@@ -80,6 +78,8 @@ class Assembly:
             if isinstance(data, Batches)
             else program_data(model, data, batch_size=settings.batch_size, static=settings.static)
         )
+        tables = {} if isinstance(data, Batches) else column_names(data)
+        self.columns = max(tables.values(), key=len, default=None)
         self.num_data, size, self._example = _sizes(self.source, settings.batch_size)
         self.row_paths = row_paths(self._example)
         self._held_out = settings.held_out

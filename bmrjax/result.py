@@ -1,6 +1,7 @@
 """What a run hands back."""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +15,13 @@ import numpyro
 from jaxtyping import Array, Bool
 from numpyro.primitives import Messenger
 
-from bmrjax.batches import check_data
 from bmrjax.checks import check_key
+from bmrjax.criteria import Criterion
 from bmrjax.data_tree import data_tree
 from bmrjax.diagnose import Finding, diagnose
 from bmrjax.handlers import inference, prune
 from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.check_data import check_data, column_names
 from bmrjax.infer.draws import model_draws, posterior_draws
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
@@ -35,7 +37,7 @@ from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.serial import one_at_a_time
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.structure.parts import is_nnx
-from bmrjax.summary import summary_table
+from bmrjax.summary import scores_of, summary_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -340,7 +342,7 @@ class Result:
         if not self.path:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive")
-        data = check_data(data, "most_predictive: data", rows=self.row_arguments)
+        data = self._checked(data, "most_predictive: data")
         evaluator = self._evaluator()
         chosen: Result | None = None
         for i in range(len(self.path)):
@@ -393,7 +395,7 @@ class Result:
         """
         check_key(key, "Result.predict")
         given = _one_of(inputs, named, "predict")
-        data = check_data(given, "Result.predict: inputs", rows=self.row_arguments)
+        data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
             self.params,
             self.keep,
@@ -408,7 +410,7 @@ class Result:
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
-        data = check_data(data, "Result.evaluate: data", rows=self.row_arguments)
+        data = self._checked(data, "Result.evaluate: data")
         return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)
 
     @one_at_a_time
@@ -438,7 +440,7 @@ class Result:
         """
         check_key(key, "Result.free_energy")
         model, guide = self._programs()
-        arrays = check_data(data, "Result.free_energy: data", rows=self.row_arguments)
+        arrays = self._checked(data, "Result.free_energy: data")
         arrays = program_data(model, arrays, batch_size=batch_size, name="Result.free_energy: data")
         rows = length(arrays)
         if batch_size is None:
@@ -500,7 +502,7 @@ class Result:
         """
         check_key(key, "Result.sample")
         model, guide = self._programs()
-        data = self._inputs(inputs, named, "sample")
+        data = self._inputs(inputs, named, "sample", program=model if deterministic else guide)
         latent_key, model_key = jax.random.split(key)
         drawn = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
         if deterministic:
@@ -540,7 +542,7 @@ class Result:
         """
         check_key(key, "Result.predictive")
         model, guide = self._programs()
-        data = self._inputs(inputs, named, "predictive")
+        data = self._inputs(inputs, named, "predictive", program=model)
         latent_key, model_key = jax.random.split(key)
         latents = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
         drawn, fixed = model_draws(model, latents, self.params, self.keep, model_key, data)
@@ -554,8 +556,38 @@ class Result:
             )
         return {name: every[name] for name in sites}
 
-    def _inputs(self, inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Data:
-        """Return the arguments of the program, checked, with automatic guides ready for use."""
+    def _checked(self, data: Any, name: str) -> Data:
+        """Return arguments of the program as it takes them.
+
+        Raises:
+            ValueError: For a table whose columns are not those that the program was fitted on.
+        """
+        fitted_on = self.columns or ()
+        has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
+        for path, columns in column_names(data).items() if has_tables else ():
+            if len(columns) == len(fitted_on) and columns != fitted_on:
+                raise ValueError(
+                    f"{name}[{path}] has the columns {list(columns)[:5]}, and the program was fitted on "
+                    f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
+                )
+        return check_data(data, name, rows=self.row_arguments)
+
+    def _inputs(
+        self,
+        inputs: tuple[Any, ...],
+        named: Mapping[str, Any],
+        name: str,
+        *,
+        program: Callable | None = None,
+    ) -> Data:
+        """Return the arguments of the program, checked, with automatic guides ready for use.
+
+        Args:
+            inputs: What was given by position.
+            named: What was given by name.
+            name: Of the method, for messages.
+            program: What is called with them; the guide by default.
+        """
         model, guide = self._programs()
         given = _one_of(inputs, named, name)
         if not given:
@@ -564,8 +596,9 @@ class Result:
                     f"{name}: the guide of a loaded result has to see the program's arguments once. Give one "
                     f"batch of them, result.{name}(..., x[:2])."
                 )
+            _check_callable_without_arguments(guide if program is None else program, name)
             return ()
-        data = check_data(given, f"Result.{name}: inputs", rows=self.row_arguments)
+        data = self._checked(given, f"Result.{name}: inputs")
         prepare_guide(model, guide, self.params, data)
         return data
 
@@ -601,21 +634,37 @@ class Result:
         data = self._inputs(inputs, named, "to_arviz")
         return data_tree(self, key, data, num_samples=num_samples, prior_samples=prior_samples)
 
-    def summary(self, *inputs: Any, prob: float = 0.9, **named: Any) -> "DataFrame":
+    @one_at_a_time
+    def summary(
+        self,
+        *inputs: Any,
+        prob: float = 0.9,
+        criterion: Criterion | None = None,
+        **named: Any,
+    ) -> "DataFrame":
         """Return a table of the elements that were judged, with names.
 
         Args:
-            *inputs: Arguments of the program, as for `posterior`.
+            *inputs: Arguments of the program, as for `posterior`; with `criterion`, a batch of those that the
+                program needs.
             prob: Probability of the central interval of each element.
+            criterion: What judges the kept elements once more, from the posterior as it is: adds its
+                evidence differences (``delta_f``, in nats, negative where the data speak for the element),
+                and the inclusion probabilities of `criteria.SpikeAndSlab`.
             **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
             A pandas data frame with one row per element: its site, its name (that of the column, where an
             axis of the site stands for the columns), whether it is kept, posterior mean and standard
             deviation, the ends of its interval, and the posterior probability of inclusion where the
-            posterior has one. Without masks, of all sites that `posterior` can read.
+            posterior or the criterion has one. Without masks, of all sites that `posterior` can read.
         """
-        return summary_table(self, self.posterior(*inputs, **named), prob=prob)
+        posterior = self.posterior(*inputs, **named)
+        scores = None
+        if criterion is not None:
+            data = self._inputs(inputs, named, "summary", program=self._programs()[0])
+            scores = scores_of(self, criterion, data)
+        return summary_table(self, posterior, prob=prob, scores=scores)
 
     @one_at_a_time
     def network(self, *inputs: Any) -> dict[str, Any]:
@@ -719,3 +768,14 @@ def _one_of(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any
             f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
         )
     return dict(named) or inputs
+
+
+def _check_callable_without_arguments(program: Callable, name: str) -> None:
+    """Raise ValueError for a program or a guide that needs arguments, where none were given."""
+    try:
+        inspect.signature(program).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"{name}: the program or its guide needs arguments ({error}). Give one batch of them, "
+            f"result.{name}(..., x[:2])."
+        ) from None

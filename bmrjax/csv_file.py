@@ -20,8 +20,8 @@ _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 def read_csv(path: str | Path, *, categories: Sequence[str] = ()) -> "pd.DataFrame":
     r"""Read a table in which each column holds numbers or text.
 
-    Cells are separated by commas, semicolons, tabs or spaces, and may be quoted; between semicolons a number may
-    have a decimal comma. The first line holds names if none of its cells is a number and none
+    Cells are separated by commas, semicolons, tabs or spaces, and may be quoted; between semicolons a
+    number may have a decimal comma. The first line holds names if none of its cells is a number and none
     occurs again in its own column, or if it counts the columns from 0.
 
     Args:
@@ -155,8 +155,6 @@ def _parsed(
     raise ValueError(
         f"{path}, line {lines[wrong[0]]}: could not convert '{cells[wrong[0]]}' to a number, in column "
         f"'{name}', where {len(cells) - len(wrong) - sum(missing)} of {len(cells)} cells are numbers. Give "
-        "numbers only; or, if the cells are names of categories, say so by --categories, or leave the column out by "
-        "--drop."
+        "numbers only; or, if the cells are names of categories, say so by --categories, or leave the "
+        "column out by --drop."
     )
-
-

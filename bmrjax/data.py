@@ -123,7 +123,9 @@ def _bundled(name: str, seed: int) -> Dataset:
         names = tuple(found["feature_names"])
         return replace(split, columns=names, target_names=("progression",))
     found = datasets.load_digits()
-    return split_arrays(found["images"][:, None], found["target"], 0.2, "classification", seed, name)
+    return split_arrays(
+        found["images"][:, None], found["target"], 0.2, "classification", seed, name
+    )
 
 
 def _images(name: str, data_root: str | Path | None) -> Dataset:
@@ -183,5 +185,3 @@ def _decode(name: str, split: Any) -> Split:
     stacked = np.stack(images)
     stacked = stacked[:, None] if stacked.ndim == 3 else np.moveaxis(stacked, -1, 1)
     return stacked, np.asarray(split["label"])
-
-

@@ -36,9 +36,10 @@ def from_frame(
 ) -> Dataset:
     """Make a data set of a table.
 
-    Numbers and booleans are inputs as they are, standardised; text and categories are one-hot encoded, with names such
-    as ``"colour=red"`` (of two values, one input), and a missing text is a value of its own. Columns that are constant
-    are left out, and so is text with too many values to be categories; `Dataset.notes` says which.
+    Numbers and booleans are inputs as they are, standardised; text and categories are one-hot encoded,
+    with names such as ``"colour=red"`` (of two values, one input), and a missing text is a value of its
+    own. Columns that are constant are left out, and so is text with too many values to be categories;
+    `Dataset.notes` says which.
 
     Without `task`, a target of text, categories or booleans is a class, and so is one of whole numbers
     if they are two, or at most 20 with ten rows each on average. Other targets are amounts.
@@ -207,8 +208,8 @@ def _check_targets(frame: "pd.DataFrame", targets: list[str], name: str) -> None
     for column in targets:
         if frame[column].nunique() < 2:
             raise ValueError(
-                f"{name}: the target '{column}' is '{frame[column].iloc[0]}' in every row; there is nothing to "
-                "predict. Name another column by --target."
+                f"{name}: the target '{column}' is '{frame[column].iloc[0]}' in every row; there is "
+                "nothing to predict. Name another column by --target."
             )
 
 
@@ -225,8 +226,8 @@ def _task_of(frame: "pd.DataFrame", targets: list[str]) -> tuple[Task, str]:
     whole = bool((numbers == np.round(numbers)).all())
     if whole and (kinds <= 2 or kinds <= min(FEW_CLASSES, len(values) / ROWS_PER_CLASS)):
         return "classification", (
-            f"target '{column}': {kinds} different whole numbers, taken as classes; --task regression takes them as "
-            "amounts"
+            f"target '{column}': {kinds} different whole numbers, taken as classes; --task regression "
+            "takes them as amounts"
         )
     return "regression", (
         f"target '{column}': numbers, taken as amounts; --task classification takes them as classes"
@@ -245,8 +246,8 @@ def _labels(
     classes = sorted(set(cells))
     if len(classes) > max(2, len(cells) / 2):
         raise ValueError(
-            f"{name}: the target '{targets[0]}' has {len(classes)} different values in {len(cells)} rows, too many "
-            "for classes. Name the right column by --target, or say --task regression."
+            f"{name}: the target '{targets[0]}' has {len(classes)} different values in {len(cells)} "
+            "rows, too many for classes. Name the right column by --target, or say --task regression."
         )
     position = {value: i for i, value in enumerate(classes)}
     labels = np.array([position[cell] for cell in cells], np.int64)
@@ -259,8 +260,9 @@ def _amounts(frame: "pd.DataFrame", targets: list[str], name: str) -> np.ndarray
     for column in targets:
         if is_text(frame[column]):
             raise ValueError(
-                f"{name}: the target '{column}' holds text, such as '{frame[column].iloc[0]}', and --task regression "
-                "needs numbers. Leave --task out for classes, or name another column by --target."
+                f"{name}: the target '{column}' holds text, such as '{frame[column].iloc[0]}', and "
+                "--task regression needs numbers. Leave --task out for classes, or name another column "
+                "by --target."
             )
     columns = [as_numbers(frame[column], name) for column in targets]
     return columns[0] if len(columns) == 1 else np.stack(columns, 1)

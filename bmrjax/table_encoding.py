@@ -159,9 +159,7 @@ def fit_encoding(
         fill = float(np.median(finite)) if impute else None
         absent = int(np.isnan(numbers).sum())
         if impute and absent:
-            notes.append(
-                f"'{column}': the median, {fill:.6g}, stands for {absent} missing cells"
-            )
+            notes.append(f"'{column}': the median, {fill:.6g}, stands for {absent} missing cells")
         columns.append(InputColumn(column, None, fill))
     if constant:
         notes.append(f"{listed(constant)} left out: constant in the training rows")
@@ -214,8 +212,8 @@ def as_numbers(values: "pd.Series", name: str) -> np.ndarray:
         return values.astype("float64").to_numpy()
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name}: column '{values.name}' cannot be read as numbers ({error}). Turn it into numbers or text, or "
-            "leave it out (--drop)."
+            f"{name}: column '{values.name}' cannot be read as numbers ({error}). Turn it into numbers "
+            "or text, or leave it out (--drop)."
         ) from None
 
 
@@ -235,8 +233,8 @@ def missing_message(
     position = list(map(str, frame.columns)).index(first[0]) + 1
     return (
         f"{name}: {count} cells are empty, NaN or infinite, first in {unit} "
-        f"{frame.index[int(np.argmax(first[1]))]}, column {position}: {', '.join(where)}{more}. Drop these rows "
-        "or fill them in; or say --impute (impute=True) to take the medians of the columns for "
+        f"{frame.index[int(np.argmax(first[1]))]}, column {position}: {', '.join(where)}{more}. Drop "
+        "these rows or fill them in; or say --impute (impute=True) to take the medians of the columns for "
         "missing inputs."
     )
 

@@ -15,7 +15,15 @@ OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json
 # What may differ between a run and its continuation.
 FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh")
 # What is in proportion to the data where it is left out.
-PROPORTIONS = ("hidden", "epochs", "steps_per_epoch", "batch_size", "reduced_prior", "validation")
+PROPORTIONS = (
+    "hidden",
+    "epochs",
+    "steps_per_epoch",
+    "batch_size",
+    "reduced_prior",
+    "validation",
+    "within",
+)
 BLOCK_NETS = ("vit", "mixer", "vit-nnx")
 IMAGE_NETS = ("lenet5", "lenet5-caffe", *BLOCK_NETS)
 RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2, "noise": 1e-3}
@@ -55,8 +63,8 @@ class Sparsify:
     """Network: an Equinox module, or with -nnx a Flax NNX module. The mlps take anything, a gru takes
     sequences, the others images."""
     hidden: tuple[int, ...] | None = None
-    """Widths of the hidden layers of an mlp, of a gru the first one counts. In proportion by default: 50 for a table,
-    100 100 for up to 10,000 images, 400 400 400 400 400 for more."""
+    """Widths of the hidden layers of an mlp, of a gru the first one counts. In proportion by default: 50
+    for a table, 100 100 for up to 10,000 images, 400 400 400 400 400 for more."""
     depth: int | None = None
     """Blocks of a vit or mixer; 6 by default."""
     width: int | None = None
@@ -67,7 +75,8 @@ class Sparsify:
     epochs: int | None = None
     """Epochs at most. In proportion by default: 100 for a table, 60 for few images, else 50."""
     steps_per_epoch: int | None = None
-    """Steps per epoch. In proportion by default: 200 for a table and for few images, else one pass over the data."""
+    """Steps per epoch. In proportion by default: 200 for a table and for few images, else one pass over
+    the data."""
     batch_size: int | None = None
     """Data points per step; 128 by default."""
     learning_rate: float | None = None
@@ -81,9 +90,9 @@ class Sparsify:
     """flat and spike-slab: standard deviation of a weight, 0.1 by default; horseshoe: its global
     scale, 0.01 by default."""
     reduced_prior: Literal["spike-slab", "horseshoe", "shrinkage"] | None = None
-    """What bmr puts in the prior's place to see which weights the evidence needs; shrinkage, a normal around zero of
-    variance 1e-16, weight by weight, keeps more than spike-slab and predicts better. By default shrinkage for a
-    table, else spike-slab."""
+    """What bmr puts in the prior's place to see which weights the evidence needs; shrinkage, a normal
+    around zero of variance 1e-16, weight by weight, keeps more than spike-slab and predicts better. By
+    default shrinkage for a table, else spike-slab."""
     groups: Literal["outputs", "inputs"] | None = None
     """bmr: ask the evidence about whole neurons, filters and heads (outputs), or about what reads them
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
@@ -128,8 +137,12 @@ class Sparsify:
     about ln(n / k) nats each; ends sparser."""
     validation: float | None = None
     """Keep this fraction of the training data out, and end at the point of the path that predicts it
-    best; with 0, at the point with the best VFE, which is sparser and on small data less accurate. By default 0.15
-    for a table and for few images, else 0."""
+    best; with 0, at the point with the best VFE, which is sparser and on small data less accurate. By
+    default 0.15 for a table and for few images, else 0."""
+    within: float | None = None
+    """With --validation: end at the sparsest point whose NLL on the validation data is within so many
+    standard errors of the lowest, by the paired difference. By default 1 for a table, and 0 otherwise,
+    the point with the lowest."""
     samples: int = 100
     """Posterior samples of the final metrics."""
     seed: int = 0
@@ -164,9 +177,9 @@ class Predict:
     directory: Annotated[Path, tyro.conf.Positional]
     """Folder of the run, or the file."""
     data: Path
-    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data; for a run on a
-    .csv, another one with the same columns, by name. Or the name of a data set, whose held-out data are predicted
-    and scored, as a .csv is that has the target too."""
+    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data; for a
+    run on a .csv, another one with the same columns, by name. Or the name of a data set, whose held-out
+    data are predicted and scored, as a .csv is that has the target too."""
     out: Path | None = None
     """Where to write the predictions, as .npy or .csv."""
     data_root: Path | None = None
@@ -234,6 +247,8 @@ def check_options(options: Sparsify) -> None:
         raise ValueError("--estimator is of a posterior, and --method map fits a point.")
     if options.validation and options.method != "bmr":
         raise ValueError("--validation chooses a point on the path of --method bmr.")
+    if options.within is not None and not 0 <= options.within < math.inf:
+        raise ValueError(f"--within must not be negative, got {options.within}.")
     if options.resume and options.overwrite:
         raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
     for name in ("samples", "epochs", "steps_per_epoch", "batch_size", "num_targets"):
@@ -307,8 +322,8 @@ def check_lengths(options: Sparsify) -> None:
     reserved = (options.wait or 0) + (options.cooldown or 0)
     if epochs > 1 and reserved >= epochs:
         raise ValueError(
-            f"--wait {options.wait or 0} and --cooldown {options.cooldown or 0} leave no epoch of {epochs} for a "
-            "reduction."
+            f"--wait {options.wait or 0} and --cooldown {options.cooldown or 0} leave no epoch of "
+            f"{epochs} for a reduction."
         )
 
 

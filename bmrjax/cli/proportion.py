@@ -7,6 +7,8 @@ from bmrjax.cli.options import Sparsify
 
 # Up to so many rows, images are fitted as the bundled digits are.
 _FEW_IMAGES = 10_000
+# From so many rows on, a second hidden layer predicts better and ends with no more weights.
+_MANY_ROWS = 5_000
 
 
 @dataclass(frozen=True)
@@ -17,16 +19,19 @@ class Proportions:
     epochs: int
     steps_per_epoch: int | None
     validation: float
+    within: float = 0.0
     batch_size: int = 128
     reduced_prior: str = "spike-slab"
 
 
-def proportions_of(rows: int, input_shape: tuple[int, ...], *, net: str, method: str) -> Proportions:
+def proportions_of(
+    rows: int, input_shape: tuple[int, ...], *, net: str, method: str
+) -> Proportions:
     """Return settings in proportion to the data.
 
     A table gets one hidden layer of 50 units, and validation rows choose the point of the path: the point
-    with the best VFE is sparser, and predicts worse, on little data. Large image sets and sequences get what suits
-    their networks.
+    with the best VFE is sparser, and predicts worse, on little data. Large image sets and sequences get
+    what suits their networks.
 
     Args:
         rows: Training rows, validation rows included.
@@ -36,7 +41,10 @@ def proportions_of(rows: int, input_shape: tuple[int, ...], *, net: str, method:
     """
     mlp, path = net.startswith("mlp"), method == "bmr"
     if mlp and len(input_shape) == 1:
-        return Proportions((50,), 100, 200, 0.15 if path else 0.0, reduced_prior="shrinkage")
+        hidden = (50,) if rows < _MANY_ROWS else (50, 50)
+        return Proportions(
+            hidden, 100, 100, 0.15 if path else 0.0, within=1.0, reduced_prior="shrinkage"
+        )
     if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
         return Proportions((100, 100), 60, 200, 0.15 if path else 0.0)
     return Proportions((400,) * 5, 50, None, 0.0)
@@ -64,6 +72,8 @@ def proportion_line(given: Sparsify, options: Sparsify, rows: int) -> str:
     flags = []
     for name in vars(proportions_of(1, (1,), net="mlp", method="bmr")):
         value = getattr(options, name)
+        if name == "within" and not options.validation:
+            continue
         used = (name != "hidden" or options.net.startswith(("mlp", "gru"))) and (
             name != "reduced_prior" or options.method == "bmr"
         )

@@ -150,9 +150,7 @@ def why_nothing_was_removed(history: list[dict[str, Any]], path: list[dict[str, 
         return f"Nothing is removed: no reduction fitted into {len(history)} epochs. Give more --epochs."
     if any(row["taken_back"] for row in history):
         return "Nothing is removed: every round raised the VFE and was taken back. Train longer."
-    return (
-        "Nothing is removed: no reduction proposed anything. Train longer, so that the posterior settles."
-    )
+    return "Nothing is removed: no reduction proposed anything. Train longer, so that the posterior settles."
 
 
 def summary_of(document: dict[str, Any]) -> str:

@@ -112,8 +112,8 @@ def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
 
     if document.get("table") is None:
         raise ValueError(
-            f"{path}: predict reads inputs from .npy or .npz. A .csv needs the folder of a run that was trained on "
-            "a .csv, which knows the names of its columns."
+            f"{path}: predict reads inputs from .npy or .npz. A .csv needs the folder of a run that was "
+            "trained on a .csv, which knows the names of its columns."
         )
     encoding = TableEncoding.from_json(document["table"])
     frame = read_csv(path, categories=document["config"]["categories"])

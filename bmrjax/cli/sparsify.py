@@ -12,6 +12,7 @@ from bmrjax.cli.build import (
     build_schedule,
     num_outputs,
 )
+from bmrjax.cli.choose import choose_point
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.options import (
     OURS,
@@ -34,7 +35,8 @@ def run_sparsify(options: Sparsify) -> None:
     """Fit, reduce, and write the folder of the run.
 
     Raises:
-        SystemExit: With status 3, after everything is written, if the predictions do not depend on the inputs.
+        SystemExit: With status 3, after everything is written, if the predictions do not depend on the
+            inputs.
     """
     out = options.out
     check_options(options)
@@ -90,10 +92,10 @@ def run_sparsify(options: Sparsify) -> None:
             batch_size=options.batch_size,
             steps_per_epoch=options.steps_per_epoch,
             kl_warmup=kl_warmup_of(options) * steps,
-            held_out=test,
+            # With validation data, the points of the path are measured below.
+            held_out=None if validation else test,
             eval_samples=5 if options.method != "map" else 1,
-            # With validation data the point is chosen, and measured, below.
-            final_samples=options.samples if options.method != "map" and not validation else 1,
+            final_samples=options.samples if options.method != "map" else 1,
             directory=out,
             resume=options.resume,
             progress=options.progress,
@@ -102,9 +104,14 @@ def run_sparsify(options: Sparsify) -> None:
         error.result.save(out / "last_good")
         raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
     if validation is not None:
-        choose_key, test_key = jax.random.split(jax.random.key(options.seed + 1))
-        result = result.most_predictive(choose_key, validation, num_samples=options.samples)
-        result.metrics = result.evaluate(test_key, test, num_samples=options.samples)
+        result = choose_point(
+            result,
+            validation,
+            test,
+            jax.random.key(options.seed + 1),
+            num_samples=options.samples,
+            within=options.within or 0.0,
+        )
     document = document_of(options, found, result)
     result.save(out / "model")
     write_json(out / "results.json", document)

@@ -207,8 +207,9 @@ def _check_targets(frame: "pd.DataFrame", targets: list[str], name: str) -> None
         raise ValueError(f"{missing_message(frame, problems, name)} A target is never filled in.")
     for column in targets:
         if frame[column].nunique() < 2:
+            value = as_text(frame[column])[0]
             raise ValueError(
-                f"{name}: the target '{column}' is '{frame[column].iloc[0]}' in every row; there is "
+                f"{name}: the target '{column}' is '{value}' in every row; there is "
                 "nothing to predict. Name another column by --target."
             )
 
@@ -221,7 +222,8 @@ def _task_of(frame: "pd.DataFrame", targets: list[str]) -> tuple[Task, str]:
     values = frame[column]
     kinds = values.nunique()
     if is_text(values) or values.dtype.kind == "b":
-        return "classification", f"target '{column}': {kinds} classes"
+        classes = listed(sorted({str(cell) for cell in as_text(values)}))
+        return "classification", f"target '{column}': {kinds} classes, {classes}"
     numbers = values.to_numpy(np.float64)
     whole = bool((numbers == np.round(numbers)).all())
     if whole and (kinds <= 2 or kinds <= min(FEW_CLASSES, len(values) / ROWS_PER_CLASS)):
@@ -229,9 +231,8 @@ def _task_of(frame: "pd.DataFrame", targets: list[str]) -> tuple[Task, str]:
             f"target '{column}': {kinds} different whole numbers, taken as classes; --task regression "
             "takes them as amounts"
         )
-    return "regression", (
-        f"target '{column}': numbers, taken as amounts; --task classification takes them as classes"
-    )
+    override = "; --task classification takes them as classes" if whole else ""
+    return "regression", f"target '{column}': numbers, taken as amounts{override}"
 
 
 def _labels(

@@ -54,6 +54,34 @@ class Dataset:
         """Shape of one input; (channels, height, width) for images."""
         return self.train[0].shape[1:]
 
+    def split_train(self, *, validation: float = 0.15, seed: int = 0) -> tuple[Split, Split]:
+        """Return the training rows in two parts: those to train on, and those to choose by.
+
+        Args:
+            validation: Fraction of the training rows that is kept out; of each class in proportion.
+            seed: Of the draw. `bmrjax sparsify` takes its ``--seed``.
+
+        Raises:
+            ValueError: For a fraction that leaves no rows on one side.
+
+        Example:
+            >>> import bmrjax as bmr
+            >>> train, validation = bmr.data.load("diabetes").split_train(validation=0.15)
+            >>> len(train[0]), len(validation[0])
+            (301, 53)
+        """
+        rows = len(self.train[0])
+        size = round(validation * rows)
+        if not 1 <= size < rows:
+            raise ValueError(
+                f"{self.name}: validation={validation} keeps {size} of {rows} rows out; it must leave "
+                "some on both sides."
+            )
+        labels = None if self.num_classes is None else self.train[1]
+        kept, held = split_rows(rows, validation, seed, labels=labels, name=self.name)
+        x, y = self.train
+        return (x[kept], y[kept]), (x[held], y[held])
+
 
 def from_arrays(
     x_train: Shaped[np.ndarray, "train ..."],

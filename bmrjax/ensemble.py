@@ -55,8 +55,8 @@ def ensemble(
         grid: Values by name: of a `hyperparameter` of the program; of ``"kl_weight"``, factors on the
             divergence; of ``"rate"``, factors on the optimiser's updates; or of ``"criterion"``, criteria,
             whose reductions are compiled one by one. There is a member for every combination.
-        guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for the
-            first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
+        guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for
+            the first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
         directory: Checkpoints of member i go to the folder ``member-i`` in it.
         resume: Go on from the last checkpoints in `directory`.
         progress: Whether to show a progress bar.

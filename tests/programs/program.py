@@ -16,7 +16,7 @@ class Program:
         watch: Latent sites whose posterior means are compared; the first elements of each.
         minibatch: ``"ok"`` if rows may be processed in minibatches; else the names of which an error
             message must contain at least one: the sites at fault, or the argument that is needed whole.
-        steps: Optimiser steps that NumPyro's own SVI needs at a learning rate of 0.01.
+        steps: Optimiser steps for which NumPyro's own SVI converges.
         nuts: False where NUTS has no meaning, because the program has learnable parameters.
         notes: Anything that a reader of the table should know.
     """
@@ -26,7 +26,7 @@ class Program:
     data: tuple | dict[str, Any]
     watch: tuple[str, ...]
     minibatch: str | tuple[str, ...] = "ok"
-    steps: int = 3000
+    steps: int = 2000
     nuts: bool = True
     notes: str = ""
 

@@ -193,7 +193,7 @@ PROGRAMS = [
         horseshoe,
         (_y, np.c_[_x, _f4(_rng.standard_normal((N, 8)))]),
         ("tau", "lambdas", "prec_obs"),
-        steps=5000,
+        steps=4000,
     ),
     Program(
         "gamma_glm",

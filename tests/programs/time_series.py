@@ -86,9 +86,9 @@ _rng = np.random.default_rng(4)
 _ar = [0.5, 0.4]
 for _ in range(158):
     _ar.append(0.2 + 0.85 * _ar[-1] - 0.25 * _ar[-2] + 0.6 * _rng.standard_normal())
-_y = np.array(_ar, np.float32)
+_y = jnp.array(_ar, jnp.float32)  # `scan` needs an array of JAX here
 _walk = np.cumsum(0.2 * _rng.standard_normal(80))
-_levels = (_walk + 0.4 * _rng.standard_normal(80)).astype(np.float32)
+_levels = jnp.array(_walk + 0.4 * _rng.standard_normal(80), jnp.float32)
 _log_scale = -1 + np.cumsum(0.1 * _rng.standard_normal(100))
 _returns = (np.exp(_log_scale) * _rng.standard_t(8, 100)).astype(np.float32)
 
@@ -114,7 +114,7 @@ PROGRAMS = [
         (_levels,),
         ("sigma_level", "sigma", "level"),
         minibatch=("level", "y"),
-        steps=5000,
+        steps=4000,
     ),
     Program(
         "local_level_scan",
@@ -130,6 +130,6 @@ PROGRAMS = [
         (_returns,),
         ("sigma", "nu", "s"),
         minibatch=("s", "r"),
-        steps=5000,
+        steps=4000,
     ),
 ]

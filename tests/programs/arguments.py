@@ -68,6 +68,21 @@ def table_argument(x, group, group_size, y=None):
         numpyro.sample("y", dist.Normal(effect[group] + beta * x, 0.5), obs=y)
 
 
+def many_tables(size, income, region, group, x, y=None):
+    """More arrays with a row per group than with a row per data point."""
+    beta = numpyro.sample("beta", dist.Normal(0, 1))
+    gamma = numpyro.sample("gamma", dist.Normal(0, 1).expand([3]).to_event(1))
+    level = gamma[0] * jnp.log(size) + gamma[1] * income + gamma[2] * region
+    numpyro.sample("y", dist.Normal(level[group] + beta * x, 0.5), obs=y)
+
+
+def table_as_long_as_the_data(table, index, y=None):
+    """A table that is looked up by index, and has as many rows as the data by accident."""
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(a + b * table[index], 0.5), obs=y)
+
+
 _six = np.array([2.1, 1.4, 2.9, 1.8, 2.2, 2.5], np.float32)
 
 
@@ -88,6 +103,11 @@ def dual_moon():
 _group = _rng.integers(0, 7, N)
 _sizes = np.array([3, 10, 25, 40, 80, 150, 300], np.float32)
 _effect = 0.3 * np.log(_sizes) + 0.2 * _rng.standard_normal(7)
+_income = _rng.standard_normal(7).astype(np.float32)
+_region = np.array([0, 0, 1, 1, 0, 1, 1], np.float32)
+_level = 0.3 * np.log(_sizes) + 0.5 * _income - 0.4 * _region
+_leveled = (_level[_group] + 0.8 * _age + 0.5 * _rng.standard_normal(N)).astype(np.float32)
+_index = _rng.integers(0, N, N)
 
 PROGRAMS = [
     Program("keywords", keywords, {"age": _age, "divorce": _y - _y.mean()}, ("a", "bA", "sigma")),
@@ -115,6 +135,20 @@ PROGRAMS = [
             (_effect[_group] + 0.8 * _age + 0.5 * _rng.standard_normal(N)).astype(np.float32),
         ),
         ("tau", "gamma", "beta", "effect"),
+    ),
+    Program(
+        "many_tables",
+        many_tables,
+        (_sizes, _income, _region, _group, _age, _leveled),
+        ("beta", "gamma"),
+        minibatch=("y", "rows"),
+    ),
+    Program(
+        "table_as_long_as_data",
+        table_as_long_as_the_data,
+        (_age, _index, (0.5 + 0.9 * _age[_index] + 0.5 * _dose).astype(np.float32)),
+        ("a", "b"),
+        minibatch=("y",),
     ),
     Program("no_arguments", no_arguments, (), ("mu", "sigma"), minibatch=("rows", "data", "obs")),
     Program(

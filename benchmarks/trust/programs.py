@@ -104,12 +104,14 @@ def fit_numpyro(
     """Return the guide of SVI with AutoNormal, and its parameters by learning rate and seed."""
     import jax
     import jax.numpy as jnp
-    from numpyro.infer import SVI, Trace_ELBO
+    from numpyro.infer import SVI, Trace_ELBO, init_to_uniform
     from numpyro.infer.autoguide import AutoNormal
     from numpyro.optim import optax_to_numpyro
 
-    # A guide of each seed, because a guide keeps where it started.
-    guides = [AutoNormal(program.model) for _ in range(seeds)]
+    # A guide of each seed, because a guide keeps where it started. Within two of zero, as by default, the
+    # first gradients of some programs are so large that AdaBelief remembers them for thousands of steps.
+    start = init_to_uniform(radius=0.5)
+    guides = [AutoNormal(program.model, init_loc_fn=start) for _ in range(seeds)]
     started, constrained = [], None
     for seed, guide in enumerate(guides):
         svi = SVI(program.model, guide, optimizer(rates[0], steps), Trace_ELBO())

@@ -68,11 +68,11 @@ def table_argument(x, group, group_size, y=None):
         numpyro.sample("y", dist.Normal(effect[group] + beta * x, 0.5), obs=y)
 
 
-def many_tables(size, income, region, group, x, y=None):
+def many_tables(size, income, region, trend, group, x, y=None):
     """More arrays with a row per group than with a row per data point."""
     beta = numpyro.sample("beta", dist.Normal(0, 1))
-    gamma = numpyro.sample("gamma", dist.Normal(0, 1).expand([3]).to_event(1))
-    level = gamma[0] * jnp.log(size) + gamma[1] * income + gamma[2] * region
+    gamma = numpyro.sample("gamma", dist.Normal(0, 1).expand([4]).to_event(1))
+    level = gamma[0] * jnp.log(size) + gamma[1] * income + gamma[2] * region + gamma[3] * trend
     numpyro.sample("y", dist.Normal(level[group] + beta * x, 0.5), obs=y)
 
 
@@ -105,6 +105,7 @@ _sizes = np.array([3, 10, 25, 40, 80, 150, 300], np.float32)
 _effect = 0.3 * np.log(_sizes) + 0.2 * _rng.standard_normal(7)
 _income = _rng.standard_normal(7).astype(np.float32)
 _region = np.array([0, 0, 1, 1, 0, 1, 1], np.float32)
+_trend = _rng.standard_normal(7).astype(np.float32)
 _level = 0.3 * np.log(_sizes) + 0.5 * _income - 0.4 * _region
 _leveled = (_level[_group] + 0.8 * _age + 0.5 * _rng.standard_normal(N)).astype(np.float32)
 _index = _rng.integers(0, N, N)
@@ -139,7 +140,7 @@ PROGRAMS = [
     Program(
         "many_tables",
         many_tables,
-        (_sizes, _income, _region, _group, _age, _leveled),
+        (_sizes, _income, _region, _trend, _group, _age, _leveled),
         ("beta", "gamma"),
         minibatch=("y", "rows"),
     ),
@@ -150,8 +151,6 @@ PROGRAMS = [
         ("a", "b"),
         minibatch=("y",),
     ),
-    Program("no_arguments", no_arguments, (), ("mu", "sigma"), minibatch=("rows", "data", "obs")),
-    Program(
-        "no_data", dual_moon, (), ("x",), minibatch=("rows", "data", "energy"), notes="two modes"
-    ),
+    Program("no_arguments", no_arguments, (), ("mu", "sigma")),
+    Program("no_data", dual_moon, (), ("x",), notes="a ring"),
 ]

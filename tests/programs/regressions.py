@@ -87,13 +87,13 @@ def zero_inflated_poisson(X, Y):
         numpyro.sample("Y", dist.ZeroInflatedPoisson(jax.nn.sigmoid(gate_logits), rate), obs=Y)
 
 
-def weibull_censored(x, time, event):
+def weibull_censored(treated, time, event):
     """Survival times; those of censored rows are only known to be longer."""
     beta0 = numpyro.sample("beta0", dist.Normal(0, 2))
-    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
-    shape = numpyro.sample("shape", dist.Gamma(2.0, 1.0))
-    scale = jnp.exp(beta0 + x @ beta)
-    with numpyro.plate("rows", x.shape[0]):
+    beta = numpyro.sample("beta", dist.Normal(0, 1))
+    shape = numpyro.sample("shape", dist.Uniform(0.5, 3.0))
+    scale = jnp.exp(beta0 + beta * treated)
+    with numpyro.plate("rows", treated.shape[0]):
         with numpyro.handlers.mask(mask=event):
             numpyro.sample("time", dist.Weibull(scale, shape), obs=time)
         numpyro.factor("censored", jnp.where(event, 0.0, -((time / scale) ** shape)))
@@ -151,8 +151,9 @@ _probs = jax.nn.softmax(_x @ _rng.standard_normal((4, 3)), -1)
 _counts3 = np.stack(
     [_rng.multinomial(n, p / p.sum()) for n, p in zip(_total, np.float64(_probs), strict=True)]
 )
-_survival = np.exp(1 + 0.3 * _mean) * _rng.weibull(1.5, N)
-_limit = _rng.uniform(2, 10, N)
+_treated = _rng.integers(0, 2, N).astype(np.float32)
+_survival = np.exp(0.8 * _treated) * _rng.weibull(1.5, N)
+_limit = _rng.uniform(1, 5, N)
 _y = _f4(_mean + 0.5 * _rng.standard_normal(N))
 _observed = _rng.random(N) < 0.8
 _w2 = _rng.standard_normal((4, 2))
@@ -179,7 +180,7 @@ PROGRAMS = [
     Program(
         "weibull_censored",
         weibull_censored,
-        (_x, _f4(np.minimum(_survival, _limit)), _survival < _limit),
+        (_treated, _f4(np.minimum(_survival, _limit)), _survival < _limit),
         ("beta0", "beta", "shape"),
     ),
     Program(

@@ -17,6 +17,7 @@ from bmrjax import structure as structure
 from bmrjax.batches import Batches as Batches
 from bmrjax.ensemble import ensemble as ensemble
 from bmrjax.errors import EnsembleError as EnsembleError
+from bmrjax.errors import InterruptedFit as InterruptedFit
 from bmrjax.errors import NonFiniteError as NonFiniteError
 from bmrjax.hyperparameter import hyperparameter as hyperparameter
 from bmrjax.infer import init_to_network as init_to_network

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +15,22 @@ from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax import reduction
-from bmrjax.batches import Batches, check_data, checksum
+from bmrjax.batches import Batches, checksum
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.hyperparameter import Member
-from bmrjax.infer.arguments import Data
+from bmrjax.infer.arguments import Data, length
+from bmrjax.infer.check_data import check_data, row_paths
 from bmrjax.infer.check_program import check_program
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
-from bmrjax.infer.local_latents import check_local_latents
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, only
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import State
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
@@ -59,12 +60,15 @@ class Assembly:
         self.settings = settings
         self.placement = Placement(settings.mesh)
         self.source: Data | Batches = (
-            data if isinstance(data, Batches) else check_data(data, "data")
+            data
+            if isinstance(data, Batches)
+            else program_data(model, data, batch_size=settings.batch_size, static=settings.static)
         )
         self.num_data, size, self._example = _sizes(self.source, settings.batch_size)
+        self.row_paths = row_paths(self._example)
         self._held_out = settings.held_out
         if self._held_out is not None:
-            self._held_out = check_data(self._held_out, "held_out")
+            self._held_out = check_data(self._held_out, "held_out", rows=self.row_paths)
             _check_alike(self._held_out, self._example)
         self.schedule = Verified() if settings.schedule is None else settings.schedule
         until = None if settings.criterion is None else self.schedule.until
@@ -87,8 +91,9 @@ class Assembly:
             discrete=guide is not None,
             atoms=not by_density or not isinstance(guide, AutoMeanField | None),
         )
+        self.row_sites = None
         if size < self.num_data:
-            check_local_latents(model, self._example, jax.random.key(0))
+            self.row_sites = row_sites(model, looked_at, jax.random.key(0))
         self.guide = AutoMeanField(model) if guide is None else guide
         if loss is not None and settings.estimator != "global":
             raise ValueError(
@@ -102,6 +107,7 @@ class Assembly:
             loss=elbo(settings.estimator) if loss is None else loss,
             num_data=self.num_data,
             batch_size=size,
+            row_sites=self.row_sites,
             kl_weight=settings.kl_weight,
             kl_warmup=settings.kl_warmup,
             loop=settings.loop,
@@ -122,7 +128,7 @@ class Assembly:
         every, samples = self.settings.eval_every, self.settings.eval_samples
         if every is None:
             # One training step costs about three forward passes of its batch.
-            forward = jax.tree.leaves(self._held_out)[0].shape[0] * samples
+            forward = length(self._held_out) * samples
             every = max(1, math.ceil(forward / (0.1 * 3 * self.steps * size)))
         return Evaluation(self._held_out, samples, every)
 
@@ -231,6 +237,8 @@ class Assembly:
                 model=model,
                 guide=guide,
                 hyperparameters=member.told(),
+                row_arguments=self.row_paths,
+                by_rows=self.row_sites is not None,
             )
 
         return Runner(
@@ -323,8 +331,8 @@ def _check_declared(member: Member, state: State) -> None:
 def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
     if isinstance(source, Batches):
         example = source.example()
-        return source.num_data, jax.tree.leaves(example)[0].shape[0], example
-    num_data = jax.tree.leaves(source)[0].shape[0]
+        return source.num_data, length(example), example
+    num_data = length(source)
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
@@ -350,8 +358,9 @@ def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, 
 
 
 def _check_alike(held_out: Data, example: Data) -> None:
-    def describe(data: Data) -> Any:
-        return jax.tree.map(lambda a: f"(rows, {', '.join(map(str, a.shape[1:]))})", data)
+    def describe(data: Data) -> dict[str, str]:
+        shapes = [f"(rows, {', '.join(map(str, a.shape[1:]))})" for a in jax.tree.leaves(data)]
+        return dict(zip(row_paths(data), shapes, strict=True))
 
     if describe(held_out) != describe(example):
         raise ValueError(

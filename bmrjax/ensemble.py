@@ -14,15 +14,18 @@ from tqdm.auto import tqdm
 
 from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
-from bmrjax.errors import EnsembleError, NonFiniteError
+from bmrjax.errors import EnsembleError, InterruptedFit, NonFiniteError
 from bmrjax.hyperparameter import members_of
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.interrupt import finishing_on_interrupt
 from bmrjax.result import Result
 from bmrjax.runner import Plan, Runner
+from bmrjax.serial import one_at_a_time
 from bmrjax.settings import Settings
 
 
+@one_at_a_time
 def ensemble(
     model: Callable | Sequence[Callable],
     data: Data,
@@ -158,9 +161,12 @@ def _run(
     for i, runner in enumerate(runners):
         checked(i, runner.check_resumed)
     behind = min(runner.epoch for runner in runners)
-    with tqdm(
-        total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"
-    ) as bar:
+    with (
+        tqdm(
+            total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"
+        ) as bar,
+        finishing_on_interrupt() as interruption,
+    ):
         while True:
             plans = {
                 i: plan
@@ -174,6 +180,12 @@ def _run(
                 checked(i, runners[i].after_epoch)
             bar.set_postfix(_shown(runners), refresh=False)
             bar.update(min(runner.epoch for runner in runners) - bar.n)
+            if interruption.requested:
+                for runner in runners:
+                    runner.save_if_asked()
+                results = [runner.make_result(runner) for runner in runners]
+                saved = runners[0].checkpointer is not None
+                raise InterruptedFit(runners[0].epoch, results, saved=saved)
     for i, runner in enumerate(runners):
         if i not in failures:
             runner.save_if_asked()

@@ -17,11 +17,14 @@ from numpyro.primitives import Messenger
 from bmrjax.batches import check_data
 from bmrjax.checks import check_key
 from bmrjax.handlers import inference, prune
+from bmrjax.infer.arguments import length
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.evaluate import Evaluator, Prediction
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.guide import noise_bounds
 from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.rows import row_sites
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.structure.parts import is_nnx
@@ -107,6 +110,9 @@ class Result:
         num_skipped: Steps skipped because their loss or gradient was not finite.
         vfe: VFE of this state on the training data, nats for all data; None if never measured.
         hyperparameters: What the grid of an `ensemble` gave this member.
+        row_arguments: The program's arguments that have one row per data point, as ``"0"`` for the first
+            positional one and ``"x"`` for the keyword x; None if unknown.
+        by_rows: Whether the program was fitted in minibatches, so that its rows can be evaluated in parts.
     """
 
     params: dict[str, Any]
@@ -122,6 +128,8 @@ class Result:
     num_compilations: int = 0
     vfe: float | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
+    row_arguments: tuple[str, ...] | None = None
+    by_rows: bool = False
     model: Callable | None = field(default=None, repr=False)
     guide: Callable | None = field(default=None, repr=False)
 
@@ -233,7 +241,7 @@ class Result:
         if not self.path:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive")
-        data = check_data(data, "most_predictive: data")
+        data = check_data(data, "most_predictive: data", rows=self.row_arguments)
         evaluator = Evaluator(*self._programs())
         chosen: Result | None = None
         for i in range(len(self.path)):
@@ -269,7 +277,7 @@ class Result:
             ValueError: For inputs that are not finite.
         """
         check_key(key, "Result.predict")
-        data = check_data(named or inputs, "Result.predict: inputs")
+        data = check_data(named or inputs, "Result.predict: inputs", rows=self.row_arguments)
         return Evaluator(*self._programs()).predict(
             self.params, self.keep, data, key, num_samples=num_samples
         )
@@ -277,7 +285,7 @@ class Result:
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
-        data = check_data(data, "Result.evaluate: data")
+        data = check_data(data, "Result.evaluate: data", rows=self.row_arguments)
         return Evaluator(*self._programs()).metrics(
             self.params, self.keep, data, key, num_samples=num_samples
         )
@@ -287,8 +295,8 @@ class Result:
         key: Array,
         data: Any,
         *,
-        num_samples: int = 1,
-        batch_size: int = 128,
+        num_samples: int = 100,
+        batch_size: int | None = None,
         loss: Any = None,
     ) -> float:
         """Measure the VFE of this state on `data`, in nats for all of them.
@@ -296,21 +304,31 @@ class Result:
         Args:
             key: PRNG key.
             data: What the program was fitted on, or other data of the same form.
-            num_samples: Passes over the data to average over.
-            batch_size: Data at a time; each batch of each pass has a posterior sample of its own.
+            num_samples: Posterior samples at least to average over.
+            batch_size: Data at a time; each batch of each pass has a posterior sample of its own. By default
+                128 for a program that was fitted in minibatches, else all of them.
             loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
 
         Raises:
             TypeError: If `key` is no PRNG key.
-            ValueError: For data that cannot be used.
+            ValueError: For data that cannot be used, or parts of the data where the program needs all of
+                them.
         """
         check_key(key, "Result.free_energy")
-        arrays = check_data(data, "Result.free_energy: data")
         model, guide = self._programs()
+        arrays = check_data(data, "Result.free_energy: data", rows=self.row_arguments)
+        arrays = program_data(model, arrays, batch_size=batch_size, name="Result.free_energy: data")
+        rows = length(arrays)
+        if batch_size is None:
+            batch_size = min(128, rows) if self.by_rows else rows
+        sites = None
+        if batch_size < rows:
+            sites = row_sites(model, arrays, jax.random.key(0), name="Result.free_energy")
         loss = numpyro.infer.TraceMeanField_ELBO() if loss is None else loss
-        measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size)
+        measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=sites)
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
-        return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
+        passes = -(-num_samples // -(-rows // batch_size))
+        return measure(self.params, self.keep, arrays, key, num_passes=passes)
 
     def posterior(self) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
         """Return the posterior of each reducible site.

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from bmrjax.batches import Batches
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion
-from bmrjax.errors import NonFiniteError
+from bmrjax.errors import InterruptedFit, NonFiniteError
 from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.engine import Engine
@@ -22,6 +22,7 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import only
 from bmrjax.infer.state import EpochInfo, State
+from bmrjax.interrupt import finishing_on_interrupt
 from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
 from bmrjax.schedules import Action, Report, Schedule
@@ -134,12 +135,15 @@ class Runner:
     def run(self, *, progress: bool) -> None:
         """Run to the end."""
         self.check_resumed()
-        with tqdm(
-            total=self.num_epochs,
-            initial=self.epoch,
-            disable=not (progress and self.placement.is_main),
-            unit="epoch",
-        ) as bar:
+        with (
+            tqdm(
+                total=self.num_epochs,
+                initial=self.epoch,
+                disable=not (progress and self.placement.is_main),
+                unit="epoch",
+            ) as bar,
+            finishing_on_interrupt() as interruption,
+        ):
             while (plan := self.plan()) is not None:
                 begin, compiled = time.perf_counter(), self.engine.compile_seconds
                 state, info = self._epoch(plan)
@@ -150,6 +154,10 @@ class Runner:
                 bar.set_postfix(self.shown(), refresh=False)
                 bar.update()
                 self.after_epoch()
+                if interruption.requested:
+                    self.save_if_asked()
+                    saved = self.checkpointer is not None
+                    raise InterruptedFit(self.epoch, self.make_result(self), saved=saved)
         self.save_if_asked()
 
     def plan(self) -> Plan | None:

@@ -29,6 +29,7 @@ class Settings:
     batch_size: int | None = 128
     steps_per_epoch: int | None = None
     sites: Sequence[str] | None = None
+    static: Sequence[str | int] = ()
     held_out: Data | None = None
     eval_samples: int = 5
     eval_every: int | None = None
@@ -67,6 +68,10 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
     sites = settings.sites
     if isinstance(sites, str):
         raise TypeError(f"sparsify: sites must be a list of names; write sites=[{sites!r}].")
+    if isinstance(settings.static, str):
+        raise TypeError(
+            f"sparsify: static must be a list of arguments; write static=[{settings.static!r}]."
+        )
     if isinstance(guide, type):
         raise TypeError(
             f"sparsify: the guide is the class {guide.__name__}; give an object, as in "

@@ -21,7 +21,7 @@ from numpyro.infer.autoguide import (
 from bmrjax.handlers import prune
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.local_latents import check_local_latents
+from bmrjax.infer.rows import row_sites
 
 ROWS, SIZE = 32, 3
 NOISE = 0.5

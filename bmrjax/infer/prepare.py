@@ -49,7 +49,7 @@ def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batc
                 numpyro.handlers.seed(g, key)(*args, **kwargs)
         return found
 
-    drawn = set_up(fresh, meet, jax.random.key(0), args, kwargs)
+    drawn = set_up(fresh, meet, jax.random.key(0), batch)
     for g, values in zip(fresh, drawn, strict=True):
         with _conditioned(g, values):
             rebuild(g, args, kwargs)

@@ -6,7 +6,7 @@
 
 Every program is fitted by NumPyro's `SVI` with `AutoNormal`, and by `bmrjax.sparsify` with
 ``criterion=None`` and its mean-field guide: full batch, the same optimiser (AdaBelief with a cosine
-schedule, at the best of three learning rates of the former), the same number of steps, several
+schedule, at the largest of three learning rates at which the former converges), the same number of steps, several
 seeds. NumPyro's `Trace_ELBO` judges both, with draws of its own. A program passes if the mean VFE
 over the seeds differs by at most three standard errors plus a tenth of a nat. The standard error
 comes from the draws and from the spread over the seeds, because some programs have several optima.
@@ -253,7 +253,10 @@ def measure_numpyro(program: Any, steps: int, seeds: int, rates: Sequence[float]
     row: dict[str, Any] = {"steps": steps, "seeds": seeds}
     guide, fits = fit_numpyro(program, rates, steps, seeds)
     measured = {rate: judge(program, guide, fits[rate], jax.random.key(1)) for rate in fits}
-    rate = min(measured, key=lambda rate: finite_or_last(measured[rate]["mean"]))
+    # The largest that converged: the other fit starts elsewhere, perhaps farther away.
+    lowest = min(finite_or_last(one["mean"]) for one in measured.values())
+    good = {r: m for r, m in measured.items() if m["mean"] <= lowest + max(0.05, 2 * m["error"])}
+    rate = max(rate for rate in good if math.isfinite(good[rate]["mean"]))
     row["rate"], row["numpyro"] = rate, measured[rate]
     chosen = fits[rate][row["numpyro"]["seeds"].index(row["numpyro"]["best"])]
     row["numpyro_posterior"] = moments(program, guide, chosen, jax.random.key(5))
@@ -390,7 +393,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--names", nargs="+", help="these programs only; measured again")
     parser.add_argument("--quick", action="store_true", help="one seed, 500 steps")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--nuts", action="store_true", help="NUTS as well")
     parser.add_argument("--nuts-seconds", type=float, default=90.0, help="limit per program")
     parser.add_argument("--fresh", action="store_true", help="fit by NumPyro again as well")

@@ -6,8 +6,8 @@
 
 Every program is fitted by NumPyro's `SVI` with `AutoNormal`, and by `bmrjax.sparsify` with
 ``criterion=None`` and its mean-field guide: full batch, the same optimiser (AdaBelief with a cosine
-schedule, at the largest of three learning rates at which the former converges), the same number of steps, several
-seeds. NumPyro's `Trace_ELBO` judges both, with draws of its own. A program passes if the mean VFE
+schedule, at the largest of three learning rates at which the former converges), the same number of
+steps, several seeds. NumPyro's `Trace_ELBO` judges both, with draws of its own. A program passes if the mean VFE
 over the seeds differs by at most three standard errors plus a tenth of a nat. The standard error
 comes from the draws and from the spread over the seeds, because some programs have several optima.
 
@@ -255,7 +255,7 @@ def measure_numpyro(program: Any, steps: int, seeds: int, rates: Sequence[float]
     measured = {rate: judge(program, guide, fits[rate], jax.random.key(1)) for rate in fits}
     # The largest that converged: the other fit starts elsewhere, perhaps farther away.
     lowest = min(finite_or_last(one["mean"]) for one in measured.values())
-    good = {r: m for r, m in measured.items() if m["mean"] <= lowest + max(0.05, 2 * m["error"])}
+    good = {r: m for r, m in measured.items() if m["mean"] <= lowest + TOLERANCE}
     rate = max(rate for rate in good if math.isfinite(good[rate]["mean"]))
     row["rate"], row["numpyro"] = rate, measured[rate]
     chosen = fits[rate][row["numpyro"]["seeds"].index(row["numpyro"]["best"])]

@@ -45,10 +45,10 @@ def _command() -> str:
 
 
 class Rows:
-    """The rows of a benchmark, kept in ``DIR/results.json`` as they come in."""
+    """The rows of a benchmark, kept in a file of a folder as they come in."""
 
-    def __init__(self, directory: Path):
-        self.path = directory / "results.json"
+    def __init__(self, directory: Path, name: str = "results.json"):
+        self.path = directory / name
         directory.mkdir(parents=True, exist_ok=True)
         self.rows: list[dict[str, Any]] = []
         if self.path.exists():

@@ -84,7 +84,7 @@ class prune(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the pruned distribution in place of the site's own."""
         if msg["type"] == "current_masks":
-            msg["value"] = {**msg["value"], **self.keep}
+            msg["value"] = both_masks(msg["value"], self.keep)
             return
         name = msg.get("name")
         if name not in self.keep or not _is_latent(msg):
@@ -239,6 +239,14 @@ class draws(Messenger):
         """Answer the question."""
         if msg["type"] == "noise_draws":
             msg["value"] = self.answer
+
+
+def both_masks(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return masks that keep what both keep; a site without a mask is kept whole."""
+    shared = {
+        name: jnp.asarray(one[name]) & jnp.asarray(other[name]) for name in one if name in other
+    }
+    return {**one, **other, **shared}
 
 
 def current_masks() -> dict[str, Bool[Array, "..."]]:

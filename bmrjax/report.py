@@ -26,6 +26,7 @@ from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.posterior import SitePosteriors, only, site_posteriors
 from bmrjax.infer.prepare import check_params, prepare_guide
 from bmrjax.infer.program_data import program_data
+from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.rows import row_sites
 from bmrjax.reduction import Normal
 from bmrjax.serial import one_at_a_time
@@ -163,7 +164,8 @@ def free_energy_report(
         params: The fitted (constrained) parameters.
         data: What it was fitted on: a tuple or dict of arrays with a common leading axis.
         key: PRNG key; all points see the same noise.
-        keep: Masks a site; what is gone stays so.
+        keep: Masks by site; what they remove stays removed. By default those of `guide`, if it is that of
+            a result (`Result.guide`).
         criterion: Whose proposal is looked at; `criteria.Shrinkage` by default.
         orders: Which curves; see `FreeEnergyReport`.
         points: Points of a curve, from nothing removed to everything.
@@ -217,6 +219,8 @@ def free_energy_report(
             f"free_energy_report: {type(criterion).__name__} reads no normal posteriors, and the report is "
             "of these. Use criteria.Shrinkage or criteria.SpikeAndSlab."
         )
+    (model, _), (guide, masks) = unpruned(model), unpruned(guide)
+    keep, params = masks if keep is None else keep, dict(params)
     data = program_data(model, data, batch_size=batch_size, name="free_energy_report: data")
     rows = length(data)
     batch_size = rows if batch_size is None else min(batch_size, rows)

@@ -14,11 +14,13 @@ from tqdm.auto import tqdm
 from bmrjax.batches import Batches
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion
+from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
 from bmrjax.errors import InterruptedFit, NonFiniteError
 from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.evaluate import Evaluator
+from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import only
 from bmrjax.infer.state import EpochInfo, State
@@ -47,9 +49,14 @@ class Reducer:
     layers: dict[str, str]
     example: Data
     run: Callable = field(init=False)
+    last: Criterion | None = field(init=False)
+    run_last: Callable | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.run = jit_reduce(self.criterion, self.schedule.order, self.layers)
+        self.last = for_last_pass(self.criterion)
+        if self.last is not None:
+            self.run_last = jit_reduce(self.last, LeastEvidence(self.last.groups), self.layers)
 
 
 @dataclass
@@ -218,7 +225,7 @@ class Runner:
         measured = time.perf_counter() - begin
         begin = time.perf_counter()
         self._reduce_by(self.reducer, action)
-        while (action.search or action.tentative) and not self.removed:
+        while (action.search or action.tentative or action.by != "criterion") and not self.removed:
             # Nothing to re-fit.
             action = self._act(self.reducer)
             self._reduce_by(self.reducer, action)
@@ -252,6 +259,10 @@ class Runner:
             return
         if reducer.schedule.verifies or action.tentative:
             self._take_snapshot()
+        if action.by != "criterion":
+            single = action.by == "single"
+            self.now, self.removed = self._last_reduced(reducer, action.fraction, single=single)
+            return
         if action.tentative:
             beyond = reducer.criterion.may_go_beyond
             self.now, self.removed = self._reduced(reducer, action.fraction, beyond=beyond)
@@ -287,6 +298,27 @@ class Runner:
         )
         keep, decided = self.placement.parted((round_.keep, round_.decision.state))
         criterion_state = reducer.criterion.with_keep(decided, keep)
+        state = self.engine.condition(now.state, now.keep, keep)
+        return Moment(state, keep, criterion_state), int(round_.removed)
+
+    def _last_reduced(
+        self, reducer: Reducer, fraction: float, *, single: bool
+    ) -> tuple[Moment, int]:
+        """Return where a reduction of the last pass leads to, and how many elements it removes."""
+        now, kept = self.now, kept_counts(self.now.keep)[0]
+        last, run = reducer.last, reducer.run_last
+        if last is None or run is None or not kept or (single and kept > LARGEST_SINGLE):
+            return now, 0
+        found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
+        found = only(found, reducer.sites)
+        # Half an element, since the number is rounded up.
+        part = jnp.float32(0.5 / kept if single else fraction)
+        before = last.with_keep(last.init(found.posterior), now.keep)
+        round_ = run(found.posterior, found.prior, before, now.keep, part, single)
+        if not int(round_.removed):
+            return now, 0
+        keep = self.placement.parted(round_.keep)
+        criterion_state = reducer.criterion.with_keep(now.criterion_state, keep)
         state = self.engine.condition(now.state, now.keep, keep)
         return Moment(state, keep, criterion_state), int(round_.removed)
 
@@ -398,10 +430,15 @@ class Runner:
     def mask_cost(self) -> float:
         """Return minus the log probability of the masks, in nats, if the schedule counts it."""
         reducer = self.reducer
-        if reducer is None or not reducer.schedule.mask_prior:
+        if reducer is None:
+            return 0.0
+        counts = reducer.schedule.mask_prior
+        if counts is None:
+            counts = isinstance(self.engine.guide, JointGuide)
+        if not counts:
             return 0.0
         keep = self.placement.fetch(dict(self.now.keep))
-        return -reducer.criterion.mask_log_prob(keep, layers=reducer.layers)
+        return reducer.criterion.mask_cost(keep, layers=reducer.layers)
 
     def params(self) -> dict[str, Any]:
         """Return the constrained parameters and mutable sites of the current state."""

@@ -11,10 +11,13 @@ from jaxtyping import Array
 from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.diagnose import warn_of
+from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
+from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.result import Result
 from bmrjax.schedules import Schedule
 from bmrjax.serial import one_at_a_time
@@ -73,7 +76,8 @@ def sparsify(
             many weights, and predicts better.
         schedule: When to reduce and how much; `schedules.Verified` by default.
         guide: A guide with a sample site for every latent site. By default
-            `infer.AutoMeanField`, started at the network's own weights.
+            `infer.AutoMeanField`, started at the network's own weights. What a pruned program or guide
+            (`Result.model`, `Result.guide`) leaves out stays removed.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         loss: A NumPyro ELBO; by default the one that `estimator` names.
         estimator: Of the expected log likelihood: ``"global"``, one sample of the weights a step (Bayes by
@@ -82,10 +86,11 @@ def sparsify(
         batch_size: Data per step. With None, or with at least as many as there are, every step sees all
             rows in their order and nothing is scaled, as in `numpyro.infer.SVI`.
         steps_per_epoch: Steps an epoch; one pass over the data by default.
-        sites: Names of the sites to reduce; by default all with a normal prior and posterior.
         static: Arguments that reach the program as they are although they have rows, by keyword or position:
             an index array, say, that the program passes to `numpy.unique`. With all data in every step, an
             argument whose values the program reads is found without.
+        sites: Names of the sites to reduce. By default those with a normal prior and posterior that have more
+            than one element and a prior centred at zero, and the weights of networks; `inspect` lists them.
         held_out: Data like `data` for the metrics of the history. They decide nothing.
         eval_samples: Posterior samples of those metrics.
         eval_every: Epochs between them; by default so many that they cost under a tenth of the
@@ -120,6 +125,11 @@ def sparsify(
             holds what the fit had reached, and a run with a `directory` has a checkpoint to resume from.
         NonFiniteError: When more than `max_bad_steps` steps in a row were not finite. Its `result`
             holds the last good state.
+
+    Warns:
+        FitWarning: If the loss was still falling, if the predictions do not depend on the inputs or are no
+            better than a trivial one, or if a layer of a network is dead; see `Result.diagnose`. To silence
+            it: ``warnings.filterwarnings("ignore", category=bmr.FitWarning)``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -163,7 +173,10 @@ def sparsify(
         mesh=mesh,
         matmul_dtype=matmul_dtype,
     )
-    assembly = Assembly(model, guide, data, settings)
+    (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
+    assembly = Assembly(model, guide, data, settings, removed=both_masks(removed, masks))
     with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:
         runner.run(progress=progress)
-    return assembly.result(runner)
+    result = assembly.result(runner)
+    warn_of(result.diagnose())
+    return result

@@ -163,11 +163,16 @@ def test_a_result_prints_what_it_is():
     result = fit(
         programs.regression(network, bmr.priors.Flat()), (X, Y), num_epochs=3, held_out=(X, Y)
     )
-    told = repr(result)
-    assert len(told.splitlines()) == 5
-    assert f"{result.num_kept} of {result.num_total} elements kept" in told
-    assert f"rmse {result.metrics['rmse']:.4g}" in told
-    assert "net.layers.0" in told
+    printed = repr(result)
+    head, rest = printed.split("  findings:\n")
+    assert len(head.splitlines()) == 6
+    assert f"{result.num_kept} of {result.num_total} elements kept" in head
+    assert f"rmse {result.metrics['rmse']:.4g}" in head
+    assert "net.layers.0" in head
+    kept = int(result.keep["net.layers.0.weight"].sum())
+    assert f"judged: 'net.layers.0.weight' {kept} of 20" in head
+    assert "not judged" not in head  # the scales of the layers are a part of their prior
+    assert rest.splitlines() == [f"    {finding}" for finding in result.diagnose()]
     with pytest.raises(IndexError, match="points, and no 99"):
         result.at(99)
     with pytest.raises(ValueError, match="must not be negative, got -1"):

@@ -54,7 +54,8 @@ class Bench:
                 self.removed = next(self.removals, 1)
             if action.stop:
                 break
-            again = (action.search or action.tentative) and not self.removed
+            again = action.search or action.tentative or action.by != "criterion"
+            again = again and not self.removed
         return self.actions
 
     def epochs(self, name):
@@ -167,7 +168,8 @@ def test_with_a_mask_prior_a_round_may_cost_less_than_its_masks_gain():
 
 
 def test_it_stops_when_the_cap_is_spent():
-    schedule = Verified(wait=0, refit=1, fraction=0.4, min_fraction=0.1, cooldown=0)
+    cap = {"fraction": 0.4, "min_fraction": 0.1}
+    schedule = Verified(wait=0, refit=1, cooldown=0, last_pass=False, **cap)
     bench = Bench(schedule, 50, vfes=[1.0] + [2.0] * 9)
     actions = bench.run()
     assert [a.fraction for a in actions if a.reduce] == [0.4, 0.2, 0.1]
@@ -177,7 +179,8 @@ def test_it_stops_when_the_cap_is_spent():
 
 
 def test_with_a_cooldown_a_spent_cap_trains_to_the_end():
-    schedule = Verified(wait=0, refit=1, fraction=0.4, min_fraction=0.3, cooldown=2)
+    cap = {"fraction": 0.4, "min_fraction": 0.3}
+    schedule = Verified(wait=0, refit=1, cooldown=2, last_pass=False, **cap)
     bench = Bench(schedule, 8, vfes=[1.0, 2.0])
     actions = bench.run()
     assert bench.epochs("reduce") == [0]
@@ -197,7 +200,7 @@ def test_the_cooldown_judges_the_round_that_is_pending(vfe, restored):
 
 
 def test_it_is_over_when_nothing_is_left_to_remove():
-    schedule = Verified(wait=1, refit=3, cooldown=0)
+    schedule = Verified(wait=1, refit=3, cooldown=0, last_pass=False)
     bench = Bench(schedule, 20, vfes=[5.0, 4.0], removals=[7, 0])
     bench.run()
     assert bench.epochs("reduce") == [1, 4]
@@ -205,7 +208,7 @@ def test_it_is_over_when_nothing_is_left_to_remove():
 
 
 def test_as_long_as_nothing_was_ever_proposed_it_asks_again():
-    schedule = Verified(wait=2, refit=3, cooldown=4)
+    schedule = Verified(wait=2, refit=3, cooldown=4, last_pass=False)
     bench = Bench(schedule, 20, vfes=[9.0, 8.0, 7.0, 6.0], removals=[0, 0, 5, 0])
     actions = bench.run()
     assert bench.epochs("reduce") == [2, 5, 8, 11]
@@ -217,9 +220,82 @@ def test_as_long_as_nothing_was_ever_proposed_it_asks_again():
     assert bench.epochs("reduce") == [3]
     assert [epoch for epoch, a in enumerate(actions) if a.vfe is not None] == [3, 8]
 
-    bench = Bench(Verified(wait=1, refit=1, cooldown=2), 6, vfes=[5, 4, 3, 2, 1], removals=[0] * 4)
+    schedule = Verified(wait=1, refit=1, cooldown=2, last_pass=False)
+    bench = Bench(schedule, 6, vfes=[5, 4, 3, 2, 1], removals=[0] * 4)
     bench.run()
     assert bench.epochs("reduce") == [1, 2, 3]
+
+
+def steps(actions):
+    """Return what a schedule does in each of its calls that do something."""
+    words = []
+    for a in actions:
+        does = ["restore"] if a.restore else []
+        does += [f"{a.by} {a.fraction:g}"] if a.reduce else []
+        does += ["stop"] if a.stop else []
+        words += [", ".join(does)] if does else []
+    return words
+
+
+def test_when_nothing_is_proposed_any_more_the_evidence_of_each_element_and_then_single_ones_decide():
+    schedule = Verified(wait=0, refit=1, cooldown=0)
+    # Criterion 7, then nothing; evidence 3, then nothing; one element is removed, the next one is not.
+    vfes, removals = [9.0, 8.0, 7.5, 7.0, 6.0, 6.5], [7, 0, 3, 0, 1, 1]
+    bench = Bench(schedule, 20, vfes=vfes, removals=removals)
+    assert steps(bench.run()) == [
+        *["criterion 0.5"] * 2,
+        *["evidence 0.5"] * 2,
+        *["single 0.5"] * 2,
+        "restore, stop",
+    ]
+    # Every state that was kept is on the path, once.
+    assert [a.vfe for a in bench.actions if a.vfe is not None] == [9.0, 8.0, 7.0, 6.0]
+
+
+def test_the_last_pass_follows_when_the_cap_is_spent_and_has_a_cap_of_its_own():
+    schedule = Verified(wait=0, refit=1, cooldown=0, min_fraction=0.2)
+    bench = Bench(schedule, 20, vfes=[9.0] + [10.0] * 9)
+    assert steps(bench.run()) == [
+        "criterion 0.5",
+        "restore, criterion 0.25",
+        "restore, evidence 0.5",
+        "restore, evidence 0.25",
+        "restore, single 0.5",
+        "restore, stop",
+    ]
+
+
+def test_without_anything_to_remove_the_last_pass_takes_no_epoch():
+    schedule = Verified(wait=0, refit=1, cooldown=0)
+    bench = Bench(schedule, 20, vfes=[9.0, 8.0, 7.0], removals=[7, 0, 0, 0])
+    assert steps(bench.run()) == ["criterion 0.5"] * 2 + ["evidence 0.5", "single 0.5", "stop"]
+    assert len(bench.actions) == 5  # of three epochs
+
+
+def test_a_criterion_that_never_proposes_anything_leaves_half_of_the_run_to_the_last_pass():
+    schedule = Verified(wait=1, refit=2, cooldown=2)
+    bench = Bench(schedule, 12, vfes=[9.0] * 9, removals=[0, 0, 0, 2])
+    bench.run()
+    assert [a.by for a in bench.actions if a.reduce][:4] == ["criterion"] * 3 + ["evidence"]
+    assert bench.epochs("reduce")[3] == 6
+
+
+def test_the_cooldown_ends_the_last_pass():
+    schedule = Verified(wait=0, refit=1, cooldown=3)
+    bench = Bench(schedule, 6, vfes=[9.0, 8.0, 8.0, 10.0], removals=[2, 0, 1])
+    assert steps(bench.run()) == ["criterion 0.5"] * 2 + ["evidence 0.5", "restore"]
+
+
+def test_the_first_round_waits_for_a_loss_that_still_falls_but_not_past_half_of_the_run():
+    flat, falling = [10.0] * 40, [100.0 - i for i in range(40)]
+    late = [100.0 - 5 * i for i in range(12)] + [45.0] * 28
+    for losses, first in ((flat, 8), (falling, 20), (late, 16)):
+        bench = Bench(Verified(), 40, vfes=[1.0] * 99, losses=losses)
+        bench.run()
+        assert bench.epochs("reduce")[0] == first
+    given = Bench(Verified(wait=8), 40, vfes=[1.0] * 99, losses=falling)
+    given.run()
+    assert given.epochs("reduce")[0] == 8
 
 
 def test_lengths_follow_the_run():

@@ -126,6 +126,19 @@ class Criterion(abc.ABC, Generic[State]):
         del keep, layers
         return 0.0
 
+    def mask_cost(
+        self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
+    ) -> float:
+        """Return what the masks cost, in nats, for comparing points of a run; not traced.
+
+        It is minus `mask_log_prob`, unless that would reward including nearly everything.
+
+        Args:
+            keep: Site name to mask; True is included.
+            layers: As in a call.
+        """
+        return -self.mask_log_prob(keep, layers=layers)
+
     @abc.abstractmethod
     def __call__(
         self,

@@ -182,22 +182,41 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         are included, each costs about ln(n / k) nats. Computed on the host, in double precision.
         """
         alpha, beta = float(self.alpha), float(self.beta)
+        counts = self._counts(keep, layers)
+        return float(sum(_log_beta_binomial(alpha, beta, size, k) for size, k in counts))
+
+    def mask_cost(
+        self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
+    ) -> float:
+        """Return what the masks cost, in nats: never less for including more of a layer.
+
+        It is minus `mask_log_prob`, but a layer that includes more than the least probable number of elements
+        (half of them, if α = β) costs what that number does. Without this, a prior that gives every
+        inclusion probability the same weight would pay for including everything: ln C(n, k) nats.
+        """
+        alpha, beta = float(self.alpha), float(self.beta)
         total = 0.0
-        members_of = by_layer("SpikeAndSlab", keep, layers)
-        owned = (
-            self._groups_of(members_of, keep)
-            if self.groups is not None
-            else [None] * len(members_of)
-        )
-        for members, mine in zip(members_of.values(), owned, strict=True):
-            if self.groups is not None and mine is not None:
-                size = int(jnp.sum(mine))
-                included = int(jnp.sum(self.groups.any(keep) & mine))
-            else:
-                size = sum(keep[name].size for name in members)
-                included = sum(int(np.sum(np.asarray(keep[name]))) for name in members)
-            total += betaln(alpha + included, beta + size - included) - betaln(alpha, beta)
+        for size, included in self._counts(keep, layers):
+            every = _log_beta_binomial(alpha, beta, size, np.arange(included + 1))
+            total -= np.min(every)
         return float(total)
+
+    def _counts(
+        self, keep: Mapping[str, Bool[Array, "..."]], layers: Mapping[str, str] | None
+    ) -> list[tuple[int, int]]:
+        """Return how many elements, or groups, each layer has, and how many of them are included."""
+        members_of = by_layer("SpikeAndSlab", keep, layers)
+        if self.groups is not None:
+            there = self.groups.any(keep)
+            owned = self._groups_of(members_of, keep)
+            return [(int(jnp.sum(mine)), int(jnp.sum(there & mine))) for mine in owned]
+        return [
+            (
+                sum(keep[name].size for name in members),
+                sum(int(np.sum(np.asarray(keep[name]))) for name in members),
+            )
+            for members in members_of.values()
+        ]
 
     def _fixed_point(
         self, delta_f: list[Array], eligible: list[Array], present: Array | None = None
@@ -230,3 +249,8 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         before = jax.lax.fori_loop(0, self.num_steps - 1, update, (alpha_0, beta_0))
         alpha, beta = update(jnp.zeros((), jnp.int32), before)
         return include(*before), alpha, beta
+
+
+def _log_beta_binomial(alpha: float, beta: float, size: int, included: Any) -> Any:
+    """Return the log probability of each single mask of a layer, in nats."""
+    return betaln(alpha + included, beta + size - included) - betaln(alpha, beta)

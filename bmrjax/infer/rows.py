@@ -154,12 +154,13 @@ def _axis_that_moves(before: Array, after: Array, order: np.ndarray, rows: int) 
 
 
 def _close(a: Array, b: Array) -> bool:
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if a.shape != b.shape:
+    one, other = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if one.shape != other.shape:
         return False
-    finite = a[np.isfinite(a)]
-    typical = np.sqrt(np.mean(np.square(finite))) if finite.size else 0.0
-    return bool(np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE * typical, equal_nan=True))
+    finite = one[np.isfinite(one)]
+    typical = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+    near = {"rtol": _TOLERANCE, "atol": _TOLERANCE * typical}
+    return bool(np.allclose(one, other, equal_nan=True, **near))
 
 
 def _why_not(

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -89,6 +89,10 @@ class Action:
         tentative: What is proposed or not, remove `fraction` of what is kept, as far as the criterion
             may go beyond its proposal, and keep the state before to return to. If nothing goes, the
             schedule is asked again at once.
+        by: What chooses the elements to remove: the run's criterion; or, in the last pass of
+            `schedules.Verified`, the evidence of each element (``"evidence"``, `criteria.Shrinkage`), or the
+            one element or group whose removal costs the least evidence (``"single"``). If nothing is
+            removed in the last pass, the schedule is called again at once.
         regrow: Let everything come back that was removed.
         fraction: Remove at most this fraction of what is kept; 1 is no cap.
         rate: Factor on the learning rate of the next epoch.
@@ -100,6 +104,7 @@ class Action:
     reduce: bool = False
     search: bool = False
     tentative: bool = False
+    by: Literal["criterion", "evidence", "single"] = "criterion"
     regrow: bool = False
     fraction: float = 1.0
     rate: float = 1.0
@@ -117,14 +122,15 @@ class Schedule(abc.ABC):
         measures: Whether the VFE is measured, so that the result is the best point; so it is where
             rounds can be taken back.
         until: Ends an epoch early, once the fit has converged; None runs all its steps.
-        mask_prior: Whether what the masks themselves cost under the criterion's prior is counted.
+        mask_prior: Whether what the masks themselves cost under the criterion's prior is counted; None
+            counts it where the posterior is a joint normal and the criterion has such a prior.
     """
 
     order: Order = staticmethod(smallest_snr_first)
     verifies: bool = False
     measures: bool = False
     until: Settled | None = None
-    mask_prior: bool = False
+    mask_prior: bool | None = False
 
     def init(self) -> Memory:
         """Return the memory before the first epoch."""

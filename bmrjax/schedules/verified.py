@@ -15,6 +15,11 @@ from bmrjax.schedules.base import (
     smallest_magnitude_first,
 )
 
+# Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
+# fall of the loss so far that counts as improving.
+_WINDOW, _PART = 3, 0.05
+_NEXT = {"criterion": "evidence", "evidence": "single", "single": None}
+
 
 @dataclass(frozen=True)
 class Verified(Schedule):
@@ -22,22 +27,34 @@ class Verified(Schedule):
 
     The predicted evidence difference treats removals as independent, which a mean-field posterior
     cannot judge; so the actual VFE decides. A round that raised it is taken back, and the cap is
-    halved. When the cap is spent, or after some rounds nothing is proposed any more, reducing is over.
-    A fit that is too young for its criterion to propose anything is asked again after `refit` epochs.
+    halved. A fit that is too young for its criterion to propose anything is tried again after `refit`
+    epochs.
+
+    When the cap is spent, or after some rounds nothing is proposed any more, a last pass follows, verified
+    in the same way: all elements whose own evidence favours removal (`criteria.Shrinkage`, under the same
+    cap), and then one element at a time, the one whose removal costs the least evidence first, until one is
+    taken back. A criterion whose bar depends on how much is included, such as `criteria.SpikeAndSlab`, can
+    end far too early without it. The last pass respects groups. It is left out where it does not apply: for
+    posteriors that are not normal, criteria with a threshold or fraction of the user's, and single elements
+    where more than 300 are kept.
 
     Args:
-        wait: Epochs before the first round; a fifth of the run by default, 20 at most.
+        wait: Epochs before the first round. By default a fifth of the run, 20 at most, and more if the loss
+            then still falls by more than a twentieth of its whole fall in three epochs, but never more than
+            half of the run.
         refit: Epochs of re-fitting before a round is judged; a sixteenth of the run by default,
             4 at most.
         fraction: First cap, as a fraction of what is kept.
-        min_fraction: Reducing is over when the cap falls below this.
+        min_fraction: A pass is over when the cap falls below this.
         cooldown: Last epochs without reductions, over which the learning rate falls to zero; a
-            fifth of the run by default, 20 at most. With 0, the run stops when the cap is spent.
-        order: Who goes first under the cap.
-        mask_prior: Take a round too if the VFE rose by less than the masks' log prior probability
-            (`criteria.Criterion.mask_log_prob`) did, and end at the point where the VFE less that
-            probability is lowest. Where k of n elements are included, each costs about ln(n / k)
-            nats, which ends sparser, with a higher VFE of the program itself.
+            fifth of the run by default, 20 at most. With 0, the run stops when the last pass is over.
+        order: Which elements are removed first under the cap.
+        mask_prior: Whether a round is kept too if the VFE rose by less than the cost of the masks
+            (`criteria.Criterion.mask_cost`) fell, and the run ends at the point where the sum of both is
+            lowest. Where k of n elements are included, each costs about ln(n / k) nats, so the result is
+            sparser, with a higher VFE of the program itself. By default, it is counted where the posterior
+            is a joint normal, whose VFE is close to the evidence, and the criterion has a prior over masks.
+        last_pass: Whether the last pass follows.
     """
 
     wait: int | None = None
@@ -46,7 +63,8 @@ class Verified(Schedule):
     min_fraction: float = 0.01
     cooldown: int | None = None
     order: Order = smallest_magnitude_first
-    mask_prior: bool = False
+    mask_prior: bool | None = None
+    last_pass: bool = True
     verifies = True
 
     def __post_init__(self) -> None:
@@ -74,6 +92,7 @@ class Verified(Schedule):
             "cost": 0.0,
             "since": 0,
             "proposed": False,
+            "by": "criterion",
             "over": False,
         }
 
@@ -89,16 +108,31 @@ class Verified(Schedule):
             memory["over"] = True
             return Action(restore=restore, rate=rate, stop=not cooldown, vfe=vfe), memory
 
+        def next_pass(*, restore: bool) -> tuple[Action, Memory]:
+            by = _NEXT[memory["by"]] if self.last_pass and not cooling else None
+            if by is None:
+                return finish(restore=restore)
+            if memory["by"] == "criterion" and not restore:
+                # An epoch has passed since the last measurement; within the last pass, none has.
+                memory.update(reference=report.measure(), cost=report.mask_cost)
+            memory.update(by=by, fraction=self.fraction, since=1)
+            return reduce(restore=restore), memory
+
+        def reduce(*, restore: bool = False, vfe: float | None = None) -> Action:
+            fraction = memory["fraction"]
+            return Action(restore=restore, reduce=True, by=memory["by"], fraction=fraction, vfe=vfe)
+
         if memory["over"]:
             return Action(rate=rate), memory
         if pending and report.removed == 0:
-            if memory["proposed"]:
-                # Nothing was left to remove: what the criterion still includes, stays.
-                return finish(restore=False)
+            if memory["proposed"] or (self.last_pass and 2 * report.epoch >= report.num_epochs):
+                return next_pass(restore=False)
             memory.update(reference=None, since=wait - refit + 1)
             pending = False
         memory["proposed"] |= pending
         due = memory["since"] >= (refit if pending else wait)
+        if due and not pending and not memory["proposed"]:
+            due = self.wait is not None or _has_settled(report)
         if not due and not cooling:
             memory["since"] += 1
             return Action(rate=rate), memory
@@ -107,11 +141,23 @@ class Verified(Schedule):
         allowed = max(0.0, memory["cost"] - report.mask_cost)
         if pending and not vfe <= memory["reference"] + allowed:
             memory["fraction"] /= 2
-            if cooling or memory["fraction"] < self.min_fraction:
+            if cooling:
                 return finish(restore=True)
+            if memory["by"] == "single" or memory["fraction"] < self.min_fraction:
+                return next_pass(restore=True)
             memory["since"] = 1
-            return Action(restore=True, reduce=True, fraction=memory["fraction"]), memory
+            return reduce(restore=True), memory
         if cooling:
             return finish(restore=False, vfe=vfe)
         memory.update(reference=vfe, cost=report.mask_cost, since=1)
-        return Action(reduce=True, fraction=memory["fraction"], vfe=vfe), memory
+        return reduce(vfe=vfe), memory
+
+
+def _has_settled(report: Report) -> bool:
+    """Return whether a fit has all but stopped to improve, or half of the run is over."""
+    losses = report.losses
+    if 2 * report.epoch >= report.num_epochs or len(losses) < 2 * _WINDOW:
+        return True
+    recent = sum(losses[-_WINDOW:]) / _WINDOW
+    before = sum(losses[-2 * _WINDOW : -_WINDOW]) / _WINDOW
+    return not before - recent > _PART * (max(losses) - recent)

@@ -1,0 +1,106 @@
+"""The guide of a program for which none is given."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from bmrjax.criteria import Criterion
+from bmrjax.distributions import (
+    PerDatum,
+    is_log_uniform,
+    normal_parameters,
+    spike_and_slab_parameters,
+)
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.estimate import Estimator
+from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.init import at_start
+from bmrjax.infer.joint_guide import AutoMultivariate, is_real
+from bmrjax.infer.tracing import sites_of
+from bmrjax.reduction import Normal
+
+# A joint posterior over n elements has n (n + 1) / 2 numbers in its factor, and a step costs O(n²).
+LARGEST_JOINT = 300
+
+
+def default_guide(
+    model: Callable,
+    data: Data,
+    *,
+    criterion: Criterion | None,
+    estimator: Estimator = "global",
+    loss: Any = None,
+    start: Any = None,
+    mesh: Any = None,
+) -> type[AutoMeanField] | type[AutoMultivariate]:
+    """Return the class of the guide that `sparsify` uses for a program if none is given.
+
+    A joint normal posterior knows which elements can stand in for each other, and moves the others when one
+    is removed. It is chosen where it can be fitted well: for programs with at most 300 latent elements, at
+    least one of which can be removed, and no lifted network, if nothing in the settings asks for a factorised
+    posterior. Otherwise the posterior is factorised.
+
+    Args:
+        model: NumPyro program.
+        data: Its arguments.
+        criterion: What reduces; without one, the posterior is factorised.
+        estimator: Of the expected log likelihood; all but ``"global"`` need a factorised posterior.
+        loss: A NumPyro ELBO, if one is given.
+        start: An earlier result to go on from, whose posterior decides.
+        mesh: Devices to spread the run over, if any.
+
+    Returns:
+        `infer.AutoMultivariate` or `infer.AutoMeanField`.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from bmrjax import criteria
+        >>> from bmrjax.infer.default_guide import default_guide
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> data = (jnp.ones((5, 3)), jnp.ones(5))
+        >>> default_guide(program, data, criterion=criteria.Shrinkage()).__name__
+        'AutoMultivariate'
+        >>> default_guide(program, data, criterion=None).__name__
+        'AutoMeanField'
+    """
+    if start is not None:
+        names = getattr(start, "params", start)
+        return AutoMultivariate if "auto_scale_tril" in names else AutoMeanField
+    if criterion is None or criterion.family is not Normal:
+        return AutoMeanField
+    if estimator != "global" or loss is not None or mesh is not None:
+        return AutoMeanField
+    return AutoMultivariate if _is_small_and_plain(model, data) else AutoMeanField
+
+
+def _is_small_and_plain(model: Callable, data: Data) -> bool:
+    found: list[bool] = []  # what the trace says is no array
+
+    def look(data: Data) -> None:
+        sites = sites_of(at_start(model), *arguments(data), key=jax.random.key(0)).values()
+        latent = [s for s in sites if s["type"] == "sample" and not s["is_observed"]]
+        size = sum(math.prod(site["fn"].shape()) for site in latent)
+        removable = any(_can_be_removed(site["fn"]) for site in latent)
+        found.append(size <= LARGEST_JOINT and removable and all(map(_is_plain, latent)))
+
+    jax.eval_shape(look, data)
+    return found[0]
+
+
+def _can_be_removed(fn: Any) -> bool:
+    return normal_parameters(fn) is not None and is_real(fn)
+
+
+def _is_plain(site: dict[str, Any]) -> bool:
+    """Return whether nothing about a latent site asks for a factorised posterior."""
+    fn, infer = site["fn"], site.get("infer", {})
+    # A prior that is sampled by itself, for plain coefficients, is a layer of the site's own name.
+    if infer.get("layer", site["name"]) != site["name"] or "posterior" in infer:
+        return False
+    if isinstance(fn, PerDatum) or spike_and_slab_parameters(fn) is not None:
+        return False
+    return not is_log_uniform(fn) and not fn.support.is_discrete

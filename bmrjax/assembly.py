@@ -355,7 +355,7 @@ class Assembly:
             result.params,
             result.keep,
             rows,
-            whole=self.engine.batch_size >= self.num_data,
+            whole=self.row_sites is None,
             metrics=result.metrics if self._held_out is not None else None,
             criterion=None if runner.reducer is None else runner.reducer.criterion,
         )

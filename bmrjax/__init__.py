@@ -15,11 +15,17 @@ from bmrjax import schedules as schedules
 from bmrjax import streaming as streaming
 from bmrjax import structure as structure
 from bmrjax.batches import Batches as Batches
+from bmrjax.diagnose import Finding as Finding
+from bmrjax.diagnose import FitWarning as FitWarning
 from bmrjax.ensemble import ensemble as ensemble
 from bmrjax.errors import EnsembleError as EnsembleError
+from bmrjax.errors import InterruptedFit as InterruptedFit
 from bmrjax.errors import NonFiniteError as NonFiniteError
 from bmrjax.hyperparameter import hyperparameter as hyperparameter
 from bmrjax.infer import init_to_network as init_to_network
+from bmrjax.inspect_program import inspect as inspect
+from bmrjax.inspection import Inspection as Inspection
+from bmrjax.inspection import SiteReport as SiteReport
 from bmrjax.nn import lift as lift
 from bmrjax.report import FreeEnergyCurve as FreeEnergyCurve
 from bmrjax.report import FreeEnergyReport as FreeEnergyReport

@@ -4,8 +4,7 @@ import contextlib
 import functools
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,33 @@ import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
-from bmrjax import reduction
-from bmrjax.batches import Batches, check_data, checksum
+from bmrjax.batches import Batches, checksum
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
+from bmrjax.facts import Examination
+from bmrjax.handlers import both_masks
 from bmrjax.hyperparameter import Member
-from bmrjax.infer.arguments import Data
+from bmrjax.infer.arguments import Data, length
+from bmrjax.infer.check_data import check_data, column_names, row_paths
 from bmrjax.infer.check_program import check_program
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
-from bmrjax.infer.local_latents import check_local_latents
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.posterior import SitePosteriors, only
+from bmrjax.infer.posterior import SitePosteriors
+from bmrjax.infer.prior_location import PriorFacts, prior_facts
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import State
+from bmrjax.inspection import Inspection
+from bmrjax.judged import reducible
 from bmrjax.result import Result, best
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
-from bmrjax.settings import Settings, check_kinds
+from bmrjax.settings import Settings, check_kinds, check_program_kind
 
 
 class Assembly:
@@ -46,6 +51,7 @@ class Assembly:
         guide: Its guide; see `infer.default_guide` for the one it has by default.
         data: Arrays with a common leading axis, or `Batches`.
         settings: See `sparsify`.
+        removed: Masks by site of what is removed from the start, if anything is.
 
     Raises:
         TypeError: For data that are neither arrays nor `Batches`.
@@ -53,19 +59,32 @@ class Assembly:
     """
 
     def __init__(
-        self, model: Callable, guide: Callable | None, data: Data | Batches, settings: Settings
+        self,
+        model: Callable,
+        guide: Callable | None,
+        data: Data | Batches,
+        settings: Settings,
+        *,
+        removed: Mapping[str, Any] | None = None,
     ):
+        self._removed = {} if removed is None else dict(removed)
         self._begin = time.perf_counter()
+        check_program_kind(model)
         check_kinds(settings, guide)
         self.settings = settings
         self.placement = Placement(settings.mesh)
         self.source: Data | Batches = (
-            data if isinstance(data, Batches) else check_data(data, "data")
+            data
+            if isinstance(data, Batches)
+            else program_data(model, data, batch_size=settings.batch_size, static=settings.static)
         )
+        tables = {} if isinstance(data, Batches) else column_names(data)
+        self.columns = max(tables.values(), key=len, default=None)
         self.num_data, size, self._example = _sizes(self.source, settings.batch_size)
+        self.row_paths = row_paths(self._example)
         self._held_out = settings.held_out
         if self._held_out is not None:
-            self._held_out = check_data(self._held_out, "held_out")
+            self._held_out = check_data(self._held_out, "held_out", rows=self.row_paths)
             _check_alike(self._held_out, self._example)
         self.schedule = Verified() if settings.schedule is None else settings.schedule
         until = None if settings.criterion is None else self.schedule.until
@@ -90,8 +109,9 @@ class Assembly:
             discrete=guide is not None,
             atoms=not by_density or not isinstance(guide, AutoMeanField | None),
         )
+        self.row_sites = None
         if size < self.num_data:
-            check_local_latents(model, self._example, jax.random.key(0))
+            self.row_sites = row_sites(model, looked_at, jax.random.key(0))
         if guide is None:
             guide = default_guide(
                 model,
@@ -115,6 +135,7 @@ class Assembly:
             loss=elbo(settings.estimator) if loss is None else loss,
             num_data=self.num_data,
             batch_size=size,
+            row_sites=self.row_sites,
             kl_weight=settings.kl_weight,
             kl_warmup=settings.kl_warmup,
             loop=settings.loop,
@@ -122,7 +143,14 @@ class Assembly:
             placement=self.placement,
             matmul_dtype=settings.matmul_dtype,
         )
-        self.evaluator = Evaluator(model, self.guide, loop=settings.loop, placement=self.placement)
+        # Rows are evaluated in parts if they are fitted in parts.
+        self.evaluator = Evaluator(
+            model,
+            self.guide,
+            batch_size=None if self.row_sites is None else 1000,
+            loop=settings.loop,
+            placement=self.placement,
+        )
         if not isinstance(self.source, Batches):
             self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
@@ -135,7 +163,7 @@ class Assembly:
         every, samples = self.settings.eval_every, self.settings.eval_samples
         if every is None:
             # One training step costs about three forward passes of its batch.
-            forward = jax.tree.leaves(self._held_out)[0].shape[0] * samples
+            forward = length(self._held_out) * samples
             every = max(1, math.ceil(forward / (0.1 * 3 * self.steps * size)))
         return Evaluation(self._held_out, samples, every)
 
@@ -148,6 +176,10 @@ class Assembly:
     @functools.cached_property
     def _checksum(self) -> int | None:
         return None if isinstance(self.source, Batches) else checksum(self.source)
+
+    @functools.cached_property
+    def _priors(self) -> dict[str, PriorFacts]:
+        return prior_facts(self.engine.model, self._example)
 
     @contextlib.contextmanager
     def runner(
@@ -210,10 +242,21 @@ class Assembly:
                 "different networks of one shape; run others apart."
             )
         keep, criterion_state, reducer = {}, None, None
-        begun = {} if settings.start is None else _with_removed(settings.start)
+        begun = both_masks(
+            _with_removed(self._removed),
+            {} if settings.start is None else _with_removed(settings.start.keep),
+        )
+        inspection = Inspection()
         if criterion is not None or settings.sites is not None or begun:
             found = engine.site_posteriors(state, self._example)
-            found = _reducible(found, settings.sites, criterion)
+            found, inspection = reducible(
+                self._priors,
+                found,
+                criterion=criterion,
+                sites=settings.sites,
+                guide=type(guide).__name__,
+                started=begun,
+            )
             keep = {name: jnp.ones(q.loc.shape, bool) for name, q in found.posterior.items()}
             keep |= _carried_over(begun, keep)
             if criterion is not None:
@@ -241,9 +284,13 @@ class Assembly:
                 num_skipped=int(runner.now.state.num_skipped),
                 loop_mode=engine.loop_mode,
                 num_compilations=engine.num_compilations,
-                model=model,
-                guide=guide,
+                unpruned_model=model,
+                unpruned_guide=guide,
                 hyperparameters=member.told(),
+                row_arguments=self.row_paths,
+                by_rows=self.row_sites is not None,
+                columns=self.columns,
+                inspection=inspection,
             )
 
         return Runner(
@@ -290,7 +337,28 @@ class Assembly:
             result.metrics = self.evaluator.metrics(
                 result.params, result.keep, self._held_out, runner.final_key, num_samples=samples
             )
+        result.facts = self._examine(result, runner)
         return result
+
+    @functools.cached_property
+    def _examination(self) -> Examination:
+        return Examination(self.evaluator.model, self.evaluator.guide)
+
+    def _examine(self, result: Result, runner: Runner) -> dict[str, Any]:
+        """Return what `Result.diagnose` needs to know; see `Examination`."""
+        if self.placement.mesh is not None:
+            return {}
+        rows = self._held_out
+        if rows is None:
+            rows = self._example if isinstance(self.source, Batches) else self.source
+        return self._examination(
+            result.params,
+            result.keep,
+            rows,
+            whole=self.engine.batch_size >= self.num_data,
+            metrics=result.metrics if self._held_out is not None else None,
+            criterion=None if runner.reducer is None else runner.reducer.criterion,
+        )
 
 
 def _check_schedule(
@@ -336,17 +404,17 @@ def _check_declared(member: Member, state: State) -> None:
 def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
     if isinstance(source, Batches):
         example = source.example()
-        return source.num_data, jax.tree.leaves(example)[0].shape[0], example
-    num_data = jax.tree.leaves(source)[0].shape[0]
+        return source.num_data, length(example), example
+    num_data = length(source)
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
     return num_data, size, jax.tree.map(lambda a: a[:size], source)
 
 
-def _with_removed(start: Result) -> dict[str, Array]:
+def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:
     """Return the masks that remove something."""
-    return {name: jnp.asarray(mask) for name, mask in start.keep.items() if not jnp.all(mask)}
+    return {name: jnp.asarray(mask) for name, mask in keep.items() if not jnp.all(mask)}
 
 
 def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, Array]:
@@ -355,7 +423,8 @@ def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, 
         if name not in keep or keep[name].shape != mask.shape:
             has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
             raise ValueError(
-                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start`, and "
+                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start` (or in "
+                "the pruned guide), and "
                 f"the program has {has}. Start a program with the same sites and a posterior of the same "
                 "family."
             )
@@ -363,8 +432,9 @@ def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, 
 
 
 def _check_alike(held_out: Data, example: Data) -> None:
-    def describe(data: Data) -> Any:
-        return jax.tree.map(lambda a: f"(rows, {', '.join(map(str, a.shape[1:]))})", data)
+    def describe(data: Data) -> dict[str, str]:
+        shapes = [f"(rows, {', '.join(map(str, a.shape[1:]))})" for a in jax.tree.leaves(data)]
+        return dict(zip(row_paths(data), shapes, strict=True))
 
     if describe(held_out) != describe(example):
         raise ValueError(
@@ -384,52 +454,3 @@ def _checkpointer(
     if not resume:
         checkpointer.require_empty()
     return checkpointer
-
-
-def _reducible(
-    found: SitePosteriors, sites: Sequence[str] | None, criterion: Criterion | None
-) -> SitePosteriors:
-    instead = "or "
-    if criterion is not None:
-        family = criterion.family
-        spiked = [n for n, q in found.posterior.items() if isinstance(q, reduction.SpikeAndSlab)]
-        if spiked and family is not reduction.SpikeAndSlab:
-            instead = f"criteria.Inclusion() for the spike-and-slab sites {spiked}; or "
-            if sites is None and len(spiked) < len(found.posterior):
-                warnings.warn(
-                    f"sparsify: {type(criterion).__name__} leaves the spike-and-slab sites {spiked} as they "
-                    "are, and judges the others. criteria.Inclusion() judges the spike-and-slab sites; name "
-                    "what you want judged in `sites`.",
-                    stacklevel=2,
-                )
-        found = only(found, [n for n, q in found.posterior.items() if isinstance(q, family)])
-    names = list(found.posterior)
-    unknown = sorted(set(sites or ()) - set(names))
-    if unknown:
-        raise ValueError(
-            f"sparsify: the sites {unknown} cannot be reduced: they are no latent sites of the program, "
-            f"or their prior or posterior is not {_told(criterion)}. Those that can: {names}."
-        )
-    if sites is not None and not sites:
-        raise ValueError("sparsify: sites is empty; name some, or leave it out for all of them.")
-    if not names and criterion is not None:
-        told = f"sparsify: {type(criterion).__name__} needs a latent site with "
-        if criterion.family is reduction.LogNormal:
-            raise ValueError(
-                f"{told}multiplicative noise, and the program has none. Put nn.MultiplicativeNoise in the "
-                "network (nn.with_noise does), and use AutoMeanField as the guide."
-            )
-        kind = _told(criterion)
-        raise ValueError(
-            f"{told}a {kind} prior and a {kind} posterior, and the program and its guide have none. Use "
-            f"AutoMeanField or AutoNormal as the guide, and {kind} priors on what may go; "
-            f"{instead}criterion=None to fit without reducing."
-        )
-    return found if sites is None else only(found, list(sites))
-
-
-def _told(criterion: Criterion | None) -> str:
-    """Return the name of a criterion's family for a sentence."""
-    family = reduction.Normal if criterion is None else criterion.family
-    names = {reduction.SpikeAndSlab: "spike-and-slab", reduction.LogNormal: "log-normal"}
-    return names.get(family, "normal")

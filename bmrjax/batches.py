@@ -2,57 +2,13 @@
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-Data = tuple[Any, ...] | Mapping[str, Any]
-
-
-def check_data(data: Any, name: str) -> Data:
-    """Return `data` as arrays on the device, or say what is wrong with them.
-
-    Args:
-        data: A tuple or a dict of arrays with a common leading axis.
-        name: What the argument is called, for messages.
-
-    Raises:
-        TypeError: If `data` is neither a tuple nor a dict.
-        ValueError: For no data, unequal lengths, or values that are not finite.
-    """
-    if not isinstance(data, tuple | list | Mapping) or not data:
-        raise TypeError(
-            f"{name}: expected a tuple of arrays, passed as model(*batch), or a dict, passed as "
-            f"model(**batch); got {type(data).__name__}. For one array write (x,)."
-        )
-    items = list(data.items()) if isinstance(data, Mapping) else list(enumerate(data))
-    lengths: dict[Any, int] = {}
-    arrays: dict[Any, Any] = {}
-    for part, value in items:
-        host = value if isinstance(value, jax.Array) else np.asarray(value)
-        if host.dtype == object or host.dtype.kind in "USV":
-            raise ValueError(f"{name}[{part!r}] holds {host.dtype} values; give numbers.")
-        if host.ndim == 0 or host.shape[0] == 0:
-            raise ValueError(f"{name}[{part!r}] has shape {host.shape}; give one row a datum.")
-        array = jnp.asarray(host)
-        if jnp.issubdtype(array.dtype, jnp.inexact):
-            bad = ~jnp.isfinite(array.reshape(array.shape[0], -1)).all(-1)
-            count = int(bad.sum())
-            if count:
-                raise ValueError(
-                    f"{name}[{part!r}] has NaN or infinite values in {count} of "
-                    f"{array.shape[0]} rows, first in row {int(jnp.argmax(bad))}. "
-                    "Drop or impute them first."
-                )
-        lengths[part], arrays[part] = array.shape[0], array
-    if len(set(lengths.values())) > 1:
-        raise ValueError(
-            f"{name}: the arrays have {lengths} rows; they must share their leading axis."
-        )
-    return arrays if isinstance(data, Mapping) else tuple(arrays.values())
+from bmrjax.infer.arguments import Batch, Data
+from bmrjax.infer.check_data import check_data
 
 
 def checksum(data: Data) -> int:
@@ -61,6 +17,8 @@ def checksum(data: Data) -> int:
     for array in jax.tree.leaves(data):
         rows = np.linspace(0, len(array) - 1, min(len(array), 1024)).astype(int)
         found = zlib.crc32(np.ascontiguousarray(np.asarray(array[rows])).tobytes(), found)
+    if isinstance(data, Batch):
+        found = zlib.crc32(data.constants.fingerprint().encode(), found)
     return found
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from safetensors.numpy import load_file, save_file
 
+from bmrjax.infer.saved_leaves import with_structure_of
 from bmrjax.result import Point
 from bmrjax.storage import flatten_arrays, unflatten_arrays
 
@@ -133,10 +134,11 @@ class Checkpointer:
         Args:
             index: Its position on the path.
             document: Its numbers.
-            like: Nested dicts ``{"params": ..., "keep": ...}`` of arrays, shaped as the point's.
+            like: A pytree ``{"params": ..., "keep": ...}`` of arrays, shaped as the point's.
         """
         path = self._path.parent / "points" / f"{index:04d}.safetensors"
         tree = unflatten_arrays(flatten_arrays("", like, {}), load_file(path), path)
+        tree = with_structure_of(like, tree, name=f"{path}: the point")
         return Point(**document, params=tree["params"], keep=tree["keep"])
 
     def close(self) -> None:

@@ -13,17 +13,21 @@ from numpyro.infer.autoguide import AutoGuide
 from tqdm.auto import tqdm
 
 from bmrjax.assembly import Assembly
-from bmrjax.batches import Batches, check_data
-from bmrjax.errors import EnsembleError, NonFiniteError
+from bmrjax.batches import Batches
+from bmrjax.errors import EnsembleError, InterruptedFit, NonFiniteError
 from bmrjax.hyperparameter import Member, members_of
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.program_data import program_data
+from bmrjax.interrupt import finishing_on_interrupt
 from bmrjax.result import Result
 from bmrjax.runner import Plan, Runner
+from bmrjax.serial import one_at_a_time
 from bmrjax.settings import Settings
 
 
+@one_at_a_time
 def ensemble(
     model: Callable | Sequence[Callable],
     data: Data,
@@ -51,8 +55,8 @@ def ensemble(
         grid: Values by name: of a `hyperparameter` of the program; of ``"kl_weight"``, factors on the
             divergence; of ``"rate"``, factors on the optimiser's updates; or of ``"criterion"``, criteria,
             whose reductions are compiled one by one. There is a member for every combination.
-        guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for the
-            first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
+        guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for
+            the first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
         directory: Checkpoints of member i go to the folder ``member-i`` in it.
         resume: Go on from the last checkpoints in `directory`.
         progress: Whether to show a progress bar.
@@ -148,7 +152,7 @@ def _default_guide(
     found = {
         default_guide(
             program,
-            check_data(data, "data"),
+            program_data(program, data, batch_size=given.batch_size, static=given.static),
             criterion=given.criterion if point.criterion is None else point.criterion,
             estimator=given.estimator,
             loss=given.loss,
@@ -181,9 +185,12 @@ def _run(
     for i, runner in enumerate(runners):
         checked(i, runner.check_resumed)
     behind = min(runner.epoch for runner in runners)
-    with tqdm(
-        total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"
-    ) as bar:
+    with (
+        tqdm(
+            total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"
+        ) as bar,
+        finishing_on_interrupt() as interruption,
+    ):
         while True:
             plans = {
                 i: plan
@@ -197,6 +204,12 @@ def _run(
                 checked(i, runners[i].after_epoch)
             bar.set_postfix(_shown(runners), refresh=False)
             bar.update(min(runner.epoch for runner in runners) - bar.n)
+            if interruption.requested:
+                for runner in runners:
+                    runner.save_if_asked()
+                results = [runner.make_result(runner) for runner in runners]
+                saved = runners[0].checkpointer is not None
+                raise InterruptedFit(runners[0].epoch, results, saved=saved)
     for i, runner in enumerate(runners):
         if i not in failures:
             runner.save_if_asked()

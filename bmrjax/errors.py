@@ -36,3 +36,18 @@ class EnsembleError(FloatingPointError):
             f"{failures[first]} The results of all members are in this error's `results`."
         )
         self.results, self.failures = results, dict(failures)
+
+
+class InterruptedFit(KeyboardInterrupt):
+    """The fit was stopped by Ctrl-C, after the epoch that it was in.
+
+    Attributes:
+        result: A `Result` with the state that it had reached; of an `ensemble`, a list of them.
+    """
+
+    def __init__(self, epoch: int, result: Any, *, saved: bool):
+        goes_on = " Run it again with resume=True to go on." if saved else ""
+        super().__init__(
+            f"stopped after epoch {epoch}; what the fit had reached is in this error's `result`.{goes_on}"
+        )
+        self.result = result

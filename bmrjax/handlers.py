@@ -1,6 +1,6 @@
-"""Effect handlers that reduce, temper and evaluate any NumPyro program."""
+"""Effect handlers that reduce, scale and evaluate any NumPyro program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class prune(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the pruned distribution in place of the site's own."""
         if msg["type"] == "current_masks":
-            msg["value"] = {**msg["value"], **self.keep}
+            msg["value"] = both_masks(msg["value"], self.keep)
             return
         name = msg.get("name")
         if name not in self.keep or not _is_latent(msg):
@@ -108,17 +108,30 @@ class temper(Messenger):
 
     Args:
         fn: A NumPyro program.
-        likelihood: Factor on the observed sites; the number of data over the batch size makes
-            a program written for the whole data set see minibatches. A site inside a
-            subsampled `numpyro.plate` is already scaled and is left alone.
+        likelihood: Factor on the observed sites: a number, or one per row of the batch. The number of
+            data over the batch size makes a program written for the whole data set see minibatches.
         kl: Factor on the latent sites.
+        sites: Names of the observed sites to scale; by default all, or with `rows` those whose log density
+            has an axis of that length, the first or the last.
+        rows: Number of rows of the batch.
+        subsampled: The factor in place of `likelihood` on sites inside a subsampled `numpyro.plate`, which
+            NumPyro scales itself.
     """
 
     def __init__(
-        self, fn: Callable | None = None, *, likelihood: ArrayLike = 1.0, kl: ArrayLike = 1.0
+        self,
+        fn: Callable | None = None,
+        *,
+        likelihood: ArrayLike = 1.0,
+        kl: ArrayLike = 1.0,
+        sites: Collection[str] | None = None,
+        rows: int | None = None,
+        subsampled: ArrayLike | None = None,
     ):
         self.likelihood, self.kl = likelihood, kl
-        self._subsampled: set[str] = set()
+        self.sites = None if sites is None else frozenset(sites)
+        self.rows, self.subsampled = rows, subsampled
+        self._in_subsample: set[str] = set()
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -126,16 +139,40 @@ class temper(Messenger):
         if msg["type"] == "plate":
             size, subsample_size = msg["args"]
             if subsample_size is not None and size != subsample_size:
-                self._subsampled.add(msg["name"])
+                self._in_subsample.add(msg["name"])
         if msg["type"] != "sample":
             return
-        if _is_latent(msg):
-            factor = self.kl
-        elif any(frame.name in self._subsampled for frame in msg["cond_indep_stack"]):
-            return
-        else:
-            factor = self.likelihood
-        msg["scale"] = factor if msg["scale"] is None else factor * msg["scale"]
+        factor = self.kl if _is_latent(msg) else self._of_observed(msg)
+        if factor is not None:
+            msg["scale"] = factor if msg["scale"] is None else factor * msg["scale"]
+
+    def _of_observed(self, msg: dict[str, Any]) -> ArrayLike | None:
+        if self.sites is not None and msg["name"] not in self.sites:
+            return None
+        shape = log_density_shape(msg)
+        axis = None if self.rows is None else row_axis(shape, self.rows)
+        if self.sites is None and self.rows is not None and axis is None:
+            return None
+        is_scaled = any(frame.name in self._in_subsample for frame in msg["cond_indep_stack"])
+        factor = self.subsampled if is_scaled else self.likelihood
+        if factor is None or jnp.ndim(factor) == 0 or axis is None:
+            return factor
+        return jnp.reshape(factor, [-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def log_density_shape(site: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of the log density of an observed site."""
+    fn, value = site["fn"], site["value"]
+    shape = jnp.shape(value)
+    return jnp.broadcast_shapes(tuple(fn.batch_shape), shape[: len(shape) - fn.event_dim])
+
+
+def row_axis(shape: tuple[int, ...], rows: int) -> int | None:
+    """Return the axis of a log density that has an entry per row: the first or the last; None without."""
+    for axis in (0, len(shape) - 1):
+        if shape and shape[axis] == rows:
+            return axis
+    return None
 
 
 class inference(Messenger):
@@ -202,6 +239,14 @@ class draws(Messenger):
         """Answer the question."""
         if msg["type"] == "noise_draws":
             msg["value"] = self.answer
+
+
+def both_masks(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return masks that keep what both keep; a site without a mask is kept whole."""
+    shared = {
+        name: jnp.asarray(one[name]) & jnp.asarray(other[name]) for name in one if name in other
+    }
+    return {**one, **other, **shared}
 
 
 def current_masks() -> dict[str, Bool[Array, "..."]]:

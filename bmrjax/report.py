@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bmrjax import reduction
-from bmrjax.batches import check_data
 from bmrjax.checks import check_key
 from bmrjax.criteria import (
     Criterion,
@@ -20,13 +19,17 @@ from bmrjax.criteria import (
     SignalPlusRobustness,
     SignalToNoise,
 )
-from bmrjax.infer.arguments import Keep, arguments
+from bmrjax.infer.arguments import Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.posterior import SitePosteriors, only, site_posteriors
 from bmrjax.infer.prepare import check_params, prepare_guide
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.infer.rows import row_sites
 from bmrjax.reduction import Normal
+from bmrjax.serial import one_at_a_time
 
 # Who goes first: the lowest score, of a site by its name, posterior and prior.
 ORDERS: dict[str, Callable[[str, Any, Any], Array]] = {
@@ -131,6 +134,7 @@ class FreeEnergyReport:
         )
 
 
+@one_at_a_time
 def free_energy_report(
     model: Callable,
     guide: Callable,
@@ -143,7 +147,7 @@ def free_energy_report(
     orders: Sequence[str] = ("bmr", "snr", "spr", "magnitude"),
     points: int = 101,
     estimator: Estimator = "global",
-    batch_size: int = 128,
+    batch_size: int | None = 128,
     num_samples: int = 100,
 ) -> FreeEnergyReport:
     """Compare what a reduction predicts with what it does, at every pruning rate.
@@ -160,12 +164,13 @@ def free_energy_report(
         params: The fitted (constrained) parameters.
         data: What it was fitted on: a tuple or dict of arrays with a common leading axis.
         key: PRNG key; all points see the same noise.
-        keep: Masks a site; what is gone stays so.
+        keep: Masks by site; what they remove stays removed. By default those of `guide`, if it is that of
+            a result (`Result.guide`).
         criterion: Whose proposal is looked at; `criteria.Shrinkage` by default.
         orders: Which curves; see `FreeEnergyReport`.
         points: Points of a curve, from nothing removed to everything.
         estimator: Of the expected log likelihood; see `infer.PropagatedELBO`.
-        batch_size: Data at a time.
+        batch_size: Data at a time; None for all, which a program needs whose rows depend on each other.
         num_samples: Posterior samples at least that a measured VFE averages over.
 
     Returns:
@@ -206,7 +211,7 @@ def free_energy_report(
     if points < 2:
         raise ValueError(f"free_energy_report: points must be at least 2, got {points}.")
     for name, value in (("batch_size", batch_size), ("num_samples", num_samples)):
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"free_energy_report: {name} must be at least 1, got {value}.")
     criterion = Shrinkage() if criterion is None else criterion
     if criterion.family is not Normal:
@@ -214,8 +219,14 @@ def free_energy_report(
             f"free_energy_report: {type(criterion).__name__} reads no normal posteriors, and the report is "
             "of these. Use criteria.Shrinkage or criteria.SpikeAndSlab."
         )
-    data = check_data(data, "free_energy_report: data")
-    rows = jax.tree.leaves(data)[0].shape[0]
+    (model, _), (guide, masks) = unpruned(model), unpruned(guide)
+    keep, params = masks if keep is None else keep, dict(params)
+    data = program_data(model, data, batch_size=batch_size, name="free_energy_report: data")
+    rows = length(data)
+    batch_size = rows if batch_size is None else min(batch_size, rows)
+    sites = None
+    if batch_size < rows:
+        sites = row_sites(model, data, jax.random.key(0), name="free_energy_report")
     batch = jax.tree.map(lambda a: a[:batch_size], data)
     prepare_guide(model, guide, params, batch)
     check_params(model, guide, params, batch, told="free_energy_report")
@@ -223,7 +234,7 @@ def free_energy_report(
     names = list(found.posterior)
     shapes = {name: q.loc.shape for name, q in found.posterior.items()}
     before = {name: jnp.ones(shapes[name], bool) for name in names} | dict(keep or {})
-    measure = _Measure(model, guide, params, data, key, estimator, batch_size, num_samples)
+    measure = _Measure(model, guide, params, data, key, estimator, batch_size, num_samples, sites)
 
     was = np.concatenate([np.asarray(before[name]).ravel() for name in names])
     kept = int(was.sum())
@@ -270,12 +281,15 @@ class _Measure:
         estimator: Estimator,
         batch_size: int,
         num_samples: int,
+        row_sites: frozenset[str] | None,
     ):
-        rows = jax.tree.leaves(data)[0].shape[0]
-        self._vfe = FreeEnergy(model, guide, loss=elbo(estimator), batch_size=batch_size)
+        rows = length(data)
+        self._vfe = FreeEnergy(
+            model, guide, loss=elbo(estimator), batch_size=batch_size, row_sites=row_sites
+        )
         self._params, self._data, self._key = dict(params), data, key
         self._samples = num_samples
-        self._passes = -(-num_samples // max(rows // batch_size, 1))
+        self._passes = -(-num_samples // -(-rows // batch_size))
 
     def __call__(self, keep: Keep) -> tuple[float, float]:
         args = (self._params, keep, self._data)

@@ -1,11 +1,12 @@
 """What a run hands back."""
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,17 +15,33 @@ import numpyro
 from jaxtyping import Array, Bool
 from numpyro.primitives import Messenger
 
-from bmrjax.batches import check_data
 from bmrjax.checks import check_key
+from bmrjax.criteria import Criterion
+from bmrjax.data_tree import data_tree
+from bmrjax.diagnose import Finding, diagnose
 from bmrjax.handlers import inference, prune
-from bmrjax.infer.correlated import correlated_marginals
-from bmrjax.infer.evaluate import Evaluator, Prediction
+from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.check_data import check_data, column_names
+from bmrjax.infer.draws import model_draws, posterior_draws
+from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.guide import noise_bounds
+from bmrjax.infer.init import auto_guides
+from bmrjax.infer.posterior import central_values, guide_posteriors
+from bmrjax.infer.prediction import LEVELS, Prediction
 from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.pruned_guide import PrunedGuide
+from bmrjax.infer.rows import row_sites
+from bmrjax.inspection import Inspection
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.serial import one_at_a_time
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.structure.parts import is_nnx
+from bmrjax.summary import scores_of, summary_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from xarray import DataTree
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,22 @@ def best(path: list[Point]) -> int:
     return min(range(len(path)), key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
 
 
+def _shown(inspection: Inspection, keep: Mapping[str, Any]) -> list[str]:
+    """Return which sites were judged, with what is left of them, and why others were not, for `Result`."""
+    judged = []
+    for name in inspection.judged:
+        if name in keep:
+            kept, total = kept_counts({name: keep[name]})
+            judged.append(f"'{name}' {kept} of {total}")
+    lines = []
+    if judged:
+        more = f", and {len(judged) - 6} more" if len(judged) > 6 else ""
+        lines.append(f"judged: {', '.join(judged[:6])}{more}")
+    others = inspection.not_judged
+    lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
+    return [*lines, "... bmr.inspect(...) lists all"] if len(others) > 6 else lines
+
+
 @dataclass(repr=False)
 class Result:
     """A fitted and pruned program.
@@ -107,6 +140,15 @@ class Result:
         num_skipped: Steps skipped because their loss or gradient was not finite.
         vfe: VFE of this state on the training data, nats for all data; None if never measured.
         hyperparameters: What the grid of an `ensemble` gave this member.
+        row_arguments: The program's arguments that have one row per data point, as ``"0"`` for the first
+            positional one and ``"x"`` for the keyword x; None if unknown.
+        by_rows: Whether the program was fitted in minibatches, so that its rows can be evaluated in parts.
+        unpruned_model: The program as it was given; `model` is the pruned one.
+        unpruned_guide: The guide that was fitted, as it is; `guide` is the pruned one.
+        columns: Names of the columns of the inputs, where they came from a table.
+        class_names: Names of the classes of the targets, in the order of their numbers.
+        inspection: Which sites were judged, and why the others were not; empty for a fit without a criterion.
+        facts: What `diagnose` needs to know of the data and the predictions, measured when the run ended.
     """
 
     params: dict[str, Any]
@@ -122,28 +164,65 @@ class Result:
     num_compilations: int = 0
     vfe: float | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    model: Callable | None = field(default=None, repr=False)
-    guide: Callable | None = field(default=None, repr=False)
+    row_arguments: tuple[str, ...] | None = None
+    by_rows: bool = False
+    unpruned_model: Callable | None = field(default=None, repr=False)
+    unpruned_guide: Callable | None = field(default=None, repr=False)
+    columns: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    _evaluators: dict[int | None, Evaluator] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    inspection: Inspection = field(default_factory=Inspection, repr=False)
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
-        """Return what one wants to see first: how much is left, and how well it fits."""
+        """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""
         head = f"Result: {self.num_kept} of {self.num_total} elements kept"
         if self.num_total:
             head += f" ({self.sparsity:.1%} removed)"
         lines = [head]
         if self.vfe is not None:
-            lines.append(f"VFE {self.vfe:.6g} nats, {self.vfe / self.num_data:.4f} a datum")
+            lines.append(f"VFE {self.vfe:.6g} nats, {self.vfe / self.num_data:.4f} per data point")
         if self.metrics:
-            told = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-            lines.append(f"held out: {told}")
+            metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+            lines.append(f"held out: {metrics}")
         removed = [f"{name} {part:.1%}" for name, part in self.sparsity_per_layer.items()]
         if removed:
             more = f", and {len(removed) - 8} more" if len(removed) > 8 else ""
             lines.append(f"removed: {', '.join(removed[:8])}{more}")
-        told = f"{len(self.history)} epochs, {len(self.path)} points on the path"
+        length = f"{len(self.history)} epochs, {len(self.path)} points on the path"
         if self.num_skipped:
-            told += f", {self.num_skipped} steps skipped (not finite)"
-        return "\n  ".join([*lines, told])
+            length += f", {self.num_skipped} steps skipped (not finite)"
+        lines += [length, *_shown(self.inspection, self.keep)]
+        findings = self.diagnose()
+        if findings:
+            lines += ["findings:", *(f"  {finding}" for finding in findings)]
+        return "\n  ".join(lines)
+
+    def diagnose(self) -> list[Finding]:
+        """Say what is wrong with this run, or may be, and what to do about it.
+
+        The codes of the findings: ``"not-converged"`` (the loss was still falling), ``"skipped-steps"``,
+        ``"constant"`` (the predictions do not depend on the inputs), ``"dead-layer"`` (all weights of a layer
+        of a network were removed), ``"no-better-than-trivial"`` (than the mean of the targets, or the largest
+        class), ``"worse-than-unreduced"`` (another point of the path predicts held-out data much better),
+        ``"other-criterion"``, ``"rounds-taken-back"`` (all of them), ``"nothing-removed"``, ``"other-guide"``
+        (correlated columns under independent posteriors), and ``"scale"`` (inputs or targets far from unit
+        scale). What needs data was measured when the run ended, on at most 500 rows unless the program has to
+        see all of them: on held-out rows if there were any. `sparsify` warns of the first serious ones by
+        `FitWarning`, which ``warnings.filterwarnings("ignore", category=bmr.FitWarning)`` silences.
+
+        Returns:
+            The findings, an empty list for a healthy run.
+
+        Example:
+            >>> import bmrjax as bmr
+            >>> rows = [{"vfe": 1000.0 / epoch, "steps": 10} for epoch in range(1, 9)]
+            >>> [finding.code for finding in bmr.Result({}, {}, {}, 100, history=rows).diagnose()]
+            ['not-converged']
+        """
+        return diagnose(self)
 
     @property
     def num_kept(self) -> int:
@@ -171,12 +250,41 @@ class Result:
         return None if self.vfe is None else self.vfe / self.num_data
 
     def _programs(self) -> tuple[Callable, Callable]:
-        if self.model is None or self.guide is None:
+        if self.unpruned_model is None or self.unpruned_guide is None:
             raise ValueError(
                 "This result was loaded without its program. Give it: "
                 "bmr.load(directory, model=..., guide=...)."
             )
-        return self.model, self.guide
+        return self.unpruned_model, self.unpruned_guide
+
+    def _evaluator(self, batch_size: int | None = None) -> Evaluator:
+        """Return what predicts with this program, which is compiled once for inputs of one shape."""
+        if batch_size is None and self.by_rows:
+            batch_size = 1000
+        if batch_size not in self._evaluators:
+            self._evaluators[batch_size] = Evaluator(*self._programs(), batch_size=batch_size)
+        return self._evaluators[batch_size]
+
+    @property
+    def model(self) -> Callable:
+        """The program without the removed elements: ``handlers.prune(unpruned_model, keep)``.
+
+        Raises:
+            ValueError: For a result that was loaded without its program.
+        """
+        return prune(self._programs()[0], self.keep)
+
+    @property
+    def guide(self) -> PrunedGuide:
+        """The guide without the removed elements, for NumPyro's `Predictive` and its own methods.
+
+        ``Predictive(result.model, guide=result.guide, params=result.params, num_samples=100)`` works, and
+        so do ``result.guide.sample_posterior(key, result.params)``, ``median`` and ``quantiles``.
+
+        Raises:
+            ValueError: For a result that was loaded without its program.
+        """
+        return PrunedGuide(self._programs()[1], self.keep)
 
     def at(self, index: int) -> "Result":
         """Return the result at a point of the path.
@@ -212,6 +320,7 @@ class Result:
         good = [i for i, point in enumerate(self.path) if point.objective <= limit]
         return self.at(min(good, key=lambda i: self.path[i].kept))
 
+    @one_at_a_time
     def most_predictive(self, key: Array, data: Any, *, num_samples: int = 100) -> "Result":
         """Return the point of the path with the lowest negative log likelihood on `data`.
 
@@ -233,8 +342,8 @@ class Result:
         if not self.path:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive")
-        data = check_data(data, "most_predictive: data")
-        evaluator = Evaluator(*self._programs())
+        data = self._checked(data, "most_predictive: data")
+        evaluator = self._evaluator()
         chosen: Result | None = None
         for i in range(len(self.path)):
             point = self.at(i)
@@ -251,7 +360,17 @@ class Result:
             )
         return chosen
 
-    def predict(self, key: Array, *inputs: Any, num_samples: int = 100, **named: Any) -> Prediction:
+    @one_at_a_time
+    def predict(
+        self,
+        key: Array,
+        *inputs: Any,
+        num_samples: int = 100,
+        levels: Sequence[float] = LEVELS,
+        return_samples: bool = False,
+        batch_size: int | None = None,
+        **named: Any,
+    ) -> Prediction:
         """Average the program's predictive over posterior samples.
 
         Args:
@@ -259,36 +378,49 @@ class Result:
             *inputs: The program's arguments without the targets, as in ``model(x)``; give the
                 targets too for their log predictive density.
             num_samples: Posterior samples.
+            levels: Of the quantiles that `Prediction.quantiles` and `Prediction.interval` have.
+            return_samples: Whether to return the draws too; they take num_samples times the memory of
+                the mean.
+            batch_size: Rows computed at a time. By default 1,000 for a program that was fitted in
+                minibatches, else all of them: its rows may depend on each other.
             **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
-            Class probabilities or predictive means, one row a datum; see `Prediction`.
+            Class probabilities or predictive means, with standard deviations and quantiles, one row per
+            data point, in the unit of the targets; see `Prediction`.
 
         Raises:
             TypeError: If `key` is no PRNG key.
-            ValueError: For inputs that are not finite.
+            ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict")
-        data = check_data(named or inputs, "Result.predict: inputs")
-        return Evaluator(*self._programs()).predict(
-            self.params, self.keep, data, key, num_samples=num_samples
+        given = _one_of(inputs, named, "predict")
+        data = self._checked(given, "Result.predict: inputs")
+        return self._evaluator(batch_size).predict(
+            self.params,
+            self.keep,
+            data,
+            key,
+            num_samples=num_samples,
+            levels=levels,
+            return_samples=return_samples,
         )
 
+    @one_at_a_time
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
-        data = check_data(data, "Result.evaluate: data")
-        return Evaluator(*self._programs()).metrics(
-            self.params, self.keep, data, key, num_samples=num_samples
-        )
+        data = self._checked(data, "Result.evaluate: data")
+        return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)
 
+    @one_at_a_time
     def free_energy(
         self,
         key: Array,
         data: Any,
         *,
-        num_samples: int = 1,
-        batch_size: int = 128,
+        num_samples: int = 100,
+        batch_size: int | None = None,
         loss: Any = None,
     ) -> float:
         """Measure the VFE of this state on `data`, in nats for all of them.
@@ -296,75 +428,245 @@ class Result:
         Args:
             key: PRNG key.
             data: What the program was fitted on, or other data of the same form.
-            num_samples: Passes over the data to average over.
-            batch_size: Data at a time; each batch of each pass has a posterior sample of its own.
+            num_samples: Posterior samples at least to average over.
+            batch_size: Data at a time; each batch of each pass has a posterior sample of its own. By default
+                128 for a program that was fitted in minibatches, else all of them.
             loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
 
         Raises:
             TypeError: If `key` is no PRNG key.
-            ValueError: For data that cannot be used.
+            ValueError: For data that cannot be used, or parts of the data where the program needs all of
+                them.
         """
         check_key(key, "Result.free_energy")
-        arrays = check_data(data, "Result.free_energy: data")
         model, guide = self._programs()
+        arrays = self._checked(data, "Result.free_energy: data")
+        arrays = program_data(model, arrays, batch_size=batch_size, name="Result.free_energy: data")
+        rows = length(arrays)
+        if batch_size is None:
+            batch_size = min(128, rows) if self.by_rows else rows
+        sites = None
+        if batch_size < rows:
+            sites = row_sites(model, arrays, jax.random.key(0), name="Result.free_energy")
         loss = numpyro.infer.TraceMeanField_ELBO() if loss is None else loss
-        measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size)
+        measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=sites)
         prepare_guide(model, guide, self.params, jax.tree.map(lambda a: a[:batch_size], arrays))
-        return measure(self.params, self.keep, arrays, key, num_passes=num_samples)
+        passes = -(-num_samples // -(-rows // batch_size))
+        return measure(self.params, self.keep, arrays, key, num_passes=passes)
 
-    def posterior(self) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
-        """Return the posterior of each reducible site.
+    @one_at_a_time
+    def posterior(self, *inputs: Any, **named: Any) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+        """Return the posterior of each latent site, element by element, without what was removed.
 
-        Of removed elements loc and scale are 0; of removed noise, which has loc 0 at θ = 1, loc is -inf.
+        Args:
+            *inputs: Arguments of the program: one batch. A guide that is written by hand needs them if it
+                has arguments, and an automatic guide of a result that was loaded.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            Site name to its posterior: of all sites with masks, and of the others whose posterior is normal,
+            spike-and-slab or log-normal. Of removed elements loc and scale are 0; of removed noise, which is
+            θ = 1 for certain, loc is -inf.
+
+        Raises:
+            ValueError: If a site with a mask has a posterior of another kind, or a point estimate.
         """
         _, guide = self._programs()
-        marginals = correlated_marginals(guide, self.params, self.keep)
-        return {name: self._site_posterior(name, marginals.get(name)) for name in self.keep}
+        data = self._inputs(inputs, named, "posterior")
+        args, kwargs = arguments(data)
+        return guide_posteriors(guide, self.params, args, kwargs, self.keep)
 
-    def _site_posterior(
-        self, name: str, marginal: Normal | None
-    ) -> Normal | SpikeAndSlab | LogNormal:
-        keep, prefix = self.keep[name], getattr(self.guide, "prefix", "auto")
-        if marginal is not None:
-            loc, scale = marginal.loc, marginal.scale
-        else:
-            loc = self.params.get(f"{name}_{prefix}_loc")
-            scale = self.params.get(f"{name}_{prefix}_scale")
-        if loc is None or scale is None:
-            raise ValueError(
-                f"posterior() reads AutoNormal parameters, and '{name}' has none; use `sample`."
-            )
-        bounds = noise_bounds(self.guide, name)
-        if bounds is not None:
-            low, high = (jnp.broadcast_to(bound, keep.shape) for bound in bounds)
-            return LogNormal(jnp.where(keep, loc, -jnp.inf), jnp.where(keep, scale, 0.0), low, high)
-        loc, scale = jnp.where(keep, loc, 0.0), jnp.where(keep, scale, 0.0)
-        logits = self.params.get(f"{name}_{prefix}_logits")
-        if logits is None:
-            return Normal(loc, scale)
-        return SpikeAndSlab(loc, scale, jnp.where(keep, logits, -jnp.inf))
-
-    def sample(self, key: Array, num_samples: int, *inputs: Any) -> dict[str, Array]:
+    @one_at_a_time
+    def sample(
+        self,
+        key: Array,
+        num_samples: int,
+        *inputs: Any,
+        deterministic: bool = False,
+        **named: Any,
+    ) -> dict[str, Array]:
         """Draw from the pruned posterior.
 
         Args:
             key: PRNG key.
-            num_samples: Draws.
-            *inputs: Arguments of the guide, where it needs any.
+            num_samples: Number of draws.
+            *inputs: Arguments of the program: one batch. For `deterministic`, and for guides that need them.
+            deterministic: Whether to return the program's deterministic sites too.
+            **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
-            Site name to draws, with a leading axis of `num_samples`; removed elements are zero.
+            Latent site to draws, with a leading axis of `num_samples`; removed elements are zero.
 
         Raises:
             TypeError: If `key` is no PRNG key.
         """
         check_key(key, "Result.sample")
-        _, guide = self._programs()
-        predictive = numpyro.infer.Predictive(
-            prune(guide, self.keep), params=self.params, num_samples=num_samples
-        )
-        return predictive(key, *inputs)
+        model, guide = self._programs()
+        data = self._inputs(inputs, named, "sample", program=model if deterministic else guide)
+        latent_key, model_key = jax.random.split(key)
+        drawn = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
+        if deterministic:
+            _, fixed = model_draws(model, drawn, self.params, self.keep, model_key, data)
+            drawn |= fixed
+        return drawn
 
+    @one_at_a_time
+    def predictive(
+        self,
+        key: Array,
+        *inputs: Any,
+        num_samples: int = 100,
+        sites: Sequence[str] | None = None,
+        **named: Any,
+    ) -> dict[str, Array]:
+        """Draw from the posterior predictive, by name, as `numpyro.infer.Predictive` does.
+
+        Removed elements are zero, and networks run as at test time. For means, intervals and densities of
+        many rows, `predict` needs less memory.
+
+        Args:
+            key: PRNG key.
+            *inputs: The program's arguments, without the targets. If the targets are given, they are drawn
+                anew all the same.
+            num_samples: Number of draws.
+            sites: Names of the sites to return, latent ones too; by default the observed and the
+                deterministic sites.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            Site name to draws, with a leading axis of `num_samples`.
+
+        Raises:
+            TypeError: If `key` is no PRNG key.
+            ValueError: For names that are no sites of the program.
+        """
+        check_key(key, "Result.predictive")
+        model, guide = self._programs()
+        data = self._inputs(inputs, named, "predictive", program=model)
+        latent_key, model_key = jax.random.split(key)
+        latents = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
+        drawn, fixed = model_draws(model, latents, self.params, self.keep, model_key, data)
+        if sites is None:
+            return {**drawn, **fixed}
+        every = {**latents, **drawn, **fixed}
+        unknown = sorted(set(sites) - set(every))
+        if unknown:
+            raise ValueError(
+                f"predictive: the program has no sites {unknown}; there are {sorted(every)}."
+            )
+        return {name: every[name] for name in sites}
+
+    def _checked(self, data: Any, name: str) -> Data:
+        """Return arguments of the program as it takes them.
+
+        Raises:
+            ValueError: For a table whose columns are not those that the program was fitted on.
+        """
+        fitted_on = self.columns or ()
+        has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
+        for path, columns in column_names(data).items() if has_tables else ():
+            if len(columns) == len(fitted_on) and columns != fitted_on:
+                raise ValueError(
+                    f"{name}[{path}] has the columns {list(columns)[:5]}, and the program was fitted on "
+                    f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
+                )
+        return check_data(data, name, rows=self.row_arguments)
+
+    def _inputs(
+        self,
+        inputs: tuple[Any, ...],
+        named: Mapping[str, Any],
+        name: str,
+        *,
+        program: Callable | None = None,
+    ) -> Data:
+        """Return the arguments of the program, checked, with automatic guides ready for use.
+
+        Args:
+            inputs: What was given by position.
+            named: What was given by name.
+            name: Of the method, for messages.
+            program: What is called with them; the guide by default.
+        """
+        model, guide = self._programs()
+        given = _one_of(inputs, named, name)
+        if not given:
+            if any(g.prototype_trace is None for g in auto_guides(guide)):
+                raise ValueError(
+                    f"{name}: the guide of a loaded result has to see the program's arguments once. Give one "
+                    f"batch of them, result.{name}(..., x[:2])."
+                )
+            _check_callable_without_arguments(guide if program is None else program, name)
+            return ()
+        data = self._checked(given, f"Result.{name}: inputs")
+        prepare_guide(model, guide, self.params, data)
+        return data
+
+    @one_at_a_time
+    def to_arviz(
+        self,
+        key: Array,
+        *inputs: Any,
+        num_samples: int = 1000,
+        prior_samples: int = 0,
+        **named: Any,
+    ) -> "DataTree":
+        """Return draws from the posterior as an `xarray.DataTree`, the format of ArviZ from version 1 on.
+
+        Args:
+            key: PRNG key.
+            *inputs: The program's arguments. With the targets there are the groups ``observed_data``,
+                ``log_likelihood`` and ``posterior_predictive`` too; without them, ``predictions``.
+            num_samples: Number of draws, of one chain.
+            prior_samples: Draws from the prior of the whole program; 0 for none.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            A tree with the groups ``posterior`` (removed elements are zero) and ``masks``, which has a
+            boolean for every element of each site that was judged: True = kept. Axes that stand for columns
+            or classes have their names as coordinates.
+
+        Raises:
+            TypeError: If `key` is no PRNG key.
+            ImportError: Without the package xarray.
+        """
+        check_key(key, "Result.to_arviz")
+        data = self._inputs(inputs, named, "to_arviz")
+        return data_tree(self, key, data, num_samples=num_samples, prior_samples=prior_samples)
+
+    @one_at_a_time
+    def summary(
+        self,
+        *inputs: Any,
+        prob: float = 0.9,
+        criterion: Criterion | None = None,
+        **named: Any,
+    ) -> "DataFrame":
+        """Return a table of the elements that were judged, with names.
+
+        Args:
+            *inputs: Arguments of the program, as for `posterior`; with `criterion`, a batch of those that the
+                program needs.
+            prob: Probability of the central interval of each element.
+            criterion: What judges the kept elements once more, from the posterior as it is: adds its
+                evidence differences (``delta_f``, in nats, negative where the data speak for the element),
+                and the inclusion probabilities of `criteria.SpikeAndSlab`.
+            **named: Keyword arguments, for a program fitted on a dict.
+
+        Returns:
+            A pandas data frame with one row per element: its site, its name (that of the column, where an
+            axis of the site stands for the columns), whether it is kept, posterior mean and standard
+            deviation, the ends of its interval, and the posterior probability of inclusion where the
+            posterior or the criterion has one. Without masks, of all sites that `posterior` can read.
+        """
+        posterior = self.posterior(*inputs, **named)
+        scores = None
+        if criterion is not None:
+            data = self._inputs(inputs, named, "summary", program=self._programs()[0])
+            scores = scores_of(self, criterion, data)
+        return summary_table(self, posterior, prob=prob, scores=scores)
+
+    @one_at_a_time
     def network(self, *inputs: Any) -> dict[str, Any]:
         """Return the lifted networks with their weights at the posterior mean, by name.
 
@@ -376,6 +678,7 @@ class Result:
         """
         return {name: network for name, (network, _) in self._networks(inputs).items()}
 
+    @one_at_a_time
     def compact(self, *inputs: Any, drop_inputs: bool = True) -> dict[str, Compact]:
         """Return the lifted networks at the posterior mean without what they do not use, by name.
 
@@ -391,6 +694,7 @@ class Result:
             for name, (network, args) in self._networks(inputs).items()
         }
 
+    @one_at_a_time
     def center(self, *inputs: Any) -> dict[str, Array]:
         """Return each latent site at the mean (or median) of its posterior, and what is deterministic there.
 
@@ -412,8 +716,6 @@ class Result:
 
     def _at_center(self, inputs: tuple[Any, ...]) -> Callable:
         """Return the program with its latent sites at the centre of their posterior."""
-        from bmrjax.infer.posterior import central_values
-
         model, guide = self._programs()
         prepare_guide(model, guide, self.params, inputs)
         values = central_values(guide, self.params, inputs, {})
@@ -426,6 +728,11 @@ class Result:
 
     def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         """Return each network at the posterior mean, and example inputs as it takes them."""
+        if not inputs:
+            raise ValueError(
+                "The networks are found by running the program; give its inputs, such as two rows: "
+                "result.compact(x[:2]), result.network(x[:2])."
+            )
         found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
         params = self.params
 
@@ -451,3 +758,24 @@ class Result:
         from bmrjax.storage import save
 
         save(self, Path(directory))
+
+
+def _one_of(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
+    """Return the arguments of a program, by position or by name."""
+    if inputs and named:
+        raise TypeError(
+            f"Result.{name}: give the program's arguments by position, or all of them by name as in the data "
+            f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
+        )
+    return dict(named) or inputs
+
+
+def _check_callable_without_arguments(program: Callable, name: str) -> None:
+    """Raise ValueError for a program or a guide that needs arguments, where none were given."""
+    try:
+        inspect.signature(program).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"{name}: the program or its guide needs arguments ({error}). Give one batch of them, "
+            f"result.{name}(..., x[:2])."
+        ) from None

@@ -15,7 +15,7 @@ from bmrjax.batches import Batches
 from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion
 from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
-from bmrjax.errors import NonFiniteError
+from bmrjax.errors import InterruptedFit, NonFiniteError
 from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.engine import Engine
@@ -24,6 +24,7 @@ from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import only
 from bmrjax.infer.state import EpochInfo, State
+from bmrjax.interrupt import finishing_on_interrupt
 from bmrjax.reduce import jit_reduce
 from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
 from bmrjax.schedules import Action, Report, Schedule
@@ -141,12 +142,15 @@ class Runner:
     def run(self, *, progress: bool) -> None:
         """Run to the end."""
         self.check_resumed()
-        with tqdm(
-            total=self.num_epochs,
-            initial=self.epoch,
-            disable=not (progress and self.placement.is_main),
-            unit="epoch",
-        ) as bar:
+        with (
+            tqdm(
+                total=self.num_epochs,
+                initial=self.epoch,
+                disable=not (progress and self.placement.is_main),
+                unit="epoch",
+            ) as bar,
+            finishing_on_interrupt() as interruption,
+        ):
             while (plan := self.plan()) is not None:
                 begin, compiled = time.perf_counter(), self.engine.compile_seconds
                 state, info = self._epoch(plan)
@@ -157,6 +161,10 @@ class Runner:
                 bar.set_postfix(self.shown(), refresh=False)
                 bar.update()
                 self.after_epoch()
+                if interruption.requested:
+                    self.save_if_asked()
+                    saved = self.checkpointer is not None
+                    raise InterruptedFit(self.epoch, self.make_result(self), saved=saved)
         self.save_if_asked()
 
     def plan(self) -> Plan | None:
@@ -217,9 +225,7 @@ class Runner:
         measured = time.perf_counter() - begin
         begin = time.perf_counter()
         self._reduce_by(self.reducer, action)
-        while (
-            action.search or action.tentative or action.by != "criterion"
-        ) and not self.removed:
+        while (action.search or action.tentative or action.by != "criterion") and not self.removed:
             # Nothing to re-fit.
             action = self._act(self.reducer)
             self._reduce_by(self.reducer, action)

@@ -14,6 +14,7 @@ from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.result import Result
 from bmrjax.schedules import Schedule
+from bmrjax.structure.parts import is_equinox, is_nnx
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Settings:
     batch_size: int | None = 128
     steps_per_epoch: int | None = None
     sites: Sequence[str] | None = None
+    static: Sequence[str | int] = ()
     held_out: Data | None = None
     eval_samples: int = 5
     eval_every: int | None = None
@@ -41,6 +43,21 @@ class Settings:
     start: Result | None = None
     mesh: jax.sharding.Mesh | None = None
     matmul_dtype: MatmulDtype | None = None
+
+
+def check_program_kind(model: Any) -> None:
+    """Raise TypeError for a network, or anything else that is no program."""
+    if is_equinox(model) or is_nnx(model):
+        raise TypeError(
+            f"sparsify: the first argument is a network, {type(model).__name__}; give a NumPyro program "
+            "around it, such as bmr.programs.classifier(network, bmr.priors.Flat()) or "
+            "bmr.programs.regression(network, bmr.priors.Flat())."
+        )
+    if not callable(model):
+        raise TypeError(
+            f"sparsify: the first argument is a {type(model).__name__}; give a NumPyro program, a function "
+            "with numpyro.sample statements."
+        )
 
 
 def check_kinds(settings: Settings, guide: Callable | None) -> None:
@@ -64,9 +81,18 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
         value = getattr(settings, name)
         if value is not None and not hasattr(value, "__index__"):
             raise TypeError(f"sparsify: {name} must be a whole number, got {value!r}.")
+    if settings.start is not None and not isinstance(settings.start, Result):
+        raise TypeError(
+            f"sparsify: start is a {type(settings.start).__name__}; give a Result, of an earlier run or "
+            "read by bmr.load(directory)."
+        )
     sites = settings.sites
     if isinstance(sites, str):
         raise TypeError(f"sparsify: sites must be a list of names; write sites=[{sites!r}].")
+    if isinstance(settings.static, str):
+        raise TypeError(
+            f"sparsify: static must be a list of arguments; write static=[{settings.static!r}]."
+        )
     if isinstance(guide, type):
         raise TypeError(
             f"sparsify: the guide is the class {guide.__name__}; give an object, as in "

@@ -11,15 +11,20 @@ from jaxtyping import Array
 from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.diagnose import warn_of
+from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
+from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.result import Result
 from bmrjax.schedules import Schedule
+from bmrjax.serial import one_at_a_time
 from bmrjax.settings import Settings
 
 
+@one_at_a_time
 def sparsify(
     model: Callable,
     data: Data | Batches,
@@ -35,6 +40,7 @@ def sparsify(
     batch_size: int | None = 128,
     steps_per_epoch: int | None = None,
     sites: Sequence[str] | None = None,
+    static: Sequence[str | int] = (),
     held_out: Data | None = None,
     eval_samples: int = 5,
     eval_every: int | None = None,
@@ -55,9 +61,14 @@ def sparsify(
 
     Args:
         model: NumPyro program, called as ``model(*batch)`` on a tuple of arrays or
-            ``model(**batch)`` on a dict. Written as for the whole data set: the likelihood is
-            scaled to the number of data. Without its targets, ``model(x)``, it predicts.
-        data: Arrays with a common leading axis, or `Batches` for data that do not fit.
+            ``model(**batch)`` on a dict. Written for the whole data set: in minibatches, the observed
+            sites with a log density per row are scaled to the number of data, and a program whose rows
+            depend on each other or on their position is refused. Without its targets, ``model(x)``, it
+            predicts.
+        data: Arguments of the program, or `Batches` for data that do not fit into memory. An array has
+            rows if its leading axis is as long as that of most arrays; all other arguments (integers, None,
+            strings, arrays of other lengths) reach the program as they are. Entries of dicts count one by
+            one.
         key: PRNG key of the run; the same key gives the same result on the same machine.
         num_epochs: Epochs at most, those that a schedule takes back included.
         criterion: Who stays; None fits without reducing (mean-field, or MAP with AutoDelta).
@@ -67,16 +78,22 @@ def sparsify(
         guide: A guide with a sample site for every latent site. By default, a joint normal posterior,
             `infer.AutoMultivariate`, for programs with at most 300 latent elements and no network, if
             `criterion` reads normal posteriors and `estimator`, `loss` and `mesh` are left at their defaults.
-            Otherwise `infer.AutoMeanField`, started at the network's own weights.
+            Otherwise `infer.AutoMeanField`, started at the network's own weights. What a
+            pruned program or guide (`Result.model`, `Result.guide`) leaves out stays removed.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         loss: A NumPyro ELBO; by default the one that `estimator` names.
         estimator: Of the expected log likelihood: ``"global"``, one sample of the weights a step (Bayes by
             backprop); ``"local"``, a sample of the pre-activations a datum; or ``"moments"``, no sampling
             on the way. See `infer.PropagatedELBO`.
-        batch_size: Data a step; None for all of them.
+        batch_size: Data per step. With None, or with at least as many as there are, every step sees all
+            rows in their order and nothing is scaled, as in `numpyro.infer.SVI`.
         steps_per_epoch: Optimiser steps per epoch. By default, one pass over the data, and at least 100 steps
             unless the data are `Batches`.
-        sites: Names of the sites to reduce; by default all with a normal prior and posterior.
+        static: Arguments that reach the program as they are although they have rows, by keyword or position:
+            an index array, say, that the program passes to `numpy.unique`. With all data in every step, an
+            argument whose values the program reads is found without.
+        sites: Names of the sites to reduce. By default those with a normal prior and posterior that have more
+            than one element and a prior centred at zero, and the weights of networks; `inspect` lists them.
         held_out: Data like `data` for the metrics of the history. They decide nothing.
         eval_samples: Posterior samples of those metrics.
         eval_every: Epochs between them; by default so many that they cost under a tenth of the
@@ -107,8 +124,15 @@ def sparsify(
     Raises:
         TypeError: For data that are neither arrays nor `Batches`.
         ValueError: For data or settings that do not fit together; the message says what to do.
+        InterruptedFit: On Ctrl-C, after the epoch in progress; a second Ctrl-C stops at once. Its `result`
+            holds what the fit had reached, and a run with a `directory` has a checkpoint to resume from.
         NonFiniteError: When more than `max_bad_steps` steps in a row were not finite. Its `result`
             holds the last good state.
+
+    Warns:
+        FitWarning: If the loss was still falling, if the predictions do not depend on the inputs or are no
+            better than a trivial one, or if a layer of a network is dead; see `Result.diagnose`. To silence
+            it: ``warnings.filterwarnings("ignore", category=bmr.FitWarning)``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -138,6 +162,7 @@ def sparsify(
         batch_size=batch_size,
         steps_per_epoch=steps_per_epoch,
         sites=sites,
+        static=static,
         held_out=held_out,
         eval_samples=eval_samples,
         eval_every=eval_every,
@@ -151,7 +176,10 @@ def sparsify(
         mesh=mesh,
         matmul_dtype=matmul_dtype,
     )
-    assembly = Assembly(model, guide, data, settings)
+    (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
+    assembly = Assembly(model, guide, data, settings, removed=both_masks(removed, masks))
     with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:
         runner.run(progress=progress)
-    return assembly.result(runner)
+    result = assembly.result(runner)
+    warn_of(result.diagnose())
+    return result

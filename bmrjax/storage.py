@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.infer.saved_leaves import SavedLeaves, names_and_leaves
+from bmrjax.inspection import Inspection
 from bmrjax.result import Point, Result
 
 FORMAT = 1
@@ -28,12 +32,26 @@ _PLAIN = (
     "num_compilations",
     "vfe",
 )
+_NAMES = ("columns", "class_names", "row_arguments")
 
 
 def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
-    """Put the arrays of nested dicts into `into`; return the same nesting of their names."""
-    if isinstance(tree, dict):
+    """Put the arrays of a pytree into `into`; return the nesting of their names, for JSON.
+
+    Dicts, lists, tuples and None are kept as they are. Of other nodes, such as modules of Equinox, the
+    arrays are kept, as `SavedLeaves`.
+    """
+    if isinstance(tree, dict) and all(isinstance(k, str) for k in tree):
         return {k: flatten_arrays(f"{prefix}/{k}", v, into) for k, v in tree.items()}
+    if type(tree) in (list, tuple):
+        items = [flatten_arrays(f"{prefix}/{i}", v, into) for i, v in enumerate(tree)]
+        return {"sequence": type(tree).__name__, "items": items}
+    if tree is None:
+        return {"sequence": "none", "items": []}
+    if not jax.tree_util.all_leaves([tree]):
+        names, leaves = names_and_leaves(tree)
+        arrays = [flatten_arrays(f"{prefix}/{i}", leaf, into) for i, leaf in enumerate(leaves)]
+        return {"leaves": prefix, "names": list(names), "arrays": arrays}
     # `np.ascontiguousarray` would make vectors of numbers.
     into[prefix] = np.asarray(tree, order="C")
     return {"array": prefix, "shape": list(into[prefix].shape), "dtype": str(into[prefix].dtype)}
@@ -41,7 +59,14 @@ def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
 
 def unflatten_arrays(spec: Any, arrays: dict[str, np.ndarray], where: Path) -> Any:
     """Undo `flatten_arrays`: `spec` is what it returned; `where` names the file in errors."""
-    if "array" not in spec or not isinstance(spec["array"], str):
+    if isinstance(spec.get("sequence"), str):
+        items = [unflatten_arrays(item, arrays, where) for item in spec["items"]]
+        kinds: dict[str, Any] = {"none": lambda _: None, "list": list, "tuple": tuple}
+        return kinds[spec["sequence"]](items)
+    if isinstance(spec.get("leaves"), str):
+        leaves = [unflatten_arrays(leaf, arrays, where) for leaf in spec["arrays"]]
+        return SavedLeaves(leaves, tuple(spec["names"]))
+    if not isinstance(spec.get("array"), str):
         return {k: unflatten_arrays(v, arrays, where) for k, v in spec.items()}
     name = spec["array"]
     if name not in arrays:
@@ -61,7 +86,9 @@ def save(result: Result, directory: Path) -> None:
     """Write `result` to `directory`, atomically: a new folder takes the old one's place."""
     arrays: dict[str, np.ndarray] = {}
     document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in _PLAIN}}
-    document["hyperparameters"] = result.hyperparameters
+    document |= {"hyperparameters": result.hyperparameters, "by_rows": result.by_rows}
+    document |= {k: v if v is None else list(v) for k in _NAMES for v in [getattr(result, k)]}
+    document["inspection"], document["facts"] = result.inspection.rows(), result.facts
     document["params"] = flatten_arrays("params", result.params, arrays)
     document["keep"] = flatten_arrays("keep", result.keep, arrays)
     document["path"] = [
@@ -161,6 +188,12 @@ def load(
         ]
         plain = {name: document[name] for name in _PLAIN}
         plain["hyperparameters"] = document.get("hyperparameters", {})
+        plain["by_rows"] = document.get("by_rows", False)
+        for name in _NAMES:
+            names = document.get(name)
+            plain[name] = None if names is None else tuple(map(str, names))
+        plain["inspection"] = Inspection.from_rows(document.get("inspection", []))
+        plain["facts"] = document.get("facts", {})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
     if model is not None and guide is None:
@@ -168,16 +201,10 @@ def load(
 
         guide = guide_of(params)(model)
     return Result(
-        params=_to_device(params),
+        params=jax.tree.map(jnp.asarray, params),
         keep={name: jnp.asarray(mask) for name, mask in keep.items()},
         path=path,
-        model=model,
-        guide=guide,
+        unpruned_model=unpruned(model)[0],
+        unpruned_guide=unpruned(guide)[0],
         **plain,
     )
-
-
-def _to_device(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {k: _to_device(v) for k, v in tree.items()}
-    return jnp.asarray(tree)

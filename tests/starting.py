@@ -9,7 +9,7 @@ from bmrjax.infer.init import initialise
 def started(model, guide, *args, key=None):
     """Let a guide meet its model, and return the parameters that it starts with."""
     key = jax.random.key(1) if key is None else key
-    start = initialise(model, guide, TraceMeanField_ELBO(), key, args, {})
+    start = initialise(model, guide, TraceMeanField_ELBO(), key, args)
     return start.constrain(start.params)
 
 

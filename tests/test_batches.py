@@ -23,12 +23,10 @@ REFUSED = {
         TypeError,
         r"data: expected a tuple of arrays.*For one array write \(x,\)",
     ),
-    "nothing": ((), TypeError, "got tuple"),
-    "a scalar": ((1.0,), ValueError, r"data\[0\] has shape \(\); give one row a datum"),
+    "a number": (1.0, TypeError, "got float"),
     "no rows": ((np.ones((0, 3)),), ValueError, r"has shape \(0, 3\)"),
     "words": (({"x": np.array(["a"])}), ValueError, r"data\['x'\] holds <U1 values; give numbers"),
     "objects": ((np.array([None, 1]),), ValueError, "holds object values"),
-    "lengths": ((np.ones(3), np.ones(4)), ValueError, r"\{0: 3, 1: 4\} rows"),
     "NaN": (
         (np.ones(4), np.array([0.0, 1.0, np.nan, np.inf])),
         ValueError,
@@ -43,6 +41,13 @@ REFUSED = {
 def test_what_is_wrong_with_the_data_is_said(data, error, message):
     with pytest.raises(error, match=message):
         check_data(data, "data")
+
+
+def test_arrays_that_are_known_to_have_rows_share_their_length():
+    with pytest.raises(ValueError, match=r"\{0: 3, 1: 4\} rows; they must share"):
+        check_data((np.ones(3), np.ones(4)), "data", rows=("0", "1"))
+    with pytest.raises(ValueError, match=r"\{'x': 3, 'y': 4\} rows"):
+        check_data({"x": np.ones(3), "y": np.ones(4)}, "data", rows=("x", "y"))
 
 
 def numbers(epoch, batches, steps):

@@ -163,11 +163,17 @@ def test_a_result_prints_what_it_is():
     result = fit(
         programs.regression(network, bmr.priors.Flat()), (X, Y), num_epochs=3, held_out=(X, Y)
     )
-    told = repr(result)
-    assert len(told.splitlines()) == 5
-    assert f"{result.num_kept} of {result.num_total} elements kept" in told
-    assert f"rmse {result.metrics['rmse']:.4g}" in told
-    assert "net.layers.0" in told
+    printed = repr(result)
+    head, rest = printed.split("  findings:\n")
+    assert len(head.splitlines()) == 7
+    assert f"{result.num_kept} of {result.num_total} elements kept" in head
+    assert f"rmse {result.metrics['rmse']:.4g}" in head
+    assert "net.layers.0" in head
+    kept = int(result.keep["net.layers.0.weight"].sum())
+    assert f"judged: 'net.layers.0.weight' {kept} of 20" in head
+    assert "not judged: 'noise': it is positive (HalfNormal)" in head
+    assert "precision" not in head  # the scales of the layers are a part of their prior
+    assert rest.splitlines() == [f"    {finding}" for finding in result.diagnose()]
     with pytest.raises(IndexError, match="points, and no 99"):
         result.at(99)
     with pytest.raises(ValueError, match="must not be negative, got -1"):
@@ -267,9 +273,18 @@ def test_a_loss_of_densities_does_not_fit_atoms(loss):
 
 def test_a_criterion_that_does_not_judge_atoms_names_the_one_that_does():
     with pytest.warns(UserWarning, match=r"criteria\.Inclusion\(\) judges the spike-and-slab"):
-        fit(spiked, (X, Y))
-    with pytest.raises(ValueError, match=r"criteria\.Inclusion\(\) for the spike-and-slab sites"):
-        fit(only_spiked, (X, Y))
+        fit(half_spiked, (X, Y))
+    reason = r"'beta': its posterior is spike-and-slab, .* Use criteria\.Inclusion\(\)"
+    for model in (spiked, only_spiked):  # the intercept of `spiked` is judged only when named
+        with pytest.raises(ValueError, match=reason):
+            fit(model, (X, Y))
+
+
+def half_spiked(x, y=None):
+    gamma = numpyro.sample("gamma", dist.Normal(0, 1).expand([2]).to_event(1))
+    beta = bmr.priors.SpikeAndSlab().sample("beta", (3,))
+    mean = x[:, :2] @ gamma + x[:, 2:] @ beta
+    numpyro.sample("y", dist.Normal(mean, 0.5), obs=y)
 
 
 def only_spiked(x, y=None):

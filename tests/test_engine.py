@@ -21,7 +21,6 @@ from numpyro.infer.autoguide import (
 from bmrjax.handlers import prune
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.local_latents import check_local_latents
 
 ROWS, SIZE = 32, 3
 NOISE = 0.5
@@ -444,14 +443,3 @@ def test_site_posteriors_are_those_of_the_guide():
 def test_constrain_needs_init():
     with pytest.raises(RuntimeError, match="init must come first"):
         make_engine().constrain(None)
-
-
-def test_local_latents_are_refused():
-    def local(x, y=None):
-        with numpyro.plate("data", x.shape[0]):
-            offset = numpyro.sample("offset", dist.Normal(0.0, 1.0))
-            numpyro.sample("y", dist.Normal(offset, 1.0), obs=y)
-
-    with pytest.raises(ValueError, match=r"\['offset'\] have one element a datum"):
-        check_local_latents(local, make_data(), jax.random.key(0))
-    check_local_latents(program, make_data(), jax.random.key(0))

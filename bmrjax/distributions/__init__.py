@@ -7,6 +7,7 @@ from bmrjax.distributions.elements import center as center
 from bmrjax.distributions.elements import elementwise as elementwise
 from bmrjax.distributions.elements import normal_parameters as normal_parameters
 from bmrjax.distributions.elements import pruned as pruned
+from bmrjax.distributions.elements import stored_normal_parameters as stored_normal_parameters
 from bmrjax.distributions.improper import ImproperLogUniform as ImproperLogUniform
 from bmrjax.distributions.improper import is_log_uniform as is_log_uniform
 from bmrjax.distributions.joint import PrunedJoint as PrunedJoint

@@ -203,18 +203,48 @@ def _kl_of_sites(p: PrunedSite, q: PrunedSite) -> Array:
 
 
 def normal_parameters(fn: dist.Distribution) -> tuple[Array, Array] | None:
-    """Return (loc, scale), shaped as the site, if `fn` is independent normals; else None."""
-    try:
-        base = elementwise(fn)
-    except NotElementwiseError:
+    """Return (loc, scale), shaped as the site, if `fn` is independent normals; else None.
+
+    A normal under affine transforms, element by element, is a normal: N(m, s) becomes N(a + bm, |b|s).
+    """
+    parameters = stored_normal_parameters(fn)
+    if parameters is None:
         return None
     shape = fn.batch_shape + fn.event_shape
+    loc, scale = (jnp.broadcast_to(jnp.asarray(value), shape) for value in parameters)
+    return loc, scale
+
+
+def stored_normal_parameters(fn: dist.Distribution) -> tuple[Any, Any] | None:
+    """Return (loc, scale) as `normal_parameters` does, but as they are stored.
+
+    They are not broadcast to the shape of the site, and numbers of Python and NumPy stay what they are.
+    """
+    try:
+        return _normal_parameters(elementwise(fn))
+    except NotElementwiseError:
+        return None
+
+
+def _normal_parameters(base: dist.Distribution) -> tuple[Any, Any] | None:
+    """Return the parameters of a distribution without event dimensions."""
     while isinstance(base, dist.ExpandedDistribution | PrunedElements):
         base = base.base_dist
-    if not isinstance(base, dist.Normal):
+    if isinstance(base, dist.Normal):
+        return base.loc, base.scale
+    if not isinstance(base, dist.TransformedDistribution):
         return None
-    loc, scale = jnp.asarray(base.loc), jnp.asarray(base.scale)
-    return jnp.broadcast_to(loc, shape), jnp.broadcast_to(scale, shape)
+    kinds = transforms.AffineTransform | transforms.IdentityTransform
+    affine = all(isinstance(transform, kinds) for transform in base.transforms)
+    parameters = _normal_parameters(base.base_dist) if affine else None
+    if parameters is None:
+        return None
+    loc, scale = parameters
+    for transform in base.transforms:
+        if isinstance(transform, transforms.AffineTransform):
+            loc = transform.loc + transform.scale * loc
+            scale = abs(transform.scale) * scale
+    return loc, scale
 
 
 def center(fn: dist.Distribution) -> Array | None:

@@ -1,20 +1,134 @@
 """How a batch of data becomes the arguments of a program."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import Array, Bool
 
 Keep = Mapping[str, Bool[Array, "..."]]
-Data = tuple[Array, ...] | Mapping[str, Array]
+
+
+class Constants:
+    """What the arguments of a program hold besides rows: numbers, None, strings, whole arrays.
+
+    They are a part of the structure of a `Batch`, not of its leaves, so a compiled program holds them as
+    constants, and the program that is fitted sees the very objects that the caller gave. Two are equal
+    if their values are.
+
+    Args:
+        structure: Tree of the arguments, as a pair (args, kwargs), with a leaf per value.
+        values: The leaves; `ROW` where an array with rows goes.
+        num_rows: Number of data points.
+    """
+
+    def __init__(self, structure: Any, values: tuple[Any, ...], num_rows: int):
+        self.structure, self.values, self.num_rows = structure, values, num_rows
+        self.signature = (structure, tuple(_signature(value) for value in values))
+
+    def __hash__(self) -> int:
+        return hash(self.signature)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constants) and self.signature == other.signature
+
+    def fingerprint(self) -> str:
+        """Return a text that tells these constants from others, the same in every process."""
+        plain = bool | int | float | str | None
+        shown = []
+        for value, signature in zip(self.values, self.signature[1], strict=True):
+            is_plain = isinstance(value, plain | np.ndarray | jax.Array | list | tuple)
+            shown.append(repr(signature) if is_plain else type(value).__name__)
+        return "; ".join(shown)
+
+
+class _Row:
+    """Marks the place of an array with rows."""
+
+    def __repr__(self) -> str:
+        return "ROW"
+
+
+ROW = _Row()
+
+
+def _signature(value: Any) -> Any:
+    if isinstance(value, np.ndarray | jax.Array):
+        host = np.asarray(value)
+        digest = hashlib.sha256(np.ascontiguousarray(host).tobytes()).hexdigest()
+        return type(value).__name__, host.shape, str(host.dtype), digest
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(_signature(each) for each in value)
+    try:
+        hash(value)
+    except TypeError:
+        return (_Same(value),)
+    return type(value).__name__, value
+
+
+class _Same:
+    """Compares what has no value to compare by: equal to itself alone."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __repr__(self) -> str:
+        return type(self.value).__name__
+
+
+@jax.tree_util.register_pytree_node_class
+class Batch:
+    """Arguments of a program, of which some are arrays with one row per data point.
+
+    As a tree, its leaves are these arrays, so ``jax.tree.map(lambda a: a[:10], batch)`` takes ten rows;
+    all else stays as it is.
+
+    Args:
+        rows: The arrays with rows, in the order of the arguments.
+        constants: All else.
+    """
+
+    def __init__(self, rows: tuple[Any, ...], constants: Constants):
+        self.rows, self.constants = tuple(rows), constants
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Constants]:
+        """Return leaves and structure."""
+        return self.rows, self.constants
+
+    @classmethod
+    def tree_unflatten(cls, constants: Constants, rows: Any) -> "Batch":
+        """Undo `tree_flatten`."""
+        return cls(tuple(rows), constants)
+
+    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+        """Return positional and keyword arguments."""
+        rows = iter(self.rows)
+        values = [next(rows) if value is ROW else value for value in self.constants.values]
+        args, kwargs = jax.tree.unflatten(self.constants.structure, values)
+        return tuple(args), dict(kwargs)
+
+
+Data = tuple[Array, ...] | Mapping[str, Array] | Batch
 
 
 def arguments(batch: Data) -> tuple[tuple, dict[str, Any]]:
     """Return the positional and keyword arguments that `batch` stands for."""
+    if isinstance(batch, Batch):
+        return batch.arguments()
     return ((), dict(batch)) if isinstance(batch, Mapping) else (tuple(batch), {})
 
 
 def length(batch: Data) -> int:
-    """Return the number of rows."""
-    return jax.tree.leaves(batch)[0].shape[0]
+    """Return the number of data points."""
+    leaves = jax.tree.leaves(batch)
+    if not leaves and isinstance(batch, Batch):
+        return batch.constants.num_rows
+    return leaves[0].shape[0] if leaves else 1

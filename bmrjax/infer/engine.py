@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
-from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.arguments import Batch, Data, Keep, arguments, length
+from bmrjax.infer.check_data import check_data
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
@@ -44,13 +45,16 @@ class Engine:
 
     Args:
         model: NumPyro program of one batch: ``model(*batch)`` for a tuple of arrays,
-            ``model(**batch)`` for a dict. It is written as for the whole data; the engine scales
-            the observed sites by the number of data over the batch size.
+            ``model(**batch)`` for a dict. It is written as for the whole data; where a batch is a part of
+            them, the engine scales the observed sites with a log density per row by the number of data over
+            the batch size.
         guide: NumPyro guide with the same arguments.
         optimizer: An optax optimiser.
         loss: A NumPyro ELBO.
         num_data: Number of data in the whole set.
-        batch_size: Data a step.
+        batch_size: Data per step. With as many as there are, every step sees all rows in their order.
+        row_sites: Names of the observed sites with a log density per row; by default those whose log density
+            has an axis as long as the batch.
         kl_weight: Factor on the KL term.
         kl_warmup: Number of steps over which that factor grows linearly from zero.
         loop: See `bmrjax.infer.loop.Loop`.
@@ -69,6 +73,7 @@ class Engine:
         loss: Any,
         num_data: int,
         batch_size: int,
+        row_sites: Collection[str] | None = None,
         kl_weight: float = 1.0,
         kl_warmup: int = 0,
         loop: LoopMode = "auto",
@@ -85,9 +90,9 @@ class Engine:
         self.model, self.guide = model, guide
         self.optimizer, self.loss = optimizer, loss
         self.num_data, self.batch_size = num_data, batch_size
+        self.row_sites = row_sites
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
         self.matmul_dtype = matmul_dtype
-        self._starts: dict[str, Any] = {}
         self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
         self.until = until
@@ -100,7 +105,13 @@ class Engine:
         )
         self._single = Loop(self._step_on_batch, "dispatch")
         self._free_energy = FreeEnergy(
-            model, guide, loss=loss, batch_size=batch_size, loop=loop, placement=self.placement
+            model,
+            guide,
+            loss=loss,
+            batch_size=batch_size,
+            row_sites=row_sites,
+            loop=loop,
+            placement=self.placement,
         )
         self._order = jax.jit(self._make_order, static_argnums=(1,))
         self._orders = jax.jit(jax.vmap(self._make_order, (0, None)), static_argnums=(1,))
@@ -148,10 +159,9 @@ class Engine:
         Returns:
             The first state.
         """
-        args, kwargs = arguments(batch)
         model = self.model if model is None else model
         guide = self.guide if guide is None else guide
-        start = initialise(model, guide, self.loss, key, args, kwargs, self._starts)
+        start = initialise(model, guide, self.loss, key, batch)
         self._constrain, self._unconstrain = start.constrain, start.unconstrain
         zero = jnp.zeros((), jnp.int32)
         opt_state = jax.jit(self.optimizer.init)(start.params)
@@ -210,9 +220,17 @@ class Engine:
 
     # --- the step -------------------------------------------------------------------------
 
-    def _programs(self, keep: Keep, likelihood: ArrayLike, kl: ArrayLike) -> tuple[Any, Any]:
-        model = temper(prune(of_program(self.model), keep), likelihood=likelihood, kl=kl)
-        guide = temper(prune(fast_noise(self.guide), keep), likelihood=likelihood, kl=kl)
+    @property
+    def is_whole(self) -> bool:
+        """Whether every step sees all rows, in their order."""
+        return self.batch_size >= self.num_data
+
+    def _programs(self, keep: Keep, rows: int, kl: ArrayLike) -> tuple[Any, Any]:
+        scaled: dict[str, Any] = {"kl": kl}
+        if rows != self.num_data:
+            scaled |= {"likelihood": self.num_data / rows, "sites": self.row_sites, "rows": rows}
+        model = temper(prune(of_program(self.model), keep), **scaled)
+        guide = temper(prune(fast_noise(self.guide), keep), **scaled)
         return model, guide
 
     def _loss(
@@ -227,8 +245,7 @@ class Engine:
     ) -> tuple[Array, Any]:
         args, kwargs = arguments(self.placement.constrain_rows(batch))
         rows = length(batch)
-        scale = self.num_data / rows
-        programs = (draws(fn, rows) for fn in self._programs(keep, scale, kl))
+        programs = (draws(fn, rows) for fn in self._programs(keep, rows, kl))
         model, guide = (at_step(fn, step) for fn in programs)
         assert self._constrain is not None
         values = {**self._constrain(params), **(mutable or {})}
@@ -280,9 +297,11 @@ class Engine:
         keys: Array,
         rates: Array,
         kl_weights: Array,
+        *,
+        batch_axis: int | None,
     ) -> tuple[State, Array]:
         args = states, batches, keeps, keys, kl_weights
-        losses, mutable, grads, good = jax.vmap(self._gradients)(*args)
+        losses, mutable, grads, good = jax.vmap(self._gradients, (0, batch_axis, 0, 0, 0))(*args)
 
         def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
             return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
@@ -305,6 +324,8 @@ class Engine:
         key: Array,
         rate: Array,
     ) -> tuple[State, Array]:
+        if self.is_whole:
+            return self._step_on_batch(carry, i, data, keep, key, rate)
         rows = jax.lax.dynamic_slice_in_dim(order, i * self.batch_size, self.batch_size)
         batch = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
         return self._step_on_batch(carry, i, batch, keep, key, rate)
@@ -330,10 +351,17 @@ class Engine:
     ) -> tuple[State, Array, Array]:
         states, losses, runs = carry
         states = replace(states, worst_in_row=jnp.where(i == 0, 0, states.worst_in_row))
-        rows = jax.lax.dynamic_slice_in_dim(orders, i * self.batch_size, self.batch_size, axis=1)
-        batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
         keys = jax.vmap(jax.random.fold_in, (0, None))(unrolled(keys), i)
-        after, loss = self._update_of_many(states, batches, keeps, keys, rates, kl_weights)
+        if self.is_whole:
+            batches, axis = data, None
+        else:
+            size = self.batch_size
+            rows = jax.lax.dynamic_slice_in_dim(orders, i * size, size, axis=1)
+            batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
+            axis = 0
+        after, loss = self._update_of_many(
+            states, batches, keeps, keys, rates, kl_weights, batch_axis=axis
+        )
         if self.until is not None:
             # A fit that has settled stays where it is, while the others go on.
             loss = jnp.where(runs, loss, jnp.nan)
@@ -355,6 +383,8 @@ class Engine:
         return (states, losses, runs), ~jnp.any(runs)
 
     def _make_order(self, key: Array, length: int) -> Int[Array, " length"]:
+        if self.is_whole:
+            return jnp.zeros(0, jnp.int32)
         passes = -(-length // self.num_data)
         shuffle = jax.vmap(lambda k: jax.random.permutation(k, self.num_data))
         return shuffle(jax.random.split(key, passes)).reshape(-1)[:length]
@@ -371,14 +401,14 @@ class Engine:
         num_steps: int,
         rate: float = 1.0,
     ) -> tuple[State, EpochInfo]:
-        """Take `num_steps` steps over shuffled minibatches of arrays on the device.
+        """Take `num_steps` steps over shuffled minibatches of arrays on the device, or over all of them.
 
         Args:
             state: Consumed: its buffers are donated.
             keep: Masks a site.
             data: The whole data set, arrays with a common leading axis.
             key: PRNG key of this epoch; the same key gives the same epoch.
-            num_steps: Steps; every datum is seen once before any is seen twice.
+            num_steps: Steps; every row is seen once before any is seen twice.
             rate: Factor on the optimiser's updates.
         """
         shuffle, noise = jax.random.split(key)
@@ -463,6 +493,8 @@ class Engine:
         return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
 
     def _placed(self, batch: Data) -> Data:
+        if not isinstance(batch, Batch) and any(not hasattr(x, "shape") for x in _values(batch)):
+            batch = check_data(batch, "batch")
         if self.placement.mesh is None:
             return jax.tree.map(jnp.asarray, batch)
         return self.placement.by_rows(jax.tree.map(np.asarray, batch))
@@ -476,10 +508,10 @@ class Engine:
         Args:
             state: Kept intact.
             keep: Masks a site.
-            data: The whole data set; up to a batch less one of its rows is left out.
+            data: The whole data set, every row of which counts.
             key: PRNG key; with the same one, states are compared under the same random numbers.
         """
-        passes = -(-_VFE_DRAWS // max(self.num_data // self.batch_size, 1))
+        passes = -(-_VFE_DRAWS // -(-self.num_data // self.batch_size))
         return self._free_energy(self.constrain(state), keep, data, key, num_passes=passes)
 
     def condition(self, state: State, before: Keep, after: Keep) -> State:
@@ -519,3 +551,7 @@ class Engine:
             )
         self._layers = found.layers
         return found.posterior, found.prior
+
+
+def _values(batch: Data) -> list[Any]:
+    return list(batch.values()) if isinstance(batch, Mapping) else list(batch)

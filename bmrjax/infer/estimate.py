@@ -127,7 +127,11 @@ class PropagatedELBO(ELBO):
         total = -divergence
         for i, (fn, value, scale) in enumerate(observed.values()):
             key = jax.random.fold_in(last_key, i)
-            total = total + scale * jnp.sum(self._expected(fn, value, key))
+            expected = self._expected(fn, value, key)
+            # A scale per row, or one for all of them.
+            total = total + (
+                scale * jnp.sum(expected) if scale.ndim == 0 else jnp.sum(scale * expected)
+            )
         mutable = jax.tree.map(_mean, mutable, is_leaf=is_uncertain)
         return {"loss": -total, "mutable_state": mutable or None}
 

@@ -1,10 +1,12 @@
 """Held-out metrics and predictions from posterior samples, compiled, in batches."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array
@@ -12,8 +14,10 @@ from jaxtyping import Array
 from bmrjax import metrics
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.draws import is_factor
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.placement import DATA, Placement
+from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.infer.tracing import sites_of
 
@@ -25,22 +29,8 @@ _CLASSES = (
 )
 
 
-class Prediction(NamedTuple):
-    """The posterior predictive of an observed site, averaged over posterior samples.
-
-    Attributes:
-        mean: Class probabilities (data, classes) for a categorical or Bernoulli site, else the
-            predictive mean, shaped as the site. The data are the first axis, also of a site that
-            has them last.
-        log_prob: Log predictive density of the observed values, nats a datum; (data,).
-        value: The observed values.
-        is_probability: Whether `mean` holds class probabilities.
-    """
-
-    mean: Array
-    log_prob: Array
-    value: Array
-    is_probability: bool
+# Draws of one batch that are held at once, in elements: 128 MiB of float32.
+_DRAWS = 2**25
 
 
 class Evaluator:
@@ -49,7 +39,7 @@ class Evaluator:
     Args:
         model: NumPyro program.
         guide: Its guide.
-        batch_size: Data evaluated at a time.
+        batch_size: Data points evaluated at a time; None for all of them at once.
         loop: See `bmrjax.infer.loop.Loop`.
         placement: Where arrays live; on one device by default.
     """
@@ -59,19 +49,20 @@ class Evaluator:
         model: Callable,
         guide: Callable,
         *,
-        batch_size: int = 1000,
+        batch_size: int | None = 1000,
         loop: LoopMode = "auto",
         placement: Placement | None = None,
     ):
         self._placement = Placement() if placement is None else placement
         self.model, self.guide, self.batch_size = model, guide, batch_size
         self._loop = Loop(self._add_sample, loop)
-        self._kind: tuple[str, bool] | None = None
+        self._is_probability: bool | None = None
         self._shapes: dict[Any, Any] = {}
 
     def _observe(
-        self, params: Any, keep: Keep, key: Array, batch: Data
-    ) -> tuple[Array, Array, Array]:
+        self, params: Any, keep: Keep, key: Array, batch: Data, start: Any = 0, *, spread: bool
+    ) -> dict[str, Array]:
+        """Return what one posterior sample predicts; with `spread`, a variance and a draw too."""
         args, kwargs = arguments(batch)
         guide_key, model_key = jax.random.split(key)
         guide = draws(prune(fast_noise(self.guide), keep), at_mean=True)
@@ -87,110 +78,241 @@ class Evaluator:
             raise ValueError("The program has no observed site, so there is nothing to predict.")
         rows = length(batch)
         log_probs = {n: site["fn"].log_prob(site["value"]) for n, site in observed.items()}
-        each = [_by_datum(n, value, rows) for n, value in log_probs.items()]
-        log_prob = jnp.sum(jnp.stack(each), 0)
-        name, site = next(iter(observed.items()))
-        base = site["fn"]
-        while isinstance(base, dist.ExpandedDistribution | dist.MaskedDistribution):
-            base = base.base_dist
-        is_probability = isinstance(base, _CLASSES)
-        mean: Any = base.probs if is_probability else site["fn"].mean
-        if isinstance(base, dist.BernoulliLogits | dist.BernoulliProbs):
-            mean = jnp.stack([1 - mean, mean], -1)
-        self._kind = (name, is_probability)
-        axis = _data_axis(name, log_probs[name], rows)
-        return log_prob, jnp.moveaxis(mean, axis, 0), jnp.moveaxis(site["value"], axis, 0)
+        axes = {
+            n: axis for n, lp in log_probs.items() if (axis := _data_axis(lp, rows)) is not None
+        }
+        if not axes:
+            shapes = {name: value.shape for name, value in log_probs.items()}
+            name, shape = next(iter(shapes.items()))
+            raise ValueError(
+                f"The observed site '{name}' has log probabilities of shape {shape} for {rows} data points, "
+                "and no other site has them by data point: held-out metrics need one per data point, along "
+                "the first or the last axis."
+            )
+        each = [jnp.moveaxis(log_probs[n], axis, 0).reshape(rows, -1) for n, axis in axes.items()]
+        found = {"log_prob": jnp.sum(jnp.stack([jnp.sum(part, -1) for part in each]), 0)}
+        predicted = [name for name in axes if not is_factor(observed[name]["fn"])]
+        if predicted:
+            name, site = predicted[0], observed[predicted[0]]
+            self._is_probability = is_probability = _is_probability(site["fn"])
+            moments = _of_classes(site["fn"]) if is_probability else _moments(site["fn"])
+            if spread or "mean" not in moments:
+                # Drawn anew, also where the value is observed, and with other noise in every batch.
+                draw_key = jax.random.fold_in(jax.random.fold_in(model_key, 1), start)
+                draw = site["fn"].sample(draw_key)
+                moments = {"draw": draw, "mean": draw, "variance": jnp.zeros(draw.shape)} | moments
+            moments["value"] = site["value"]
+            if not spread:
+                moments = {part: moments[part] for part in ("mean", "value")}
+            found |= {n: jnp.moveaxis(value, axes[name], 0) for n, value in moments.items()}
+        return found
 
     def _add_sample(
         self,
-        carry: tuple[Array, Array, Array],
+        carry: dict[str, Array],
         i: Array,
         params: Any,
         keep: Keep,
         key: Array,
         batch: Data,
-    ) -> tuple[Array, Array, Array]:
-        log_sum, mean_sum, _ = carry
+        start: Array,
+    ) -> dict[str, Array]:
         key = jax.random.fold_in(key, i)
         with self._placement.tracing():
-            log_prob, mean, value = self._observe(params, keep, key, batch)
-        return jnp.logaddexp(log_sum, log_prob), mean_sum + mean, value
+            found = self._observe(params, keep, key, batch, start, spread="square" in carry)
+        total = {"log_prob": jnp.logaddexp(carry["log_prob"], found["log_prob"])}
+        if "value" in carry:
+            # Welford's running mean, and sum of squares around it.
+            mean = found["mean"].astype(carry["mean"].dtype)
+            step = mean - carry["mean"]
+            total["mean"] = carry["mean"] + step / (i + 1).astype(step.dtype)
+            total["value"] = found["value"]
+        if "square" in carry:
+            total["square"] = carry["square"] + step * (mean - total["mean"])
+            variance = found["variance"].astype(step.dtype)
+            total["variance"] = carry["variance"] + variance
+        if "draws" in carry:
+            total["draws"] = carry["draws"].at[i].set(found["draw"])
+        return total
 
     def _placed(self, batch: Data) -> Data:
         parted = length(batch) % self._placement.size(DATA) == 0
         return self._placement.by_rows(batch) if parted else self._placement.everywhere(batch)
 
-    def _zeros(
-        self, params: Any, keep: Keep, key: Array, batch: Data
-    ) -> tuple[Array, Array, Array]:
-        inputs = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(batch))
+    def _shapes_of(
+        self, params: Any, keep: Keep, key: Array, batch: Data, *, spread: bool
+    ) -> dict[str, Any]:
+        leaves, structure = jax.tree.flatten(batch)
+        inputs = (structure, tuple((a.shape, str(a.dtype)) for a in leaves), spread)
         if inputs not in self._shapes:
-            self._shapes[inputs] = jax.eval_shape(self._observe, params, keep, key, batch)
-        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self._shapes[inputs])
+            observe = functools.partial(self._observe, spread=spread)
+            self._shapes[inputs] = jax.eval_shape(observe, params, keep, key, batch)
+        return self._shapes[inputs]
+
+    def _totals(
+        self,
+        params: Mapping[str, Any],
+        keep: Keep,
+        data: Data,
+        key: Array,
+        *,
+        num_samples: int,
+        spread: bool = False,
+        levels: tuple[float, ...] = (),
+        return_samples: bool = False,
+    ) -> dict[str, Any]:
+        """Add up the posterior samples, batch by batch, and return what is found for all rows."""
+        rows = length(data)
+        size = min(self.batch_size or rows, rows)
+        params, keep = dict(params), dict(keep)
+        prepare_guide(self.model, self.guide, params, jax.tree.map(lambda a: a[:size], data))
+        held = self._placement.parted((params, keep))
+        with_draws = bool(levels) or return_samples
+        if with_draws:
+            first = jax.tree.map(lambda a: a[:size], data)
+            shapes = self._shapes_of(params, keep, key, first, spread=spread)
+            if "draw" in shapes and self.batch_size is not None:
+                per_row = max(num_samples * shapes["draw"].size // size, 1)
+                size = min(size, max(_DRAWS // per_row, 1))
+        parts: dict[str, list[Any]] = {}
+        for begin in range(0, rows, size):
+            # The last batch is shifted back to full size, and its overlap dropped.
+            first = min(begin, rows - size)
+            batch = jax.tree.map(lambda a, f=first: a[f : f + size], data)
+            shapes = dict(self._shapes_of(params, keep, key, batch, spread=spread))
+            draw = shapes.pop("draw", None)
+            carry = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
+            carry["log_prob"] = jnp.full_like(carry["log_prob"], -jnp.inf)
+            for name in {"mean", "variance"} & set(carry):  # sums, of counts too
+                carry[name] = carry[name].astype(jnp.promote_types(carry[name].dtype, jnp.float32))
+            if "variance" in carry:
+                carry["square"] = jnp.zeros_like(carry["mean"])
+            if draw is not None and with_draws:
+                carry["draws"] = jnp.zeros((num_samples, *draw.shape), draw.dtype)
+            carry, key, start = self._placement.everywhere((carry, key, jnp.asarray(first)))
+            found = dict(self._loop(carry, num_samples, *held, key, self._placed(batch), start))
+            drawn = found.pop("draws", None)
+            if drawn is not None and levels:
+                found["at_levels"] = jnp.moveaxis(quantiles_of(np.asarray(drawn), levels), 0, 1)
+            if drawn is not None and return_samples:
+                found["samples"] = np.moveaxis(np.asarray(drawn), 0, 1)
+            for name, value in found.items():
+                parts.setdefault(name, []).append(value[begin - first :])
+        joined = {
+            name: np.concatenate(values) if name == "samples" else jnp.concatenate(values)
+            for name, values in parts.items()
+        }
+        joined["log_prob"] = joined["log_prob"] - jnp.log(num_samples)
+        return joined
 
     def predict(
-        self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
+        self,
+        params: Mapping[str, Any],
+        keep: Keep,
+        data: Data,
+        key: Array,
+        *,
+        num_samples: int,
+        levels: Sequence[float] = LEVELS,
+        return_samples: bool = False,
     ) -> Prediction:
         """Average the predictive over posterior samples.
 
         Args:
             params: Constrained parameters and mutable sites.
-            keep: Masks a site.
+            keep: Masks by site.
             data: Inputs and targets, as the program takes them.
             key: PRNG key; each sample of the weights is the same for all data.
             num_samples: Posterior samples.
+            levels: Of the quantiles; samples are held for one batch at a time.
+            return_samples: Whether to return all samples.
+
+        Raises:
+            ValueError: If the program has no observed site that can be predicted, or for levels that are
+                not between 0 and 1.
         """
-        rows = length(data)
-        size = min(self.batch_size, rows)
-        logs, means, values = [], [], []
-        params, keep = dict(params), dict(keep)
-        held = self._placement.parted((params, keep))
-        prepare_guide(self.model, self.guide, params, jax.tree.map(lambda a: a[:size], data))
-        for begin in range(0, rows, size):
-            # The last batch is shifted back to full size, and its overlap dropped.
-            first = min(begin, rows - size)
-            batch = jax.tree.map(lambda a, f=first: a[f : f + size], data)
-            log_sum, mean_sum, value = self._zeros(params, keep, key, batch)
-            carry = (jnp.full_like(log_sum, -jnp.inf), mean_sum, value)
-            carry, key = self._placement.everywhere((carry, key))
-            args = (*held, key, self._placed(batch))
-            log_sum, mean_sum, value = self._loop(carry, num_samples, *args)
-            fresh = begin - first
-            logs.append(log_sum[fresh:])
-            means.append(mean_sum[fresh:])
-            values.append(value[fresh:])
-        assert self._kind is not None
-        log_prob = jnp.concatenate(logs) - jnp.log(num_samples)
-        mean = jnp.concatenate(means) / num_samples
-        return Prediction(mean, log_prob, jnp.concatenate(values), self._kind[1])
+        bad = [level for level in levels if not 0 < level < 1]
+        if bad:
+            raise ValueError(f"predict: levels are between 0 and 1, got {bad}.")
+        levels = tuple(float(level) for level in levels)
+        found = self._totals(
+            params,
+            keep,
+            data,
+            key,
+            num_samples=num_samples,
+            spread=True,
+            levels=levels,
+            return_samples=return_samples,
+        )
+        if "mean" not in found:
+            raise ValueError(
+                "The likelihood of the program is a numpyro.factor, which has no values to predict. Its log "
+                "density is measured by evaluate and free_energy."
+            )
+        assert self._is_probability is not None
+        at_levels, samples = found.get("at_levels"), found.get("samples")
+        return Prediction(
+            found["mean"],
+            found["log_prob"],
+            found["value"],
+            self._is_probability,
+            std=jnp.sqrt((found["square"] + found["variance"]) / num_samples),
+            levels=levels,
+            at_levels=None if at_levels is None else jnp.moveaxis(at_levels, 1, 0),
+            samples=None if samples is None else np.moveaxis(samples, 1, 0),
+        )
 
     def metrics(
         self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
     ) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE for classes, or NLL otherwise, and RMSE if there is a mean."""
-        prediction = self.predict(params, keep, data, key, num_samples=num_samples)
-        result = {"nll": metrics.negative_log_likelihood(prediction.log_prob)}
-        if prediction.is_probability:
-            labels = prediction.value.astype(jnp.int32)
-            result["accuracy"] = metrics.accuracy(prediction.mean, labels)
-            result["ece"] = metrics.expected_calibration_error(prediction.mean, labels)
-        else:
-            error = metrics.root_mean_squared_error(prediction.mean, prediction.value)
+        found = self._totals(params, keep, data, key, num_samples=num_samples)
+        result = {"nll": metrics.negative_log_likelihood(found["log_prob"])}
+        if "mean" in found and self._is_probability:
+            labels = found["value"].astype(jnp.int32)
+            result["accuracy"] = metrics.accuracy(found["mean"], labels)
+            result["ece"] = metrics.expected_calibration_error(found["mean"], labels)
+        elif "mean" in found:
+            error = metrics.root_mean_squared_error(found["mean"], found["value"])
             if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
                 result["rmse"] = error
         return {name: float(value) for name, value in result.items()}
 
 
-def _by_datum(name: str, log_prob: Array, rows: int) -> Array:
-    axis = _data_axis(name, log_prob, rows)
-    return jnp.moveaxis(log_prob, axis, 0).reshape(rows, -1).sum(-1)
+def _is_probability(fn: Any) -> bool:
+    return isinstance(_base(fn), _CLASSES)
 
 
-def _data_axis(name: str, log_prob: Array, rows: int) -> int:
+def _base(fn: Any) -> Any:
+    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
+        fn = fn.base_dist
+    return fn
+
+
+def _of_classes(fn: Any) -> dict[str, Array]:
+    """Return the class probabilities as mean and draw; a posterior sample leaves nothing to vary."""
+    base = _base(fn)
+    classes = jnp.shape(base.probs)[len(base.batch_shape) :]
+    probs: Any = jnp.broadcast_to(base.probs, (*fn.batch_shape, *classes))
+    if isinstance(base, dist.BernoulliLogits | dist.BernoulliProbs):
+        probs = jnp.stack([1 - probs, probs], -1)
+    return {"mean": probs, "draw": probs, "variance": jnp.zeros_like(probs)}
+
+
+def _moments(fn: Any) -> dict[str, Array]:
+    """Return mean and variance where the distribution has both in closed form."""
+    shape = fn.batch_shape + fn.event_shape
+    try:
+        moments = {"mean": jnp.asarray(fn.mean), "variance": jnp.asarray(fn.variance)}
+    except NotImplementedError:
+        return {}
+    return {name: jnp.broadcast_to(value, shape) for name, value in moments.items()}
+
+
+def _data_axis(log_prob: Array, rows: int) -> int | None:
+    """Return the axis of the data points, the first or the last; None if it has none."""
     for axis in (0, log_prob.ndim - 1):
         if log_prob.ndim and log_prob.shape[axis] == rows:
             return axis
-    raise ValueError(
-        f"The observed site '{name}' has log probabilities of shape {log_prob.shape} for {rows} "
-        "data: held-out metrics need one a datum, along the first or the last axis."
-    )
+    return None

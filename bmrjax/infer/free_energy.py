@@ -1,6 +1,6 @@
 """The variational free energy of a fitted program, measured on data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -22,6 +22,8 @@ class FreeEnergy:
         guide: Its guide.
         loss: A NumPyro ELBO.
         batch_size: Data at a time; each batch has a fresh posterior sample.
+        row_sites: Names of the observed sites with a log density per row; by default those whose log density
+            has an axis as long as the batch.
         loop: See `bmrjax.infer.loop.Loop`.
         placement: Where arrays live; on one device by default.
     """
@@ -33,24 +35,43 @@ class FreeEnergy:
         *,
         loss: Any,
         batch_size: int,
+        row_sites: Collection[str] | None = None,
         loop: LoopMode = "auto",
         placement: Placement | None = None,
     ):
         self._placement = Placement() if placement is None else placement
         self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
+        self.row_sites = row_sites
         self._loop = Loop(self._step, loop)
         self._divergence = jax.jit(self._divergence_on, static_argnames="num_samples")
 
     def _step(
         self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array
     ) -> Array:
-        size = min(self.batch_size, length(data))
-        start = (i % max(length(data) // size, 1)) * size
-        batch = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), data)
+        rows = length(data)
+        size = min(self.batch_size, rows)
+        model, guide = (
+            inference(prune(self.model, keep)),
+            inference(prune(fast_noise(self.guide), keep)),
+        )
+        batch = data
+        if size < rows:
+            count = -(-rows // size)
+            at = i % count
+            # The last batch is shifted back to full size; rows that were in the one before count no more.
+            start = jnp.minimum(at * size, rows - size)
+            batch = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), data)
+            is_new = start + jnp.arange(size) >= at * size
+            # The mean over the batches of a pass is the sum over the rows.
+            weight = jnp.where(is_new, count, 0) * jnp.ones(())
+            scaled: dict[str, Any] = {
+                "likelihood": weight,
+                "subsampled": weight * (size / rows),
+                "sites": self.row_sites,
+                "rows": size,
+            }
+            model, guide = temper(model, **scaled), temper(guide, **scaled)
         args, kwargs = arguments(self._placement.constrain_rows(batch))
-        likelihood = length(data) / size
-        model = temper(inference(prune(self.model, keep)), likelihood=likelihood)
-        guide = temper(inference(prune(fast_noise(self.guide), keep)), likelihood=likelihood)
         model, guide = draws(model, size), draws(guide, size)
         key = jax.random.fold_in(key, i)
         with self._placement.tracing():
@@ -72,11 +93,11 @@ class FreeEnergy:
         Args:
             params: Constrained parameters and mutable sites.
             keep: Masks a site.
-            data: The data; up to a batch less one of the rows is left out.
+            data: The data, every row of which counts.
             key: PRNG key.
             num_passes: Passes over the data to average over, each with fresh posterior samples.
         """
-        batches = num_passes * max(length(data) // self.batch_size, 1)
+        batches = num_passes * -(-length(data) // self.batch_size)
         total, key = self._placement.everywhere((jnp.zeros(()), key))
         args = (dict(params), self._placement.parted(dict(keep)), data, key)
         return float(self._loop(total, batches, *args)) / batches

@@ -1,6 +1,5 @@
 """Starting a fit in one compiled program."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +16,9 @@ from numpyro.infer.autoguide import AutoGuide, AutoGuideList, AutoLaplaceApproxi
 from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
+
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.compiled import compiled
 
 # Attributes of an automatic guide that hold functions over the arguments of its set-up.
 _REBUILT = ("model", "_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides", "_loss_fn")
@@ -74,9 +76,7 @@ def initialise(
     guide: Callable,
     loss: Any,
     key: Array,
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    programs: dict[str, Any] | None = None,
+    batch: Data,
 ) -> Start:
     """Trace model and guide once, inside one compiled program, and collect their parameters.
 
@@ -88,9 +88,7 @@ def initialise(
         guide: Its guide.
         loss: A NumPyro ELBO.
         key: PRNG key.
-        args: Positional arguments of the program: one batch.
-        kwargs: Its keyword arguments.
-        programs: See `set_up`.
+        batch: The program's arguments: one batch.
 
     Raises:
         ValueError: If a parameter starts at a value that is not finite.
@@ -103,8 +101,8 @@ def initialise(
         assert isinstance(svi.constrain_fn, partial)
         return svi.optim.get_params(state.optim_state), state.mutable_state, svi.constrain_fn.args
 
-    params, mutable, transforms = set_up(fresh, start, key, args, kwargs, programs)
-    bad = sorted(k for k, v in params.items() if not bool(jax.numpy.all(jax.numpy.isfinite(v))))
+    params, mutable, transforms = set_up(fresh, start, key, batch)
+    bad = sorted(name for name, value in params.items() if not _is_finite(value))
     if bad:
         raise ValueError(
             f"The parameters {bad} start at values that are not finite. Check the program and the "
@@ -114,13 +112,17 @@ def initialise(
     return Start(params, mutable, constrain, partial(constrain, invert=True))
 
 
+def _is_finite(tree: Any) -> bool:
+    """Say whether all numbers of a parameter, which may be a tree of arrays, are finite."""
+    arrays = [x for x in jax.tree.leaves(tree) if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact)]
+    return all(bool(jax.numpy.all(jax.numpy.isfinite(x))) for x in arrays)
+
+
 def set_up(
     fresh: Sequence[AutoGuide],
     function: Callable[..., Any],
     key: Array,
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    programs: dict[str, Any] | None = None,
+    batch: Data,
 ) -> Any:
     """Call a function in one compiled program, in which automatic guides meet their model.
 
@@ -131,16 +133,15 @@ def set_up(
         fresh: Guides that are set up when the function calls them.
         function: Takes a key and the program's arguments.
         key: The key.
-        args: Positional arguments of the program: one batch.
-        kwargs: Its keyword arguments.
-        programs: What was compiled before, by its text; what is compiled now is added.
+        batch: The program's arguments: one batch.
 
     Returns:
         What the function returns, its arrays concrete.
     """
     static: list[_Static] = []
 
-    def run(key: Array, args: tuple, kwargs: dict[str, Any]) -> list[Array]:
+    def run(key: Array, batch: Data) -> list[Array]:
+        args, kwargs = arguments(batch)
         untouched = [dict(vars(g)) for g in fresh]
         try:
             kept: list[Any] = [function(key, *args, **kwargs)]
@@ -154,17 +155,17 @@ def set_up(
         static.append(rest)
         return traced
 
-    traced = jax.make_jaxpr(run)(key, args, dict(kwargs))
-    inputs = jtu.tree_leaves((key, args, dict(kwargs)))
-    values = _compiled(traced, inputs, {} if programs is None else programs)(traced.consts, inputs)
+    traced = jax.make_jaxpr(run)(key, batch)
+    inputs = jtu.tree_leaves((key, batch))
+    values = _compiled(traced, inputs)(traced.consts, inputs)
     found, *learned = _join(values, static[-1])
     for g, attributes in zip(fresh, learned, strict=True):
         vars(g).update(attributes)
-        rebuild(g, args, kwargs)
+        rebuild(g, *arguments(batch))
     return found
 
 
-def _compiled(traced: ClosedJaxpr, inputs: list[Any], programs: dict[str, Any]) -> Any:
+def _compiled(traced: ClosedJaxpr, inputs: list[Any]) -> Any:
     """Return the program of a jaxpr, compiled unless one of the same text is there.
 
     What the jaxpr closes over, such as a network's weights, are arguments: XLA takes long over large
@@ -175,10 +176,7 @@ def _compiled(traced: ClosedJaxpr, inputs: list[Any], programs: dict[str, Any]) 
         return jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, consts))(*inputs)
 
     lowered = jax.jit(call).lower(traced.consts, inputs)
-    text = hashlib.sha256(lowered.as_text().encode()).hexdigest()
-    if text not in programs:
-        programs[text] = lowered.compile()
-    return programs[text]
+    return compiled(lowered)
 
 
 class _Static(NamedTuple):

@@ -63,19 +63,25 @@ class JointGuide(CorrelatedGuide, AutoContinuous):
 
     def marginals(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
         """See `CorrelatedGuide.marginals`: of every site on the real line."""
+        loc, scale = map(self._split, self.flat_marginals(params, keep))
+        return {name: Normal(loc[name], scale[name]) for name in self.real_sites()}
+
+    def flat_marginals(self, params: Mapping[str, Array], keep: Keep) -> tuple[Array, Array]:
+        """Return mean and standard deviation of each unconstrained element, given the masks; (n,) each."""
         posterior = self._joint(params, self.flat_keep(keep))
         if isinstance(posterior, reduction.MultivariateNormal):
-            scale = jnp.linalg.norm(posterior.scale_tril, axis=1)
-        else:
-            variance = jnp.sum(jnp.square(posterior.cov_factor), axis=1) + posterior.cov_diag
-            scale = jnp.sqrt(variance)
-        loc, scale = self._split(posterior.loc), self._split(scale)
-        return {name: Normal(loc[name], scale[name]) for name in self.real_sites()}
+            return posterior.loc, jnp.linalg.norm(posterior.scale_tril, axis=1)
+        variance = jnp.sum(jnp.square(posterior.cov_factor), axis=1) + posterior.cov_diag
+        return posterior.loc, jnp.sqrt(variance)
 
     def centre(self, params: Mapping[str, Array]) -> dict[str, Array]:
         """Return each latent site at the centre of the joint posterior."""
+        return self.constrained(params[f"{self.prefix}_loc"])
+
+    def constrained(self, flat: Array) -> dict[str, Array]:
+        """Return the latent sites at a point of the space of the joint posterior; (n,)."""
         trace: Any = self.prototype_trace
-        unconstrained = self._split(params[f"{self.prefix}_loc"])
+        unconstrained = self._split(flat)
         return {
             name: biject_to(trace[name]["fn"].support)(value)
             for name, value in unconstrained.items()
@@ -185,7 +191,7 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
 
 
 def is_real(fn: dist.Distribution) -> bool:
-    """Return whether a distribution is over unconstrained real numbers."""
+    """Say whether a distribution is over the real line, element by element."""
     support: Any = fn.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint

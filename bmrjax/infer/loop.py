@@ -16,6 +16,8 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jaxtyping import Array
 
+from bmrjax.infer.compiled import compiled
+
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
 
@@ -55,7 +57,8 @@ class Loop:
     Attributes:
         mode: The mode in use, once the first call has settled it.
         compile_seconds: Time spent tracing and compiling so far.
-        num_compilations: How many programs were compiled: one, unless shapes change.
+        num_compilations: How many programs were made: one, unless shapes change. One that an earlier loop of
+            this process compiled is taken from there.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class Loop:
         if self.mode == "dispatch":
             traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
         assert traced is not None
-        return traced.lower().compile()
+        return compiled(traced.lower())
 
     def _whole(self, carry: Any, n: Any, *args: Any) -> Any:
         """Take all steps, unless what is asked ends them."""

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jaxtyping import Array
+from numpyro.infer.autoguide import AutoContinuous
 
 from bmrjax.distributions import (
     center,
@@ -15,8 +17,9 @@ from bmrjax.distributions import (
 )
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import correlated_marginals
-from bmrjax.infer.joint_guide import JointGuide
-from bmrjax.infer.tracing import sites_of
+from bmrjax.infer.joint_guide import JointGuide, is_real
+from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.infer.tracing import is_latent, sites_of
 from bmrjax.reduction import ImproperLogUniform, LogNormal, LogUniform, Normal, SpikeAndSlab
 
 
@@ -61,9 +64,12 @@ def site_posteriors(
         params: Constrained parameters.
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
-        keep: Masks a site; a correlated posterior is that of what they keep.
+        keep: Masks by site; a correlated posterior is that of what they keep. By default those of a
+            pruned guide (`Result.guide`).
     """
-    marginals = correlated_marginals(guide, params, keep or {})
+    (model, _), (guide, masks) = unpruned(model), unpruned(guide)
+    keep = masks if keep is None else keep
+    marginals = correlated_marginals(guide, params, keep)
     guide_sites = sites_of(guide, args, kwargs, values=params)
     values = central_values(guide, params, args, kwargs)
     posterior, prior, layers = {}, {}, {}
@@ -107,12 +113,96 @@ def central_values(
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
     """
+    guide, masks = unpruned(guide)
     if isinstance(guide, JointGuide):
         sites_of(guide, args, kwargs, values=params)  # a guide that is loaded meets its model here
-        return guide.centre(params)
+        values = guide.centre(params)
+        return {n: jnp.where(masks[n], v, 0) if n in masks else v for n, v in values.items()}
     values = {}
     for name, site in sites_of(guide, args, kwargs, values=params).items():
         if site["type"] == "sample" and not site["is_observed"]:
             point = center(site["fn"])
             values[name] = site["value"] if point is None else point
-    return values
+    return {n: jnp.where(masks[n], v, 0) if n in masks else v for n, v in values.items()}
+
+
+def guide_posteriors(
+    guide: Callable,
+    params: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    keep: Keep,
+) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+    """Read the posteriors of the latent sites from the distributions of a guide.
+
+    Args:
+        guide: NumPyro guide: automatic, or written by hand.
+        params: Constrained parameters.
+        args: Positional arguments of the guide.
+        kwargs: Its keyword arguments.
+        keep: Masks by site; what is correlated with a removed element is given that it is zero.
+
+    Returns:
+        Those of the sites whose posterior is normal, spike-and-slab or log-normal, element by element. Of
+        removed elements loc and scale are 0; of removed noise, loc is -inf (θ = 1).
+
+    Raises:
+        ValueError: For a site with a mask whose posterior is none of these.
+    """
+    sites = sites_of(guide, args, kwargs, values=params)
+    found: dict[str, Any] = {
+        name: _read(site["fn"]) for name, site in sites.items() if is_latent(site)
+    }
+    if isinstance(guide, AutoContinuous) and not isinstance(guide, JointGuide):
+        found |= _normal_marginals(guide, params)
+    found |= correlated_marginals(guide, params, keep)
+    readable = {name: q for name, q in found.items() if isinstance(q, _READABLE)}
+    missing = sorted(set(keep) - set(readable))
+    if missing or not readable:
+        points = [n for n, s in sites.items() if is_latent(s) and isinstance(_base(s), dist.Delta)]
+        if points and not isinstance(guide, AutoContinuous):
+            raise ValueError(
+                f"posterior: the guide has point estimates of {points[:3]}, not distributions. Their values "
+                "are in result.center(...)."
+            )
+        raise ValueError(
+            f"posterior: the posterior of {missing[:3] or sorted(found)[:3]} is neither normal nor "
+            "spike-and-slab nor log-normal. Draw from it, by result.sample(...)."
+        )
+    return {name: masked_posterior(q, keep.get(name)) for name, q in readable.items()}
+
+
+_READABLE = (Normal, SpikeAndSlab, LogNormal)
+
+
+def _base(site: Mapping[str, Any]) -> Any:
+    fn = site["fn"]
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+        fn = fn.base_dist
+    return fn
+
+
+def _normal_marginals(guide: Any, params: Mapping[str, Any]) -> dict[str, Normal]:
+    """Return the marginals of the sites on the real line, for a joint normal guide of NumPyro."""
+    posterior: Any = guide.get_posterior(dict(params))
+    joint = isinstance(posterior, dist.MultivariateNormal | dist.LowRankMultivariateNormal)
+    if not joint and normal_parameters(posterior) is None:  # a flow, say
+        return {}
+    variance: Any = posterior.variance
+    moments = posterior.mean, jnp.sqrt(variance)
+    loc, scale = (dict(guide._unpack_latent(value)) for value in moments)
+    real = [name for name in loc if is_real(guide.prototype_trace[name]["fn"])]
+    return {name: Normal(loc[name], scale[name]) for name in real}
+
+
+def masked_posterior(q: Any, keep: Any) -> Any:
+    """Return a posterior in which removed elements are zero (of noise, one) for certain."""
+    if keep is None:
+        return q
+    if isinstance(q, LogNormal):
+        low, high = (jnp.broadcast_to(bound, keep.shape) for bound in (q.low, q.high))
+        return LogNormal(jnp.where(keep, q.loc, -jnp.inf), jnp.where(keep, q.scale, 0.0), low, high)
+    loc, scale = jnp.where(keep, q.loc, 0.0), jnp.where(keep, q.scale, 0.0)
+    if isinstance(q, SpikeAndSlab):
+        return SpikeAndSlab(loc, scale, jnp.where(keep, q.logits, -jnp.inf))
+    return Normal(loc, scale)

@@ -11,11 +11,12 @@ from jaxtyping import Array
 
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start, auto_guides, rebuild, set_up
+from bmrjax.infer.saved_leaves import restore_modules
 from bmrjax.infer.tracing import sites_of
 
 
-def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batch: Data) -> None:
-    """Set up automatic guides that have not met their model yet.
+def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Data) -> None:
+    """Set up automatic guides that have not met their model yet, and parameters that are loaded modules.
 
     Without targets, a program's observed site is sampled, and an automatic guide would take it for
     a latent one. So sites that the fitted parameters do not know are conditioned on their draws.
@@ -23,9 +24,11 @@ def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batc
     Args:
         model: NumPyro program.
         guide: Its guide.
-        params: Fitted parameters.
+        params: Fitted parameters. Modules among them, of which a file holds the arrays only, become modules
+            again, in place.
         batch: Arguments of the program, with or without targets.
     """
+    restore_modules(model, guide, params, batch)
     fresh = [g for g in auto_guides(guide) if g.prototype_trace is None]
     if not fresh:
         return
@@ -49,7 +52,7 @@ def prepare_guide(model: Callable, guide: Any, params: Mapping[str, Array], batc
                 numpyro.handlers.seed(g, key)(*args, **kwargs)
         return found
 
-    drawn = set_up(fresh, meet, jax.random.key(0), args, kwargs)
+    drawn = set_up(fresh, meet, jax.random.key(0), batch)
     for g, values in zip(fresh, drawn, strict=True):
         with _conditioned(g, values):
             rebuild(g, args, kwargs)

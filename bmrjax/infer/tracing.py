@@ -28,3 +28,9 @@ def sites_of(
     seeded = numpyro.handlers.seed(program, jax.random.key(0) if key is None else key)
     given = numpyro.handlers.substitute(seeded, data=dict(values or {}))
     return numpyro.handlers.trace(given).get_trace(*args, **kwargs)
+
+
+def is_latent(site: Mapping[str, Any]) -> bool:
+    """Say whether a site is a latent variable of the model: neither observed nor auxiliary to a guide."""
+    is_auxiliary = site.get("infer", {}).get("is_auxiliary", False)
+    return site["type"] == "sample" and not site["is_observed"] and not is_auxiliary

@@ -1,0 +1,37 @@
+"""Compiled programs, kept between runs."""
+
+import hashlib
+from collections import OrderedDict
+from typing import Any
+
+import jax
+
+# The programs of some dozen runs.
+_MOST = 64
+_programs: OrderedDict[Any, Any] = OrderedDict()
+
+
+def compiled(lowered: Any) -> Any:
+    """Return a lowered program compiled, or the same one of an earlier run.
+
+    Programs are known by their text, which holds everything that they compute with, constants included.
+    So a second run of the same program on data of the same shapes compiles nothing, and a program that
+    closes over an array is compiled anew once that array has changed.
+
+    Args:
+        lowered: From ``jax.jit(f).trace(...).lower()`` or ``jax.jit(f).lower(...)``.
+    """
+    if jax.device_count() > 1 or getattr(jax.config, "jax_use_simplified_jaxpr_constants", False):
+        # On which devices, and which hidden arguments: that is not in the text.
+        return lowered.compile()
+    text = lowered.as_text()
+    if "callback" in text:
+        return lowered.compile()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    key = digest, lowered.in_tree, lowered.out_tree, jax.default_backend()
+    if key not in _programs:
+        _programs[key] = lowered.compile()
+    _programs.move_to_end(key)
+    if len(_programs) > _MOST:
+        _programs.popitem(last=False)
+    return _programs[key]

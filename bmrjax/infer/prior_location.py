@@ -1,0 +1,251 @@
+"""Where the priors of a program are centred, found without fitting it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from jaxtyping import Array
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.primitives import Messenger
+
+from bmrjax.distributions import (
+    PerDatum,
+    atoms_are_known,
+    is_log_uniform,
+    spike_and_slab_parameters,
+    stored_normal_parameters,
+)
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.init import given_start
+from bmrjax.infer.tracing import sites_of
+
+Location = Literal["zero", "fixed", "latent"]
+
+# Where the latent sites and the parameters are put: two points at which nothing is zero by accident.
+_SHIFTS = (0.31, 0.83)
+
+
+@dataclass
+class PriorFacts:
+    """What is known of the prior of a site before anything is fitted.
+
+    Attributes:
+        shape: Shape of the site, plates included.
+        label: Name of the distribution.
+        family: Name of its family, if that has a closed form.
+        support: ``"real"``, ``"positive"``, ``"discrete"`` or ``"other"``.
+        layer: Layer that the site names in ``infer={"layer": ...}``.
+        posterior: Posterior that it names in ``infer={"posterior": ...}``.
+        observed: Whether the site is observed.
+        location: Of a normal: ``"zero"``, ``"fixed"`` (constants, not all zero) or ``"latent"`` (it
+            moves with other latent sites or parameters).
+        loc: Its location in words.
+        scale: Its scale in words.
+        has_rows: Of an observed site: whether its log density has one entry per row of the batch.
+    """
+
+    shape: tuple[int, ...]
+    label: str
+    family: str | None
+    support: str
+    layer: str | None
+    posterior: str | None
+    observed: bool
+    location: Location | None = None
+    loc: str = ""
+    scale: str = ""
+    has_rows: bool = False
+    stored: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def text(self) -> str:
+        """The distribution in words."""
+        return f"Normal({self.loc}, {self.scale})" if self.family == "normal" else self.label
+
+
+def prior_facts(model: Callable, batch: Data) -> dict[str, PriorFacts]:
+    """Look at the sample sites of a program, and find which locations depend on what is latent.
+
+    The program is traced once, and its locations are evaluated with the latent sites and parameters at two
+    different points. Nothing is compiled if all locations and scales are numbers.
+
+    Args:
+        model: NumPyro program.
+        batch: One batch of data.
+    """
+    found: dict[str, PriorFacts] = {}
+
+    def locate(shift: Array, seed: Array, batch: Data) -> dict[str, dict[str, Array]]:
+        args, kwargs = arguments(batch)
+        moved = numpyro.handlers.substitute(
+            _move_parameters(model, shift), substitute_fn=lambda site: _moved(site, shift)
+        )
+        with inference(), atoms_are_known():
+            sites = sites_of(moved, args, kwargs, key=jax.random.key(seed))
+        traced: dict[str, dict[str, Array]] = {}
+        for name, site in sites.items():
+            if site["type"] != "sample":
+                continue
+            found[name] = facts = _facts(site, length(batch))
+            if facts.family != "normal":
+                continue
+            parameters: Any = stored_normal_parameters(site["fn"])
+            for part, value in zip(("loc", "scale"), parameters, strict=True):
+                if isinstance(value, Tracer):
+                    traced.setdefault(name, {})[part] = _summary(value, jnp)
+                else:
+                    facts.stored[part] = [_summary(value, np)] * 2
+        return traced
+
+    compiled = jax.jit(locate)
+    traced = jax.eval_shape(compiled, *_point(0), batch)
+    if traced:
+        for i in range(2):
+            for name, parts in compiled(*_point(i), batch).items():
+                for part, value in parts.items():
+                    found[name].stored.setdefault(part, []).append(np.asarray(value))
+    for facts in found.values():
+        if facts.family == "normal":
+            _describe(facts)
+    return found
+
+
+def _point(i: int) -> tuple[Any, Any]:
+    return np.float32(_SHIFTS[i]), np.int32(i)
+
+
+def _summary(value: ArrayLike, library: Any) -> Any:
+    """Return the least, the largest and a weighted sum of the elements."""
+    flat = library.asarray(value, library.float32).reshape(-1)
+    weights = np.cos(np.arange(flat.size, dtype=np.float32))
+    return library.stack([library.min(flat), library.max(flat), library.sum(flat * weights)])
+
+
+def _describe(facts: PriorFacts) -> None:
+    """Put the location and the scale into words."""
+    (loc, other), (scale, other_scale) = facts.stored["loc"], facts.stored["scale"]
+    facts.loc, facts.scale = (
+        _in_words(loc, other, "location"),
+        _in_words(scale, other_scale, "scale"),
+    )
+    # Columns that were centred in float32 are zero up to rounding.
+    small = 1e-6 * max(float(abs(scale[1])), 1e-30)
+    if facts.loc == "latent location":
+        facts.location = "latent"
+    elif max(abs(loc[0]), abs(loc[1])) <= small:
+        facts.location, facts.loc = "zero", "0"
+    else:
+        facts.location = "fixed"
+
+
+def _in_words(here: Any, there: Any, part: str) -> str:
+    if not np.array_equal(here, there, equal_nan=True):
+        return f"latent {part}"
+    return f"{float(here[0]):.4g}" if here[0] == here[1] else "varying"
+
+
+def _facts(site: Mapping[str, Any], rows: int) -> PriorFacts:
+    fn, infer = site["fn"], site.get("infer") or {}
+    observed = site["is_observed"]
+    shape = tuple(jnp.shape(site["value"]))
+    batch_shape = tuple(fn.batch_shape)
+    return PriorFacts(
+        shape=shape,
+        label=_label(fn),
+        family=None if observed else _family(fn),
+        support=_support(fn),
+        layer=infer.get("layer"),
+        posterior=infer.get("posterior"),
+        observed=observed,
+        has_rows=observed and any(n == rows for n in (*batch_shape[:1], *batch_shape[-1:])),
+    )
+
+
+def _family(fn: Any) -> str | None:
+    if isinstance(fn, PerDatum):
+        return "log-normal"
+    if stored_normal_parameters(fn) is not None:
+        return "normal"
+    if spike_and_slab_parameters(fn) is not None:
+        return "spike-and-slab"
+    return "log-uniform" if is_log_uniform(fn) else None
+
+
+def _label(fn: Any) -> str:
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
+        fn = fn.base_dist
+    name = type(fn).__name__
+    if name == "TransformedDistribution":
+        return f"{_label(fn.base_dist)}, transformed"
+    return name
+
+
+def _support(fn: Any) -> str:
+    support = fn.support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    if support.is_discrete:
+        return "discrete"
+    if support in (constraints.real, constraints.real_vector):
+        return "real"
+    bounds = hasattr(support, "lower_bound"), hasattr(support, "upper_bound")
+    return "positive" if bounds == (True, False) else "other"
+
+
+def _moved(site: Mapping[str, Any], shift: Array) -> Array | None:
+    """Return a point of a latent site's support that moves with `shift`; None to draw one."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    fn = site["fn"]
+    try:
+        transform = biject_to(fn.support)
+    except NotImplementedError:
+        return None
+    if fn.support.is_discrete:
+        return given_start(site)
+    shape = transform.inverse_shape(fn.shape())
+    return transform(_pattern(shape, shift))
+
+
+def _pattern(shape: tuple[int, ...], shift: Array) -> Array:
+    """Return numbers that differ from element to element."""
+    size = int(np.prod(shape))
+    return shift * (1 + 0.5 * jnp.cos(jnp.arange(size, dtype=float)).reshape(shape))
+
+
+class _move_parameters(Messenger):
+    """Move the parameters of a program away from where they start, which may be zero."""
+
+    def __init__(self, fn: Callable, shift: Array):
+        self._shift = shift
+        super().__init__(fn)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "param" or msg["value"] is None:
+            return
+        constraint = msg["kwargs"].get("constraint", constraints.real)
+        real = constraint is constraints.real
+        transform = None if real else biject_to(constraint)
+
+        def move(value: Any) -> Any:
+            if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+                return value
+            free = value if transform is None else transform.inv(value)
+            moved = free + _pattern(jnp.shape(free), self._shift).astype(jnp.result_type(free))
+            return moved if transform is None else transform(moved)
+
+        msg["value"] = jax.tree.map(move, msg["value"])

@@ -1,0 +1,115 @@
+"""The arguments of a program, sorted by what the program does with them."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bmrjax.infer.arguments import Batch, Data, arguments, length
+from bmrjax.infer.check_data import NonFiniteDataError, check_data, lengths, parts_of, row_paths
+from bmrjax.infer.init import at_start
+from bmrjax.infer.rows import NEEDS_VALUES, check_on_batch
+from bmrjax.infer.tracing import sites_of
+
+
+def program_data(
+    model: Callable,
+    data: Any,
+    *,
+    batch_size: int | None,
+    static: Collection[str | int] = (),
+    name: str = "data",
+) -> Data:
+    """Return the arguments of a program with their rows; see `check_data`.
+
+    Where every step sees all data, an array whose values the program reads while it is traced (as
+    `numpy.unique` does) reaches it as it is: arrays of integers first, all of them if that is not enough.
+
+    Args:
+        model: NumPyro program.
+        data: What the caller gave.
+        batch_size: Data per step; None for all.
+        static: Arguments that stay as they are.
+        name: What the argument is called, for messages.
+
+    Raises:
+        ValueError: As `check_data`; and for values that are not finite, unless the program has a finite log
+            density with them (it imputes them, say).
+    """
+    try:
+        checked = check_data(data, name, static=static)
+    except NonFiniteDataError as error:
+        checked = check_data(data, name, static=static, allow_non_finite=True)
+        checked = _readable(model, data, checked, batch_size, static, name, allow_non_finite=True)
+        if not _is_finite(model, checked):
+            raise error from None
+        return checked
+    return _readable(model, data, checked, batch_size, static, name, allow_non_finite=False)
+
+
+def _readable(
+    model: Callable,
+    data: Any,
+    checked: Data,
+    batch_size: int | None,
+    static: Collection[str | int],
+    name: str,
+    *,
+    allow_non_finite: bool,
+) -> Data:
+    rows = length(checked)
+    if batch_size is not None and batch_size < rows:
+        check_on_batch(model, jax.tree.map(lambda a: a[:batch_size], checked), checked, name)
+        return checked
+    if isinstance(data, Batch):
+        return data
+    for kinds in ("", "iub", "iubfc"):
+        if kinds:
+            paths = set(row_paths(checked))
+            with_rows = [part for part in parts_of(data)[1] if part.path in paths]
+            whole = [p.path for p in with_rows if jnp.asarray(p.array).dtype.kind in kinds]
+            found = check_data(
+                data, name, static=[*static, *whole], allow_non_finite=allow_non_finite
+            )
+        else:
+            found = checked
+        try:
+            jax.eval_shape(lambda batch: _run(model, batch), found)
+        except NEEDS_VALUES as error:
+            last = error
+            continue
+        except (TypeError, ValueError, IndexError) as error:
+            _explain_lengths(checked, error, name)
+            raise
+        return found
+    raise ValueError(
+        f"{name}: the program reads the value of something that is random or traced: "
+        f"{str(last).splitlines()[0]}"
+    )
+
+
+def _run(model: Callable, batch: Data) -> None:
+    sites_of(at_start(model), *arguments(batch))
+
+
+def _explain_lengths(data: Data, error: Exception, name: str) -> None:
+    """Raise an error that names the lengths of the arguments, if they differ."""
+    found = lengths(data)
+    if len(set(found.values())) > 1:
+        raise ValueError(
+            f"{name}: the arrays have {found} rows, and the program fails with them: "
+            f"{str(error).splitlines()[0]} Give arrays with one row per data point a common leading axis."
+        ) from error
+
+
+def _is_finite(model: Callable, data: Data) -> bool:
+    def densities(data: Data) -> list[Any]:
+        sites = sites_of(at_start(model), *arguments(data))
+        return [
+            jnp.all(jnp.isfinite(site["fn"].log_prob(site["value"])))
+            for site in sites.values()
+            if site["type"] == "sample" and site["is_observed"]
+        ]
+
+    return all(bool(each) for each in jax.jit(densities)(data))

@@ -1,0 +1,229 @@
+"""Which observed sites of a program have a log density per row, and whether rows may be split up."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bmrjax.handlers import draws, inference, log_density_shape, row_axis
+from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.init import at_start
+from bmrjax.infer.tracing import sites_of
+
+# So many rows show how a log density moves with its row.
+_ROWS = 64
+_TOLERANCE = 1e-4
+
+# What a program raises that reads the value of an argument while it is traced.
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+class _Look(NamedTuple):
+    """What a program says of a batch: log densities of observed sites, values of latent ones."""
+
+    log_density: dict[str, Array]
+    latent: dict[str, Any]
+
+
+def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify") -> frozenset[str]:
+    """Return the observed sites whose log density has one entry per row, if rows may be split up.
+
+    A site has rows if each of its log densities moves with its row when rows are exchanged; a site whose
+    log density does not change then (a `numpyro.factor` on coefficients, an observed global) belongs to
+    no row.
+
+    Args:
+        model: NumPyro program.
+        data: Its arguments: at least two rows, of which at most 64 are looked at.
+        key: PRNG key of the latent values at which the program is compared.
+        name: Which function was called, for messages.
+
+    Raises:
+        ValueError: For a program that minibatches would change: with latent sites per row, with a log
+            density that depends on other rows or on the position of a row, with plates that subsample, or
+            of a fixed number of rows. The message names the site.
+    """
+    rows = length(data)
+    size = min(rows, _ROWS)
+    if size < 2:
+        return _by_shape(model, data, key)
+    part = jax.tree.map(lambda a: a[:size], data)
+    plates: dict[str, tuple[int, int]] = {}
+
+    def look(batch: Data, key: Array, noise: Array) -> _Look:
+        sites = sites_of(_quiet(model), *arguments(batch), key=key)
+        latent = {n: s["value"] for n, s in sites.items() if _is_latent(s)}
+        # The same latent values under other random numbers: what still varies is the program's own.
+        again = sites_of(_quiet(model), *arguments(batch), key=noise, values=latent)
+        plates.update(_subsampling(again))
+        observed = {n: s for n, s in again.items() if _is_observed(s)}
+        return _Look(
+            {n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in observed.items()}, latent
+        )
+
+    check_on_batch(model, jax.tree.map(lambda a: a[:-1], part), part, name)
+    _check_latents(look, part, key, name)
+    compared = jax.jit(lambda batch, noise: look(batch, key, noise).log_density)
+    first = compared(part, key)
+    order = np.random.default_rng(0).integers(0, size, size)
+    moved = compared(jax.tree.map(lambda a: a[order], part), key)
+    found, failed = set(), []
+    for site, before in first.items():
+        axis = _axis_that_moves(before, moved[site], order, size)
+        if axis:
+            found.add(site)
+        elif not _close(before, moved[site]):
+            failed.append(site)
+    if failed and not plates:
+        # Dropout, say, is tied to positions too, and harmless.
+        other = compared(part, jax.random.fold_in(key, 1))
+        random = [s for s in failed if not _close(first[s], other[s])]
+        found |= {s for s in random if row_axis(jnp.shape(first[s]), size) is not None}
+        failed = [s for s in failed if s not in found]
+    if failed:
+        raise ValueError(_why_not(name, failed, first, size, rows, plates))
+    return frozenset(found)
+
+
+def _quiet(model: Callable) -> Callable:
+    """Return the program at a start, without the noise and the batch statistics of training."""
+    return draws(inference(at_start(model)), at_mean=True)
+
+
+def _is_latent(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def _is_observed(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and site["is_observed"]
+
+
+def _subsampling(sites: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return the plates that take fewer than they have, with both numbers."""
+    plates = {n: s["args"] for n, s in sites.items() if s["type"] == "plate"}
+    return {n: (a[0], a[1]) for n, a in plates.items() if a[1] is not None and a[0] != a[1]}
+
+
+def _by_shape(model: Callable, data: Data, key: Array) -> frozenset[str]:
+    """Return the observed sites whose log density is as long as the data."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def look(data: Data) -> None:
+        for name, site in sites_of(_quiet(model), *arguments(data), key=key).items():
+            if _is_observed(site):
+                shapes[name] = log_density_shape(site)
+
+    jax.eval_shape(look, data)
+    rows = length(data)
+    return frozenset(name for name, shape in shapes.items() if row_axis(shape, rows) is not None)
+
+
+def _check_latents(look: Callable, part: Data, key: Array, name: str) -> None:
+    """Refuse a program with latent sites per row, which minibatches cannot carry."""
+
+    def shapes(batch: Data) -> dict[str, Any]:
+        return jax.tree.map(jnp.shape, jax.eval_shape(look, batch, key, key).latent)
+
+    whole = shapes(part)
+    less = jax.tree.map(lambda a: a[:-1], part)
+    fewer = shapes(less)
+    local = sorted(site for site in whole if whole[site] != fewer.get(site))
+    if local:
+        raise ValueError(
+            f"{name}: the latent sites {local} have one element per data point, so minibatches would mix "
+            "them up. Fit with batch_size=None (all data in every step), or marginalise them."
+        )
+
+
+def _axis_that_moves(before: Array, after: Array, order: np.ndarray, rows: int) -> list[int]:
+    """Return the axes, first or last, along which the entries moved with their rows."""
+    shape = jnp.shape(before)
+    if not shape or jnp.shape(after) != shape:
+        return []
+    axes = [axis for axis in {0, len(shape) - 1} if shape[axis] == rows]
+    return [axis for axis in axes if _close(jnp.take(before, order, axis), after)]
+
+
+def _close(a: Array, b: Array) -> bool:
+    one, other = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if one.shape != other.shape:
+        return False
+    finite = one[np.isfinite(one)]
+    typical = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+    near = {"rtol": _TOLERANCE, "atol": _TOLERANCE * typical}
+    return bool(np.allclose(one, other, equal_nan=True, **near))
+
+
+def _why_not(
+    name: str,
+    failed: list[str],
+    found: dict[str, Array],
+    size: int,
+    rows: int,
+    plates: dict[str, tuple[int, int]],
+) -> str:
+    if plates:
+        plate, (total, taken) = next(iter(plates.items()))
+        return (
+            f"{name}: the plate '{plate}' takes {taken} of {total} rows itself, so '{failed[0]}' does not "
+            "belong to the rows of a batch. Fit with batch_size=None: the program then takes its own "
+            "minibatches."
+        )
+    shapes = {site: jnp.shape(found[site]) for site in failed}
+    whole = [site for site, shape in shapes.items() if row_axis(shape, size) is None]
+    if whole:
+        return (
+            f"{name}: the log density of '{whole[0]}' depends on the rows and has shape "
+            f"{shapes[whole[0]]}, without one entry per row, so it cannot be scaled from a batch to "
+            f"{rows} rows. Give it one entry per row (a likelihood without to_event over the rows, or a "
+            "numpyro.factor of one value per row), or fit with batch_size=None."
+        )
+    return (
+        f"{name}: the log density of '{failed[0]}' at a row depends on other rows or on the row's position "
+        "(as in a time series, or with statistics of the batch), so minibatches would fit another model. Fit "
+        "with batch_size=None (all data in every step)."
+    )
+
+
+def check_on_batch(model: Callable, batch: Data, data: Data, name: str) -> None:
+    """Refuse a program that runs on all rows and fails on a batch of them.
+
+    Raises:
+        ValueError: Saying what it failed with.
+    """
+    rows, fixed = length(data), []
+
+    def runs(data: Data) -> None:
+        sites = sites_of(at_start(model), *arguments(data), key=jax.random.key(0))
+        plates = {n: s["args"][0] for n, s in sites.items() if s["type"] == "plate"}
+        fixed.extend(
+            f"the plate '{n}' has size {size}; " for n, size in plates.items() if size == rows
+        )
+
+    try:
+        jax.eval_shape(runs, batch)
+    except NEEDS_VALUES as error:
+        raise ValueError(
+            f"{name}: the program reads the values of its arguments (as np.unique does), which minibatches "
+            "cannot give. Compute what it needs before and name it in static=, or fit with batch_size=None. "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+    except (TypeError, ValueError, IndexError) as error:
+        try:
+            jax.eval_shape(runs, data)
+        except (TypeError, ValueError, IndexError):
+            raise error from None
+        raise ValueError(
+            f"{name}: the program runs on all {rows} rows and fails on a batch of {length(batch)}: "
+            f"{''.join(fixed)}{str(error).splitlines()[0]}. Write its sizes as x.shape[0], or fit with "
+            "batch_size=None."
+        ) from None

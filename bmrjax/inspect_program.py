@@ -1,0 +1,115 @@
+"""Looking at a program before it is fitted: which of its sites would be judged, and why."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import optax
+from numpyro.infer import SVI, TraceMeanField_ELBO
+from numpyro.infer.autoguide import AutoGuide, AutoGuideList
+
+from bmrjax.batches import Batches, check_data
+from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+from bmrjax.infer.prior_location import prior_facts
+from bmrjax.inspection import Inspection
+from bmrjax.judged import judge
+
+
+def inspect(
+    program: Callable,
+    data: Data | Batches,
+    *,
+    guide: Callable | None = None,
+    criterion: Criterion | None = SpikeAndSlab(),  # noqa: B008 - frozen, and holds no array
+    sites: Sequence[str] | None = None,
+    batch_size: int | None = 128,
+) -> Inspection:
+    """List the sites of a program: which of them `sparsify` would judge, why, and what to write instead.
+
+    Nothing is fitted. By default `sparsify` judges a site if its prior is centred at zero, whatever the other
+    latent sites are, if it has more than one element, and if prior and posterior are normal (or of the family
+    that the criterion reads). The weights of lifted networks and the sites of `bmrjax.priors` are judged at
+    any size.
+
+    Args:
+        program: NumPyro program, as for `sparsify`.
+        data: Its data: a tuple or a dict of arrays, or `Batches`.
+        guide: Guide that would be fitted; `infer.AutoMeanField` by default. It is not changed.
+        criterion: Criterion that would judge; `criteria.SpikeAndSlab` by default, None for any.
+        sites: Names of the sites that are to be judged; by default the rule above decides.
+        batch_size: Number of rows that the program is run on; None for all of them.
+
+    Returns:
+        One report per sample site; printing them shows a table.
+
+    Raises:
+        ValueError: If `sites` has names that the program does not have.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     intercept = numpyro.sample("intercept", dist.Normal(0, 5))
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(intercept + x @ beta, 1.0), obs=y)
+        >>> found = bmr.inspect(program, (jnp.ones((10, 3)), jnp.ones(10)))
+        >>> found
+        intercept  ()     not judged  Normal(0, 5)  one element: intercepts and other scalars are judged only
+        when named
+            To judge it, name it: sites=['intercept', ...].
+        beta       (3,)   judged      Normal(0, 1)  more than one element, with a prior centred at zero
+        y          (10,)  observed    Normal        one value per data point
+        >>> found.judged
+        ['beta']
+    """
+    if isinstance(data, Batches):
+        batch = data.example()
+    else:
+        batch = check_data(data, "inspect: data")
+    if batch_size is not None:
+        batch = jax.tree.map(lambda a: a[:batch_size], batch)
+    priors = prior_facts(program, batch)
+    unknown = sorted(set(sites or ()) - set(priors))
+    if unknown:
+        raise ValueError(
+            f"inspect: the program has no sites {unknown}; its sample sites are {list(priors)}."
+        )
+    used = AutoMeanField(program) if guide is None else _copied(guide)
+    found = _families(program, used, batch)
+    return judge(priors, found, criterion=criterion, sites=sites, guide=type(used).__name__)
+
+
+def _families(program: Callable, guide: Callable, batch: Data) -> SitePosteriors:
+    """Return the sites with a closed form, their parameters as shapes only."""
+    layers: dict[str, str] = {}
+
+    def read(batch: Data) -> Any:
+        args, kwargs = arguments(batch)
+        svi = SVI(program, guide, optax.set_to_zero(), TraceMeanField_ELBO())
+        state = svi.init(jax.random.key(0), *args, **kwargs)
+        params = {**svi.get_params(state), **(state.mutable_state or {})}
+        with inference():
+            found = site_posteriors(program, guide, params, args, kwargs)
+        layers.update(found.layers)
+        return found.posterior, found.prior
+
+    posterior, prior = jax.eval_shape(read, batch)
+    return SitePosteriors(posterior, prior, layers)
+
+
+def _copied(guide: Any) -> Any:
+    """Return a copy of an automatic guide that can meet the program without changing the original."""
+    if not isinstance(guide, AutoGuide):
+        return guide
+    twin: Any = copy.copy(guide)
+    for name, value in vars(guide).items():
+        if isinstance(value, dict):
+            setattr(twin, name, dict(value))
+    if isinstance(guide, AutoGuideList):
+        twin._guides = [_copied(part) for part in guide._guides]
+    return twin

@@ -1,0 +1,521 @@
+"""What a result gives back: nothing loses its masks, and spread and names come with it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.contrib.module import eqx_module
+from numpyro.infer import Predictive
+from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from starting import started
+
+import bmrjax as bmr
+from bmrjax import handlers, infer
+from bmrjax.infer.pruned_guide import PrunedGuide, unpruned
+
+ROWS, SIZE = 30, 4
+KEEP = jnp.array([True, False, True, False])
+COLUMNS = ("age", "height", "weight", "income")
+
+
+def program(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([SIZE]).to_event(1))
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    mean = numpyro.deterministic("mean", x @ beta)
+    numpyro.sample("y", dist.Normal(mean, scale), obs=y)
+
+
+def by_hand(x=None, y=None):
+    loc = numpyro.param("loc", jnp.linspace(1.0, 2.0, SIZE))
+    spread = numpyro.param("spread", jnp.full(SIZE, 0.3), constraint=dist.constraints.positive)
+    extra = numpyro.sample("extra", dist.Normal(0.0, 1.0), infer={"is_auxiliary": True})
+    numpyro.sample("beta", dist.Normal(loc + 0 * extra, spread).to_event(1))
+    numpyro.sample("scale", dist.LogNormal(numpyro.param("log_scale", jnp.array(-1.0)), 0.1))
+
+
+def data():
+    x = jax.random.normal(jax.random.key(0), (ROWS, SIZE))
+    return x, 1.5 * x[:, 0] - x[:, 2] + 0.3 * jax.random.normal(jax.random.key(1), (ROWS,))
+
+
+GUIDES = {
+    "mean field": infer.AutoMeanField,
+    "numpyro": AutoNormal,
+    "joint": infer.AutoMultivariate,
+    "low rank": lambda model: infer.AutoLowRank(model, rank=2),
+    "by hand": lambda _: by_hand,
+}
+
+
+def made_up(make_guide, model=program, keep=KEEP, **options):
+    """Return a result with parameters that are made up; no fit is needed to look at what it returns."""
+    guide = make_guide(model)
+    params = dict(started(model, guide, *data()))
+    rng = np.random.default_rng(0)
+    for name, value in params.items():
+        if name.endswith("scale_tril"):
+            n = value.shape[0]
+            noise = jnp.asarray(rng.standard_normal((n, n)), jnp.float32)
+            params[name] = jnp.linalg.cholesky(0.04 * (noise @ noise.T + jnp.eye(n)))
+        elif name.endswith("cov_factor"):
+            params[name] = jnp.asarray(0.5 * rng.standard_normal(value.shape), jnp.float32)
+        elif name.endswith("loc"):
+            params[name] = value + jnp.asarray(
+                1 + 0.2 * rng.standard_normal(value.shape), jnp.float32
+            )
+    masks = {"beta": keep}
+    if isinstance(guide, infer.CorrelatedGuide):
+        params = guide.condition(params, {}, masks)
+    return bmr.Result(
+        params=params,
+        keep=masks,
+        layers={},
+        num_data=ROWS,
+        unpruned_model=model,
+        unpruned_guide=guide,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module", params=GUIDES)
+def result(request):
+    return made_up(GUIDES[request.param])
+
+
+def assert_pruned(values):
+    """Removed elements are zero, and those that are kept are not."""
+    values = np.asarray(values)
+    assert (values[..., ~KEEP] == 0).all()
+    assert (values[..., KEEP] != 0).all()
+
+
+def test_the_obvious_calls_keep_the_masks(result):
+    x, _ = data()
+    key, count = jax.random.key(2), 6
+    drawn = Predictive(result.guide, params=result.params, num_samples=count)(key, x)
+    assert_pruned(drawn["beta"])
+    drawn = result.guide.sample_posterior(key, result.params, x, sample_shape=(2, 3))
+    assert drawn["beta"].shape == (2, 3, SIZE)
+    assert_pruned(drawn["beta"])
+    predicted = Predictive(
+        result.model, guide=result.guide, params=result.params, num_samples=count
+    )(key, x)
+    assert predicted["y"].shape == (count, ROWS)
+    # What the model makes of latent sites that it is given is pruned too.
+    one = {"beta": jnp.ones((1, SIZE)), "scale": jnp.ones(1)}
+    found = Predictive(result.model, one)(key, x)["mean"][0]
+    np.testing.assert_allclose(found, x[:, KEEP].sum(1), rtol=1e-5)
+    assert unpruned(result.guide)[0] is result.unpruned_guide
+    assert unpruned(result.model)[0] is result.unpruned_model
+    if result.unpruned_guide is by_hand:
+        with pytest.raises(AttributeError, match="written by hand and has no median"):
+            result.guide.median(result.params)
+        return
+    # Deterministic sites come from the pruned values.
+    np.testing.assert_allclose(drawn["mean"], drawn["beta"] @ x.T, rtol=1e-4, atol=1e-5)
+    median = result.guide.median(result.params)
+    assert_pruned(median["beta"])
+    np.testing.assert_allclose(median["mean"], x @ median["beta"], rtol=1e-4, atol=1e-5)
+    quantiles = result.guide.quantiles(result.params, [0.1, 0.5, 0.9])
+    assert_pruned(quantiles["beta"])
+    np.testing.assert_allclose(quantiles["beta"][1], median["beta"], rtol=1e-5)
+    np.testing.assert_allclose(quantiles["scale"][1], median["scale"], rtol=1e-5)
+    assert result.guide.prefix == "auto"
+
+
+def test_draws_are_those_of_the_posterior_given_the_zeros(result):
+    """Means and covariances of the draws, for joint guides those of the conditioned joint."""
+    count = 4000
+    drawn = np.asarray(result.sample(jax.random.key(3), count, data()[0])["beta"])
+    posterior = result.posterior(data()[0])["beta"]
+    assert_pruned(posterior.loc)
+    error = posterior.scale / np.sqrt(count)
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - posterior.loc), 5 * error + 1e-7)
+    np.testing.assert_allclose(drawn.std(0)[KEEP], posterior.scale[KEEP], rtol=0.08)
+    guide = result.unpruned_guide
+    if not isinstance(guide, infer.JointGuide):
+        return
+    flat = guide.flat_keep(result.keep)
+    joint = guide._joint(result.params, flat)
+    if isinstance(joint, bmr.reduction.MultivariateNormal):
+        covariance = joint.scale_tril @ joint.scale_tril.T
+    else:
+        covariance = joint.cov_factor @ joint.cov_factor.T + jnp.diag(joint.cov_diag)
+    where = np.asarray(guide._split(jnp.arange(SIZE + 1))["beta"])[KEEP]
+    expected = np.asarray(covariance)[np.ix_(where, where)]
+    found = np.cov(drawn[:, KEEP].T)
+    np.testing.assert_allclose(found, expected, atol=0.1 * expected.max())
+    low, high = result.guide.quantiles(result.params, [0.05, 0.95])["beta"]
+    np.testing.assert_allclose((high - low) / 2 / 1.644854, posterior.scale, rtol=1e-4)
+
+
+def test_samples_are_latent_sites_only(result):
+    x, _ = data()
+    drawn = result.sample(jax.random.key(4), 3, x)
+    assert set(drawn) == {"beta", "scale"}
+    more = result.sample(jax.random.key(4), 3, x, deterministic=True)
+    assert set(more) == {"beta", "scale", "mean"}
+    np.testing.assert_allclose(more["mean"], more["beta"] @ x.T, rtol=1e-4, atol=1e-5)
+
+
+def test_the_posterior_predictive_by_name(result):
+    x, y = data()
+    key = jax.random.key(5)
+    found = result.predictive(key, x, num_samples=2000)
+    assert {name: value.shape for name, value in found.items()} == {
+        "y": (2000, ROWS),
+        "mean": (2000, ROWS),
+    }
+    prediction = result.predict(key, x, num_samples=2000)
+    error = np.asarray(prediction.std) / np.sqrt(2000)
+    assert (np.abs(found["y"].mean(0) - prediction.mean) < 6 * error).all()
+    np.testing.assert_allclose(found["y"].std(0), prediction.std, rtol=0.15)
+
+
+def test_targets_are_drawn_anew():
+    result = made_up(infer.AutoMeanField)
+    x, y = data()
+    found = result.predictive(jax.random.key(5), x, y, num_samples=5, sites=["y", "beta"])
+    assert set(found) == {"y", "beta"}
+    assert_pruned(found["beta"])
+    assert (found["y"] != y).all()
+    with pytest.raises(ValueError, match=r"no sites \['z'\]; there are \['beta', 'mean'"):
+        result.predictive(jax.random.key(5), x, num_samples=5, sites=["z"])
+    named = result.predictive(jax.random.key(5), x=x, num_samples=5)
+    by_position = result.predictive(jax.random.key(5), x, num_samples=5)
+    np.testing.assert_array_equal(named["y"], by_position["y"])
+    with pytest.raises(TypeError, match=r"got 1 by position and \['y'\] by name"):
+        result.predictive(jax.random.key(5), x, y=y)
+
+
+def test_posteriors_are_read_from_any_guide(result):
+    found = result.posterior(data()[0])
+    assert_pruned(found["beta"].loc)
+    assert_pruned(found["beta"].scale)
+    assert found["beta"].loc.shape == (SIZE,)
+
+
+def intercept(x, y=None):
+    level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([SIZE]).to_event(1))
+    numpyro.sample("y", dist.Normal(level + x @ beta, 0.5), obs=y)
+
+
+@pytest.mark.parametrize(
+    "make_guide", [AutoMultivariateNormal, infer.AutoMultivariate, infer.AutoMeanField]
+)
+def test_sites_without_masks_have_posteriors_too(make_guide):
+    result = made_up(make_guide, intercept)
+    if make_guide is AutoMultivariateNormal:
+        result.keep = {}
+    found = result.posterior()
+    assert set(found) == {"level", "beta"}
+    drawn = result.sample(jax.random.key(0), 4000)
+    for name, q in found.items():
+        np.testing.assert_allclose(drawn[name].mean(0), q.loc, atol=5 * float(q.scale.max()) / 60)
+        np.testing.assert_allclose(drawn[name].std(0), q.scale, rtol=0.08)
+
+
+def test_point_estimates_have_no_posterior():
+    result = made_up(AutoDelta, keep=KEEP)
+    with pytest.raises(ValueError, match=r"point estimates of \['beta', 'scale'\].*result\.center"):
+        result.posterior()
+    assert_pruned(result.guide.median(result.params)["beta"])
+    assert_pruned(result.sample(jax.random.key(0), 2)["beta"])
+
+
+def test_a_correlated_matrix_keeps_its_masks():
+    def matrix(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([3, SIZE]).to_event(2))
+        numpyro.sample("y", dist.Normal((x @ beta.T).sum(-1), 0.5), obs=y)
+
+    keep = jnp.arange(3 * SIZE).reshape(3, SIZE) % 3 != 1
+    result = made_up(infer.AutoMatrixNormal, matrix, keep)
+    for name in ("row", "column"):
+        factor = result.params[f"beta_auto_{name}_factor"]
+        result.params[f"beta_auto_{name}_factor"] = factor + 0.5
+    posterior = result.posterior()["beta"]
+    drawn = np.asarray(result.sample(jax.random.key(0), 4000)["beta"])
+    assert (drawn[:, ~keep] == 0).all()
+    np.testing.assert_allclose(drawn.std(0), posterior.scale, rtol=0.08)
+    low, high = result.guide.quantiles(result.params, [0.05, 0.95])["beta"]
+    np.testing.assert_allclose((high - low) / 2 / 1.644854, posterior.scale, rtol=1e-4)
+    assert (result.guide.median(result.params)["beta"][~keep] == 0).all()
+
+
+def test_masks_of_several_handlers_combine():
+    result = made_up(infer.AutoMultivariate)
+    twice = handlers.prune(result.guide, {"beta": jnp.array([True, True, False, True])})
+    drawn = Predictive(twice, params=result.params, num_samples=3)(jax.random.key(0))["beta"]
+    assert (drawn[:, 1:] == 0).all()
+    assert (drawn[:, 0] != 0).all()
+    np.testing.assert_array_equal(unpruned(twice)[1]["beta"], [True, False, False, False])
+
+
+def test_a_loaded_result_asks_for_inputs(tmp_path):
+    result = made_up(infer.AutoMeanField, columns=COLUMNS, class_names=("no", "yes"))
+    result.save(tmp_path / "saved")
+    loaded = bmr.load(tmp_path / "saved", model=program)
+    assert loaded.columns == COLUMNS
+    assert loaded.class_names == ("no", "yes")
+    with pytest.raises(ValueError, match="posterior: the guide of a loaded result has to see"):
+        loaded.posterior()
+    np.testing.assert_array_equal(
+        loaded.posterior(data()[0][:2])["beta"].loc, result.posterior()["beta"].loc
+    )
+    with pytest.raises(ValueError, match="loaded without its program"):
+        _ = bmr.load(tmp_path / "saved").guide
+
+
+def test_pruned_programs_are_taken_with_their_masks():
+    """A further fit and a report start from what the result removed."""
+    result = made_up(infer.AutoMeanField)
+    table = pd.DataFrame(np.asarray(data()[0]), columns=COLUMNS)
+    again = bmr.sparsify(
+        result.model,
+        (table, data()[1]),
+        key=jax.random.key(0),
+        guide=result.guide,
+        criterion=None,
+        num_epochs=2,
+        batch_size=None,
+        steps_per_epoch=2,
+        progress=False,
+    )
+    np.testing.assert_array_equal(again.keep["beta"], KEEP)
+    assert again.unpruned_guide is result.unpruned_guide
+    for point in range(len(again.path)):
+        drawn = again.at(point).guide.sample_posterior(jax.random.key(0), again.params)
+        assert_pruned(drawn["beta"])
+    assert again.columns == COLUMNS
+    predicted = again.predict(jax.random.key(0), table, num_samples=2).mean
+    plain = again.predict(jax.random.key(0), data()[0], num_samples=2).mean
+    np.testing.assert_array_equal(predicted, plain)
+    other = table[list(reversed(COLUMNS))]
+    with pytest.raises(ValueError, match=r"inputs\[0\] has the columns \['income'.*in this order"):
+        again.predict(jax.random.key(0), other, num_samples=2)
+    reports = [
+        bmr.free_energy_report(
+            program,
+            guide,
+            result.params,
+            data(),
+            key=jax.random.key(1),
+            keep=keep,
+            points=2,
+            orders=["bmr"],
+            num_samples=2,
+        )
+        for guide, keep in ((result.guide, None), (result.unpruned_guide, result.keep))
+    ]
+    assert [report.num_kept for report in reports] == [2, 2]
+    assert reports[0].start == reports[1].start
+
+
+def test_a_guide_can_be_copied_and_its_attributes_read():
+    import copy
+
+    pruned = PrunedGuide(infer.AutoMeanField(program), {"beta": KEEP})
+    assert copy.copy(pruned).prefix == "auto"
+    assert pruned.prototype_trace is None
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = pruned.no_such_thing
+
+
+# --- names --------------------------------------------------------------------------------
+
+
+def test_the_summary_has_names_and_moments():
+    result = made_up(infer.AutoMeanField, columns=COLUMNS)
+    table = result.summary()
+    assert list(table.columns) == ["site", "element", "kept", "mean", "sd", "5 %", "95 %"]
+    assert list(table["element"]) == list(COLUMNS)
+    assert list(table["kept"]) == KEEP.tolist()
+    posterior = result.posterior()["beta"]
+    np.testing.assert_allclose(table["mean"], posterior.loc)
+    np.testing.assert_allclose(table["sd"], posterior.scale)
+    expected = posterior.loc + 1.644854 * posterior.scale
+    np.testing.assert_allclose(table["95 %"], expected, rtol=1e-5)
+    assert (table.loc[~table["kept"], ["mean", "sd", "5 %", "95 %"]] == 0).all(axis=None)
+    scored = result.summary(data()[0][:2], criterion=bmr.criteria.SpikeAndSlab())
+    assert list(scored.columns)[-2:] == ["delta_f", "inclusion_prob"]
+    q, p = (
+        bmr.reduction.Normal(loc, scale)
+        for loc, scale in ((posterior.loc, posterior.scale), (0.0, 1.0))
+    )
+    expected = bmr.reduction.delta_f_each(q, p)
+    np.testing.assert_allclose(scored["delta_f"][KEEP], expected[KEEP], rtol=1e-4)
+    assert np.isnan(scored["delta_f"][~KEEP]).all()
+    assert (scored["inclusion_prob"][KEEP] > 0.9).all()
+    with pytest.raises(ValueError, match=r"summary: the program or its guide needs arguments"):
+        result.summary(criterion=bmr.criteria.Shrinkage())
+    with pytest.raises(ValueError, match="Inclusion reads SpikeAndSlab posteriors, and no site"):
+        result.summary(data()[0], criterion=bmr.criteria.Inclusion())
+    ax = bmr.plot.coefficients(result).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["age", "weight"]
+    assert ax.get_title() == "2 of 4 kept"
+    np.testing.assert_allclose(ax.collections[1].get_offsets()[:, 0], posterior.loc[KEEP])
+    with pytest.raises(ValueError, match=r"no site 'gamma'; there are \['beta'\]"):
+        bmr.plot.coefficients(result, site="gamma")
+    wide = result.summary(prob=0.5)
+    assert list(wide.columns)[-2:] == ["25 %", "75 %"]
+    result.columns = None
+    result.keep = {"beta": jnp.zeros(SIZE, bool)}
+    with pytest.raises(ValueError, match="nothing is kept"):
+        bmr.plot.coefficients(result)
+    assert list(result.summary()["element"]) == ["0", "1", "2", "3"]
+
+
+def test_the_summary_of_atoms_has_inclusion_probabilities():
+    def spiked(x, y=None):
+        beta = bmr.priors.SpikeAndSlab().sample("beta", (SIZE,))
+        numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+    result = made_up(infer.AutoMeanField, spiked)
+    result.params["beta_auto_logits"] = jnp.array([2.0, 0.0, -1.0, 0.0])
+    table = result.summary()
+    np.testing.assert_allclose(table["inclusion_prob"], [0.880797, 0, 0.268941, 0], rtol=1e-5)
+    drawn = np.asarray(result.sample(jax.random.key(0), 20_000)["beta"])
+    np.testing.assert_allclose(table["mean"], drawn.mean(0), atol=0.02)
+    np.testing.assert_allclose(table["sd"], drawn.std(0), rtol=0.02)
+    np.testing.assert_allclose(table["95 %"], np.quantile(drawn, 0.95, axis=0), atol=0.02)
+
+
+def test_names_are_for_axes_that_stand_for_columns():
+    from bmrjax.element_names import named_axes
+
+    columns, classes = ("a", "b"), ("x", "y", "z")
+    shapes = {
+        "beta": (2,),
+        "logits": (2, 3),
+        "net.0.weight": (2, 2),
+        "net.0.bias": (2,),
+        "net.1.weight": (2, 2),
+        "scalar": (),
+    }
+    found = named_axes(shapes, columns, classes)
+    assert found["beta"] == [columns]
+    assert found["logits"] == [columns, classes]
+    assert found["net.0.weight"] == [None, columns]
+    assert found["net.0.bias"] == [None]
+    assert found["net.1.weight"] == [None, None]
+    assert found["scalar"] == []
+
+
+# --- ArviZ --------------------------------------------------------------------------------
+
+
+def test_a_tree_for_arviz():
+    import arviz_stats
+
+    result = made_up(infer.AutoMeanField, columns=COLUMNS)
+    x, y = data()
+    tree = result.to_arviz(jax.random.key(0), x, y, num_samples=200, prior_samples=50)
+    assert set(tree.children) == {
+        "posterior",
+        "posterior_predictive",
+        "log_likelihood",
+        "observed_data",
+        "prior",
+        "masks",
+    }
+    assert tree["posterior"]["beta"].dims == ("chain", "draw", "beta_dim_0")
+    assert tree["posterior"]["beta"].shape == (1, 200, SIZE)
+    assert list(tree["masks"]["beta_dim_0"].values) == list(COLUMNS)
+    np.testing.assert_array_equal(tree["masks"]["beta"], KEEP)
+    assert_pruned(tree["posterior"]["beta"])
+    assert (tree["prior"]["beta"].values != 0).all()
+    np.testing.assert_array_equal(tree["observed_data"]["y"], y)
+    drawn = {name: tree["posterior"][name].values[0] for name in ("mean", "scale")}
+    expected = dist.Normal(drawn["mean"], drawn["scale"][:, None]).log_prob(y)
+    np.testing.assert_allclose(tree["log_likelihood"]["y"][0], expected, rtol=1e-4, atol=1e-4)
+    table = arviz_stats.summary(tree, var_names=["beta"], kind="stats")
+    assert list(table.index) == [f"beta[{name}]" for name in COLUMNS]
+    blind = result.to_arviz(jax.random.key(0), x, num_samples=5)
+    assert set(blind.children) == {"posterior", "predictions", "masks"}
+    assert set(result.to_arviz(jax.random.key(0), num_samples=5).children) == {"posterior", "masks"}
+
+
+# --- modules among the parameters ---------------------------------------------------------
+
+
+class Linear(eqx.Module):
+    weight: jax.Array
+    bias: jax.Array
+    name: str = eqx.field(static=True)
+
+    def __call__(self, x):
+        return self.weight @ x + self.bias
+
+
+def with_modules(x, y=None):
+    start = Linear(jnp.ones((2, SIZE)), jnp.zeros(2), "features")
+    features = jax.vmap(eqx_module("features", start))(x)
+    nested = numpyro.param(
+        "nested", lambda _: {"a": {"b": jnp.zeros(2)}, "c": (jnp.ones(()), None)}
+    )
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    mean = features @ beta + features @ nested["a"]["b"] + nested["c"][0]
+    numpyro.sample("y", dist.Normal(mean, 0.5), obs=y)
+
+
+def test_modules_and_nested_dicts_are_saved(tmp_path):
+    from bmrjax.checkpoint import Checkpointer
+
+    guide = infer.AutoMeanField(with_modules)
+    x, y = data()
+    svi = numpyro.infer.SVI(
+        with_modules, guide, numpyro.optim.Adam(0.1), numpyro.infer.Trace_ELBO()
+    )
+    fitted = svi.run(jax.random.key(0), 3, x, y, progress_bar=False)
+    params = {**fitted.params, "odd/key": [jnp.arange(2), None]}
+    keep = {"beta": jnp.array([True, False])}
+    as_numpy = jax.tree.map(np.asarray, (params, keep))
+    point = bmr.Point(1, 2.0, 1, 2, {}, *as_numpy)
+    result = bmr.Result(
+        params=params,
+        keep=keep,
+        layers={},
+        num_data=ROWS,
+        path=[point],
+        unpruned_model=with_modules,
+        unpruned_guide=guide,
+    )
+    assert isinstance(result.at(0).params["features$params"], Linear)
+    result.save(tmp_path / "saved")
+    loaded = bmr.load(tmp_path / "saved", model=with_modules)
+    key = jax.random.key(1)
+    for here, there in ((result, loaded), (result.at(0), loaded.at(0))):
+        ours, theirs = (r.predict(key, x, num_samples=3).mean for r in (here, there))
+        np.testing.assert_array_equal(ours, theirs)
+    loaded.posterior(x)  # gives the modules their structure back
+    assert isinstance(loaded.params["features$params"], Linear)
+    assert jax.tree.structure(loaded.params) == jax.tree.structure(params)
+    loaded.save(tmp_path / "again")
+
+    bare = bmr.load(tmp_path / "again")
+    bare.save(tmp_path / "third")  # without the program too
+    third = bmr.load(tmp_path / "third", model=with_modules)
+    np.testing.assert_array_equal(third.predict(key, x, num_samples=3).mean, ours)
+
+    def other(x, y=None):
+        net = eqx_module("features", Linear(jnp.ones((3, SIZE)), jnp.zeros(3), "features"))
+        beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(jax.vmap(net)(x)[:, :2] @ beta, 0.5), obs=y)
+
+    for model, match in ((other, r"shapes \[\(2, 4\), \(2,\)\]"), (intercept, "none of that name")):
+        with pytest.raises(ValueError, match=match):
+            bmr.load(tmp_path / "saved", model=model).predict(key, x, num_samples=3)
+
+    checkpoints = Checkpointer(tmp_path / "run", interval=0)
+    checkpoints.save_point(0, point)
+    document = {"epoch": 1, "vfe": 2.0, "kept": 1, "total": 2, "metrics": {}}
+    again = checkpoints.load_point(0, document, {"params": params, "keep": keep})
+    checkpoints.close()
+    assert isinstance(again.params["features$params"], Linear)
+    for left, right in zip(jax.tree.leaves(again.params), jax.tree.leaves(params), strict=True):
+        np.testing.assert_array_equal(left, right)

@@ -130,9 +130,7 @@ def test_the_path_can_be_restored(result):
         restored = result.at(index)
         assert (restored.vfe, restored.num_kept) == (point.vfe, point.kept)
         np.testing.assert_array_equal(restored.keep["beta"], point.keep["beta"])
-        np.testing.assert_array_equal(
-            restored.params["auto_loc"], point.params["auto_loc"]
-        )
+        np.testing.assert_array_equal(restored.params["auto_loc"], point.params["auto_loc"])
         assert restored.metrics == point.metrics
         assert set(point.metrics) == {"rmse", "nll"}
     assert result.at(0).num_kept == 6

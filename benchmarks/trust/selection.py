@@ -114,10 +114,17 @@ def select_by_lasso(kind: str, x: Any, y: Any) -> Any:
     from sklearn.linear_model import LassoCV, LogisticRegressionCV
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about convergence, and about settings that will be renamed
+        warnings.simplefilter(
+            "ignore"
+        )  # about convergence, and about settings that will be renamed
         if kind == "logistic":
             fit = LogisticRegressionCV(
-                Cs=20, cv=5, penalty="l1", solver="liblinear", scoring="neg_log_loss", random_state=0
+                Cs=20,
+                cv=5,
+                penalty="l1",
+                solver="liblinear",
+                scoring="neg_log_loss",
+                random_state=0,
             ).fit(x, y)
         else:
             fit = LassoCV(cv=5, random_state=0).fit(x, y)

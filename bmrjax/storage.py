@@ -227,6 +227,6 @@ def _guide_of(model: Callable, params: dict[str, Any]) -> Any:
     if any(name.endswith("_auto_loc") for name in params):
         return AutoMeanField(model)
     raise ValueError(
-        f"load: the result has the parameters {sorted(params)[:5]}, which are those of no automatic guide with "
-        "the prefix 'auto'. Give the guide that was fitted: bmr.load(directory, model=..., guide=...)."
+        f"load: the result has the parameters {sorted(params)[:5]}, which are those of no automatic guide "
+        "with the prefix 'auto'. Give the guide that was fitted: bmr.load(directory, model=..., guide=...)."
     )

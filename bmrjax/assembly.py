@@ -37,7 +37,8 @@ from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import State
 from bmrjax.inspection import Inspection
 from bmrjax.judged import reducible
-from bmrjax.result import Result, best
+from bmrjax.point import best
+from bmrjax.result import Result
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
 from bmrjax.settings import Settings, check_kinds, check_program_kind

@@ -81,6 +81,7 @@ def choose_point(
     import numpy as np
 
     from bmrjax import metrics
+    from bmrjax.facts import Examination
     from bmrjax.infer.evaluate import Evaluator
 
     rows = len(validation[0])
@@ -102,4 +103,10 @@ def choose_point(
             scores["rmse"] = metrics.root_mean_squared_error(mean, value)
         point.metrics.update({name: float(score) for name, score in scores.items()})
     kept = [point.kept for point in result.path]
-    return result.at(sparsest_within(jnp.stack(log_probs), kept, within=within))
+    chosen = result.at(sparsest_within(jnp.stack(log_probs), kept, within=within))
+    # What `Result.diagnose` reads was measured where the fit ended.
+    facts = Examination(*result._programs())(
+        chosen.params, chosen.keep, test, whole=False, metrics=chosen.metrics
+    )
+    chosen.facts = {**facts, "criterion": result.facts.get("criterion")}
+    return chosen

@@ -64,7 +64,7 @@ class Sparsify:
     sequences, the others images."""
     hidden: tuple[int, ...] | None = None
     """Widths of the hidden layers of an mlp, of a gru the first one counts. In proportion by default: 50
-    for a table, 100 100 for up to 10,000 images, 400 400 400 400 400 for more."""
+    for a table, 50 50 from 5,000 rows on, 100 100 for up to 10,000 images, 400 400 400 400 400 for more."""
     depth: int | None = None
     """Blocks of a vit or mixer; 6 by default."""
     width: int | None = None
@@ -75,8 +75,8 @@ class Sparsify:
     epochs: int | None = None
     """Epochs at most. In proportion by default: 100 for a table, 60 for few images, else 50."""
     steps_per_epoch: int | None = None
-    """Steps per epoch. In proportion by default: 200 for a table and for few images, else one pass over
-    the data."""
+    """Steps per epoch. In proportion by default: 100 for a table, 200 for few images and for tables of
+    5,000 rows or more, else one pass over the data."""
     batch_size: int | None = None
     """Data points per step; 128 by default."""
     learning_rate: float | None = None
@@ -91,8 +91,8 @@ class Sparsify:
     scale, 0.01 by default."""
     reduced_prior: Literal["spike-slab", "horseshoe", "shrinkage"] | None = None
     """What bmr puts in the prior's place to see which weights the evidence needs; shrinkage, a normal
-    around zero of variance 1e-16, weight by weight, keeps more than spike-slab and predicts better. By
-    default shrinkage for a table, else spike-slab."""
+    around zero of variance 1e-16, weight by weight, keeps more than spike-slab and predicts better where
+    no validation data choose the point. By default spike-slab."""
     groups: Literal["outputs", "inputs"] | None = None
     """bmr: ask the evidence about whole neurons, filters and heads (outputs), or about what reads them
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""

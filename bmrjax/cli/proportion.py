@@ -29,7 +29,9 @@ def proportions_of(
 ) -> Proportions:
     """Return settings in proportion to the data.
 
-    A table gets one hidden layer of 50 units, and validation rows choose the point of the path: the point
+    A table gets one hidden layer of 50 units, or two for many rows, and validation rows choose the point
+    of the
+    path: the point
     with the best VFE is sparser, and predicts worse, on little data. Large image sets and sequences get
     what suits their networks.
 
@@ -41,10 +43,8 @@ def proportions_of(
     """
     mlp, path = net.startswith("mlp"), method == "bmr"
     if mlp and len(input_shape) == 1:
-        hidden = (50,) if rows < _MANY_ROWS else (50, 50)
-        return Proportions(
-            hidden, 100, 100, 0.15 if path else 0.0, within=1.0, reduced_prior="shrinkage"
-        )
+        hidden, steps = ((50,), 100) if rows < _MANY_ROWS else ((50, 50), 200)
+        return Proportions(hidden, 100, steps, 0.15 if path else 0.0, within=1.0)
     if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
         return Proportions((100, 100), 60, 200, 0.15 if path else 0.0)
     return Proportions((400,) * 5, 50, None, 0.0)

@@ -17,8 +17,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/bmrjax sparsify --data digits --net mlp --hidden 100 100 --method bmr \
-		--epochs 60 --steps-per-epoch 200 --batch-size 128 --validation 0.15 --seed 0 --out runs/demo --overwrite
+	$(BIN)/bmrjax sparsify --data digits --out runs/demo --overwrite
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile --durations=40

@@ -44,7 +44,7 @@ def posterior_means(
     def values() -> Any:
         return bmr.lift("net", network, prior).values
 
-    guide: Any = result.guide
+    guide: Any = result.unpruned_guide
     centre = central_values(guide, result.params, (), {})
     with numpyro.handlers.trace() as trace, numpyro.handlers.substitute(data=centre):
         at_centre = values()

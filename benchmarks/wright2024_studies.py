@@ -116,10 +116,9 @@ def _started(guide: Any, result: bmr.Result) -> Any:
 def _posteriors(result: bmr.Result, noisy: Any, train: Any) -> Mapping[str, Any]:
     from bmrjax.infer.posterior import site_posteriors
 
-    assert result.model is not None
-    assert result.guide is not None
     batch = tuple(a[:2] for a in train)
-    return site_posteriors(result.model, result.guide, result.params, batch, {}).posterior
+    assert result.unpruned_guide is not None
+    return site_posteriors(result.model, result.unpruned_guide, result.params, batch, {}).posterior
 
 
 def _scores(result: bmr.Result, q: Mapping[str, Any], train: Any) -> dict[str, dict[str, Any]]:

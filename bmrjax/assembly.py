@@ -37,7 +37,8 @@ from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import State
 from bmrjax.inspection import Inspection
 from bmrjax.judged import reducible
-from bmrjax.result import Result, best
+from bmrjax.point import best
+from bmrjax.result import Result
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
 from bmrjax.settings import Settings, check_kinds, check_program_kind
@@ -68,8 +69,6 @@ class Assembly:
         removed: Mapping[str, Any] | None = None,
     ):
         self._removed = {} if removed is None else dict(removed)
-        tables = {} if isinstance(data, Batches) else column_names(data)
-        self.columns = max(tables.values(), key=len, default=None)
         self._begin = time.perf_counter()
         check_program_kind(model)
         check_kinds(settings, guide)
@@ -80,6 +79,8 @@ class Assembly:
             if isinstance(data, Batches)
             else program_data(model, data, batch_size=settings.batch_size, static=settings.static)
         )
+        tables = {} if isinstance(data, Batches) else column_names(data)
+        self.columns = max(tables.values(), key=len, default=None)
         self.num_data, size, self._example = _sizes(self.source, settings.batch_size)
         self.row_paths = row_paths(self._example)
         self._held_out = settings.held_out

@@ -2,17 +2,18 @@
 
 import os
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
+from bmrjax.dataset import Dataset, Split, Task, from_arrays, split_arrays, split_rows
+from bmrjax.frames import from_csv, from_frame
 from bmrjax.series import SIGNALS, periodic
 
-Task = Literal["classification", "regression"]
-Split = tuple[np.ndarray, np.ndarray]
+__all__ = ["Dataset", "from_arrays", "from_csv", "from_frame", "load", "split_rows"]
 
 HUB = {
     "mnist": "ylecun/mnist",
@@ -20,38 +21,6 @@ HUB = {
     "cifar10": "uoft-cs/cifar10",
 }
 BUNDLED = ("digits", "diabetes")
-# Whole numbers are taken for labels as long as they are few, or there are enough rows of each.
-_FEW_CLASSES, _ROWS_PER_CLASS = 20, 10
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Inputs and targets, split and standardised by the statistics of the training split.
-
-    Attributes:
-        name: What was loaded.
-        train: (inputs, targets), one row a datum; inputs float32, labels int32, targets float32.
-        test: The same for the held-out split.
-        num_classes: Number of classes; None for regression.
-        input_mean: Means of the raw training inputs: ``(raw - input_mean) / input_scale``.
-        input_scale: Their standard deviations.
-        target_mean: Mean of the raw training targets; None for classification.
-        target_scale: Their standard deviation: an RMSE times it is in the targets' own unit.
-    """
-
-    name: str
-    train: Split
-    test: Split
-    num_classes: int | None
-    input_mean: np.ndarray
-    input_scale: np.ndarray
-    target_mean: np.ndarray | None = None
-    target_scale: np.ndarray | None = None
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input; (channels, height, width) for images."""
-        return self.train[0].shape[1:]
 
 
 def load(
@@ -60,6 +29,10 @@ def load(
     data_root: str | Path | None = None,
     task: Task | None = None,
     num_targets: int = 1,
+    target: str | None = None,
+    categories: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    impute: bool = False,
     seed: int = 0,
 ) -> Dataset:
     """Load a data set.
@@ -69,11 +42,15 @@ def load(
             ``"fashion_mnist"`` or ``"cifar10"``; ``"sine"``, ``"sawtooth"`` or ``"square"``, windows of a
             noisy signal of that shape, the last fifth of them held out; or the path of an
             ``.npz`` or ``.csv`` file.
-        data_root: Folder with a folder a data set, in the layout of the Hugging Face hub. By
+        data_root: Folder that holds a folder for each data set, in the layout of the Hugging Face hub. By
             default the environment variable ``BMRJAX_DATA``; without either, the hub itself.
-        task: For files: ``"classification"`` or ``"regression"``; by default told from the targets
-            (whole numbers in an ``.npz`` are labels unless too many, a ``.csv`` is a regression).
+        task: For files: ``"classification"`` or ``"regression"``; by default chosen by the targets. Whole
+            numbers in an ``.npz`` are labels unless there are too many; for a ``.csv`` see `from_frame`.
         num_targets: For a ``.csv``: how many of the last columns are targets.
+        target: For a ``.csv``: the name of the target's column, in place of `num_targets`.
+        categories: For a ``.csv``: see `from_csv`.
+        drop: For a ``.csv``: see `from_csv`.
+        impute: For a ``.csv``: see `from_csv`.
         seed: Of the split, where the source has none.
 
     Returns:
@@ -96,140 +73,20 @@ def load(
     if suffix == ".npz":
         return _npz(Path(name), task, seed)
     if suffix in (".csv", ".txt", ".tsv"):
-        return from_csv(name, num_targets=num_targets, task=task or "regression", seed=seed)
+        return from_csv(
+            name,
+            target=target,
+            num_targets=num_targets,
+            task=task,
+            categories=categories,
+            drop=drop,
+            impute=impute,
+            seed=seed,
+        )
     known = ", ".join([*BUNDLED, *HUB, *SIGNALS])
     raise ValueError(
         f"Unknown data set '{name}'. Known names: {known}; or give the path of a .npz or .csv file."
     )
-
-
-def from_arrays(
-    x_train: Shaped[np.ndarray, "train ..."],
-    y_train: Shaped[np.ndarray, "train ..."],
-    x_test: Shaped[np.ndarray, "test ..."],
-    y_test: Shaped[np.ndarray, "test ..."],
-    *,
-    task: Task | None = None,
-    name: str = "arrays",
-) -> Dataset:
-    """Check and standardise arrays of your own.
-
-    Inputs are standardised by the training split: images (four axes) a channel, others a feature;
-    a feature that is constant is only centred.
-
-    Args:
-        x_train: Training inputs, one row a datum.
-        y_train: Training targets: labels from 0, or numbers.
-        x_test: Held-out inputs.
-        y_test: Held-out targets.
-        task: By default classification for integer targets, regression for others.
-        name: For messages.
-
-    Raises:
-        ValueError: For rows that do not match, values that are not finite, labels that are not
-            whole numbers from 0, or integer targets too many for labels where `task` is not given.
-    """
-    parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
-    arrays = {part: np.asarray(value) for part, value in parts.items()}
-    for part, array in arrays.items():
-        _check_array(name, part, array)
-    for split in ("train", "test"):
-        rows = len(arrays[f"x_{split}"]), len(arrays[f"y_{split}"])
-        if rows[0] != rows[1]:
-            raise ValueError(f"{name}: x_{split} has {rows[0]} rows and y_{split} has {rows[1]}.")
-    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
-        raise ValueError(
-            f"{name}: training inputs have shape {arrays['x_train'].shape[1:]} a datum, held-out ones "
-            f"{arrays['x_test'].shape[1:]}; they must agree."
-        )
-    if arrays["x_train"].ndim < 2:
-        raise ValueError(
-            f"{name}: x_train has shape {arrays['x_train'].shape}; give one row a datum."
-        )
-    x_mean, x_scale = _statistics(arrays["x_train"])
-    x, x_held = (_standardise(arrays[part], x_mean, x_scale) for part in ("x_train", "x_test"))
-    y, y_held = arrays["y_train"], arrays["y_test"]
-    if task is None:
-        task = _told_by(name, y)
-    if task == "classification":
-        num_classes = _check_labels(name, y, y_held)
-        labels, held = y.astype(np.int32).ravel(), y_held.astype(np.int32).ravel()
-        return Dataset(name, (x, labels), (x_held, held), num_classes, x_mean, x_scale)
-    if task != "regression":
-        raise ValueError(f"{name}: task must be 'classification' or 'regression', got {task!r}.")
-    if y.ndim > 2 or y.shape[1:] != y_held.shape[1:]:
-        raise ValueError(
-            f"{name}: y_train has shape {y.shape} and y_test {y_held.shape}; both are (data,) or "
-            "(data, targets)."
-        )
-    mean, scale = _statistics(y)
-    targets, held = (_standardise(part, mean, scale) for part in (y, y_held))
-    return Dataset(name, (x, targets), (x_held, held), None, x_mean, x_scale, mean, scale)
-
-
-def from_csv(
-    path: str | Path,
-    *,
-    num_targets: int = 1,
-    task: Task = "regression",
-    held_out: float = 0.1,
-    seed: int = 0,
-) -> Dataset:
-    """Read a table of numbers whose last columns are the targets.
-
-    Args:
-        path: The file; comma, semicolon, tab or space between cells, a header or none.
-        num_targets: How many of the last columns are targets.
-        task: Whether the target is a number or a label.
-        held_out: Fraction of the rows held out.
-        seed: Of the split.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}.")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}).") from None
-    lines = [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
-        raise ValueError(f"{path} is empty.")
-    separator = next((mark for mark in ",;\t" if mark in lines[0][1]), None)
-    cells = [(i, [cell.strip() for cell in line.split(separator)]) for i, line in lines]
-    width = len(cells[0][1])
-    # A header holds no number at all; a row with some is data with a bad cell.
-    if not any(_is_number(cell) for cell in cells[0][1]):
-        del cells[0]
-    rows = []
-    for number, row in cells:
-        if len(row) != width:
-            raise ValueError(f"{path}, line {number}: {len(row)} cells, expected {width}.")
-        try:
-            rows.append([float(cell) if cell else float("nan") for cell in row])
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}. Give numbers only.") from None
-    if not rows:
-        raise ValueError(f"{path} has a header and no rows.")
-    if not 1 <= num_targets < width:
-        raise ValueError(f"{path} has {width} columns, too few for {num_targets} target(s).")
-    values = np.asarray(rows, np.float64)
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        raise ValueError(
-            f"{path}: {len(bad)} cells are empty, NaN or infinite, first in line "
-            f"{cells[bad[0][0]][0]}, column {bad[0][1] + 1}. Drop or impute them first."
-        )
-    targets = values[:, -num_targets:]
-    targets = targets[:, 0] if num_targets == 1 else targets
-    return _split(values[:, :-num_targets], targets, held_out, task, seed, str(path))
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _npz(path: Path, task: Task | None, seed: int) -> Dataset:
@@ -246,24 +103,11 @@ def _npz(path: Path, task: Task | None, seed: int) -> Dataset:
         parts = (arrays[k] for k in ("x_train", "y_train", "x_test", "y_test"))
         return from_arrays(*parts, task=task, name=str(path))
     if {"x", "y"} <= set(arrays):
-        return _split(arrays["x"], arrays["y"], 0.1, task, seed, str(path))
+        return split_arrays(arrays["x"], arrays["y"], 0.1, task, seed, str(path))
     raise ValueError(
         f"{path} holds the arrays {sorted(arrays)}; expected x_train, y_train, x_test and y_test, or x "
         "and y."
     )
-
-
-def _split(
-    x: np.ndarray, y: np.ndarray, fraction: float, task: Task | None, seed: int, name: str
-) -> Dataset:
-    if len(x) != len(y):
-        raise ValueError(f"{name}: x has {len(x)} rows and y has {len(y)}.")
-    if len(x) < 2:
-        raise ValueError(f"{name} has {len(x)} rows; a split needs at least 2.")
-    order = np.random.default_rng(seed).permutation(len(x))
-    held = max(1, round(fraction * len(x)))
-    test, train = order[:held], order[held:]
-    return from_arrays(x[train], y[train], x[test], y[test], task=task, name=name)
 
 
 def _bundled(name: str, seed: int) -> Dataset:
@@ -275,9 +119,13 @@ def _bundled(name: str, seed: int) -> Dataset:
         ) from None
     if name == "diabetes":
         found: Any = datasets.load_diabetes(scaled=False)
-        return _split(found["data"], found["target"], 0.2, "regression", seed, name)
+        split = split_arrays(found["data"], found["target"], 0.2, "regression", seed, name)
+        names = tuple(found["feature_names"])
+        return replace(split, columns=names, target_names=("progression",))
     found = datasets.load_digits()
-    return _split(found["images"][:, None], found["target"], 0.2, "classification", seed, name)
+    return split_arrays(
+        found["images"][:, None], found["target"], 0.2, "classification", seed, name
+    )
 
 
 def _images(name: str, data_root: str | Path | None) -> Dataset:
@@ -337,78 +185,3 @@ def _decode(name: str, split: Any) -> Split:
     stacked = np.stack(images)
     stacked = stacked[:, None] if stacked.ndim == 3 else np.moveaxis(stacked, -1, 1)
     return stacked, np.asarray(split["label"])
-
-
-def _check_array(name: str, part: str, array: np.ndarray) -> None:
-    if array.dtype.kind not in "iufb":
-        raise ValueError(f"{name}: {part} holds {array.dtype} values; give numbers.")
-    if array.ndim == 0 or array.size == 0:
-        raise ValueError(f"{name}: {part} has shape {array.shape}; give one row a datum.")
-    if array.dtype.kind == "f":
-        # What float32 cannot hold would become infinite. NaN compares as false.
-        bad = ~(np.abs(array.reshape(len(array), -1)) <= np.finfo(np.float32).max).all(1)
-        if bad.any():
-            raise ValueError(
-                f"{name}: {part} has NaN or infinite values in {bad.sum()} of {len(array)} rows, first in "
-                f"row {int(np.argmax(bad))}. Drop or impute them first."
-            )
-
-
-def _told_by(name: str, y: np.ndarray) -> Task:
-    """Return what integer or other targets are for, unless they could be for either."""
-    if y.dtype.kind not in "iub":
-        return "regression"
-    if y.dtype.kind != "b" and y.max() >= max(_FEW_CLASSES, len(y) / _ROWS_PER_CLASS):
-        raise ValueError(
-            f"{name}: y_train holds whole numbers up to {y.max()} in {len(y)} rows. Are they labels or "
-            "amounts? Say task='classification' or task='regression' (--task)."
-        )
-    return "classification"
-
-
-def _check_labels(name: str, y: np.ndarray, held: np.ndarray) -> int:
-    for part, labels in (("y_train", y), ("y_test", held)):
-        if labels.size != len(labels):
-            raise ValueError(
-                f"{name}: {part} has shape {labels.shape}; give one label a datum, not one-hot rows."
-            )
-        if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
-            raise ValueError(f"{name}: {part} has labels that are not whole numbers.")
-        if labels.min() < 0:
-            raise ValueError(
-                f"{name}: {part} has the label {labels.min()}; labels start at 0. If these are no labels, "
-                "say task='regression' (--task regression)."
-            )
-    num_classes = int(y.max()) + 1
-    if held.max() >= num_classes:
-        raise ValueError(
-            f"{name}: y_test has the label {held.max()}, but the training labels end at "
-            f"{num_classes - 1}."
-        )
-    if num_classes < 2:
-        raise ValueError(f"{name}: every training label is 0; a classifier needs two classes.")
-    return num_classes
-
-
-def _slices(values: np.ndarray) -> list[slice]:
-    # A float64 copy of a whole image set would be the peak memory of a run.
-    return [slice(begin, begin + 4096) for begin in range(0, len(values), 4096)]
-
-
-def _statistics(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    axes = (0, 2, 3) if train.ndim == 4 else (0,)
-    mean = train.mean(axes, keepdims=True, dtype=np.float64)
-    squares = np.zeros_like(mean)
-    for part in _slices(train):
-        squares += np.square(train[part] - mean).sum(axes, keepdims=True)
-    scale = np.sqrt(squares * (mean.size / train.size))
-    # Rounding leaves a constant column a scale of about 1e-17 of its size.
-    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
-
-
-def _standardise(values: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    result = np.empty(values.shape, np.float32)
-    for part in _slices(values):
-        # Centred before the cast: float32 has no room for a large mean and a small deviation.
-        result[part] = (values[part] - mean) / scale
-    return result

@@ -15,9 +15,11 @@ from tqdm.auto import tqdm
 from bmrjax.assembly import Assembly
 from bmrjax.batches import Batches
 from bmrjax.errors import EnsembleError, InterruptedFit, NonFiniteError
-from bmrjax.hyperparameter import members_of
+from bmrjax.hyperparameter import Member, members_of
 from bmrjax.infer.arguments import Data
+from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.program_data import program_data
 from bmrjax.interrupt import finishing_on_interrupt
 from bmrjax.result import Result
 from bmrjax.runner import Plan, Runner
@@ -32,7 +34,7 @@ def ensemble(
     *,
     keys: Sequence[Array] | Array,
     grid: Mapping[str, Sequence[Any]] | None = None,
-    guide: Callable[[Callable], Callable] = AutoMeanField,
+    guide: Callable[[Callable], Callable] | None = None,
     directory: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -53,7 +55,8 @@ def ensemble(
         grid: Values by name: of a `hyperparameter` of the program; of ``"kl_weight"``, factors on the
             divergence; of ``"rate"``, factors on the optimiser's updates; or of ``"criterion"``, criteria,
             whose reductions are compiled one by one. There is a member for every combination.
-        guide: Makes a member's guide from its program.
+        guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for
+            the first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
         directory: Checkpoints of member i go to the folder ``member-i`` in it.
         resume: Go on from the last checkpoints in `directory`.
         progress: Whether to show a progress bar.
@@ -111,6 +114,8 @@ def ensemble(
         for point in points
         for key, program in zip(keys, models, strict=True)
     ]
+    if guide is None:
+        guide = _default_guide(members[0][2], data, settings, points)
     # The engine's guide is that of a member, which meets its program before the training step is traced.
     guides = [guide(program) for _, _, program in members]
     assembly = Assembly(models[0], guides[0], data, Settings(**settings))
@@ -137,6 +142,25 @@ def ensemble(
     if failures:
         raise EnsembleError(results, failures)
     return results
+
+
+def _default_guide(
+    program: Callable, data: Data, settings: dict[str, Any], points: list[Member]
+) -> Callable[[Callable], Callable]:
+    """Return the class of guide that serves all criteria of the grid."""
+    given = Settings(**settings)
+    found = {
+        default_guide(
+            program,
+            program_data(program, data, batch_size=given.batch_size, static=given.static),
+            criterion=given.criterion if point.criterion is None else point.criterion,
+            estimator=given.estimator,
+            loss=given.loss,
+            start=given.start,
+        )
+        for point in points
+    }
+    return found.pop() if len(found) == 1 else AutoMeanField
 
 
 def _member(directory: str | Path | None, i: int) -> Path | None:

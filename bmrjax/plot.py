@@ -109,6 +109,56 @@ def sparsity_per_layer(result: Result) -> "Figure":
     return figure
 
 
+def coefficients(
+    result: Result, *inputs: Any, site: str | None = None, prob: float = 0.9, most: int = 40
+) -> "Figure":
+    """Plot posterior means and intervals of the elements that are kept, by name.
+
+    Args:
+        result: With its program; see `Result.summary`, whose table is drawn.
+        *inputs: Arguments of the program, as for `Result.posterior`.
+        site: Name of the site to draw; by default all that were judged.
+        prob: Probability of the intervals.
+        most: How many elements are drawn at most, those with the largest means.
+
+    Returns:
+        A figure with a point and a line per element, in the order of the site, and the number of removed
+        elements in its title.
+
+    Raises:
+        ValueError: For a site that is not there, or if nothing is kept.
+    """
+    table: Any = result.summary(*inputs, prob=prob)
+    sites = list(dict.fromkeys(table["site"])) if len(table) else []
+    if site is not None:
+        if site not in sites:
+            raise ValueError(f"coefficients: there is no site '{site}'; there are {sites}.")
+        table, sites = table[table["site"] == site], [site]
+    total, table = len(table), table[table["kept"]] if len(table) else table
+    if not len(table):
+        raise ValueError("coefficients: nothing is kept, so there is nothing to plot.")
+    kept = len(table)
+    largest = table["mean"].abs().sort_values(ascending=False).index[:most]
+    table = table.loc[sorted(largest)]
+    names = [
+        row.element if len(sites) == 1 else f"{row.site}[{row.element}]"
+        for row in table[["site", "element"]].itertuples()
+    ]
+    low, high = (table[title] for title in table.columns[5:7])
+    figure = _figure((6.0, 1.2 + 0.25 * len(table)))
+    ax = figure.subplots()
+    ax.axvline(0.0, color=_GREY, linewidth=0.8, zorder=1)
+    ax.hlines(range(len(table)), low, high, color=_BLUE, zorder=2)
+    ax.scatter(table["mean"], range(len(table)), color=_BLUE, s=25, zorder=3)
+    ax.set_yticks(range(len(table)), names)
+    ax.invert_yaxis()
+    ax.set_xlabel(f"Posterior mean, {100 * prob:g} % interval")
+    shown = f", the {most} largest" if kept > most else ""
+    ax.set_title(f"{kept:,} of {total:,} kept{shown}")
+    _clean(ax)
+    return figure
+
+
 def path(result: Result) -> "Figure":
     """Plot the VFE, and accuracy or RMSE, against what is kept, at the points of the path.
 

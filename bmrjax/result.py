@@ -1,4 +1,4 @@
-"""What a run hands back."""
+"""The result of a run."""
 
 import dataclasses
 import math
@@ -9,116 +9,37 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 from jaxtyping import Array, Bool
-from numpyro.primitives import Messenger
 
-from bmrjax.batches import check_data
+from bmrjax.at_center import networks_at_center, values_at_center
 from bmrjax.checks import check_key
+from bmrjax.criteria import Criterion
 from bmrjax.data_tree import data_tree
 from bmrjax.diagnose import Finding, diagnose
-from bmrjax.handlers import inference, prune
+from bmrjax.handlers import prune
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.draws import model_draws, posterior_draws
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.init import auto_guides
-from bmrjax.infer.posterior import central_values, guide_posteriors
+from bmrjax.infer.posterior import guide_posteriors
 from bmrjax.infer.prediction import LEVELS, Prediction
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import PrunedGuide
 from bmrjax.infer.rows import row_sites
 from bmrjax.inspection import Inspection
+from bmrjax.point import Point, best, kept_counts, sparsity_per_layer
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.result_inputs import by_position_or_name, check_without_arguments, checked_data
 from bmrjax.serial import one_at_a_time
+from bmrjax.shown import shown
 from bmrjax.structure.compact import Compact, compact
-from bmrjax.structure.parts import is_nnx
-from bmrjax.summary import summary_table
+from bmrjax.summary import scores_of, summary_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from xarray import DataTree
-
-
-@dataclass(frozen=True)
-class Point:
-    """A state on the path of a run, which can be restored.
-
-    Attributes:
-        epoch: Epochs done when it was reached.
-        vfe: Its VFE on the training data, in nats for the whole set.
-        kept: Elements kept, of `total`.
-        total: Elements of all reducible sites.
-        metrics: Held-out metrics at this point.
-        params: Constrained parameters and mutable sites, on the host.
-        keep: Masks, on the host.
-        mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it
-            (`schedules.Verified`, `mask_prior`); else 0.
-        taken_back: Whether the run went back to a point before it.
-    """
-
-    epoch: int
-    vfe: float
-    kept: int
-    total: int
-    metrics: dict[str, float]
-    params: dict[str, Any] = field(repr=False)
-    keep: dict[str, np.ndarray] = field(repr=False)
-    mask_cost: float = 0.0
-    taken_back: bool = False
-
-    @property
-    def objective(self) -> float:
-        """What points are compared by: `vfe` plus `mask_cost`, in nats."""
-        return self.vfe + self.mask_cost
-
-
-def kept_counts(keep: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many elements the masks keep, and how many there are."""
-
-    def count(mask: Any) -> int:
-        # Another process has a part of a mask that is not addressable, and counts it.
-        here = getattr(mask, "is_fully_addressable", True)
-        return int(np.sum(np.asarray(mask)) if here else jnp.sum(mask))
-
-    kept = sum(count(mask) for mask in keep.values())
-    return kept, sum(math.prod(mask.shape) for mask in keep.values())
-
-
-def sparsity_per_layer(keep: Mapping[str, Any], layers: Mapping[str, str]) -> dict[str, float]:
-    """Return the removed fraction of each layer."""
-    found: dict[str, list[Any]] = {}
-    for name, mask in keep.items():
-        found.setdefault(layers.get(name, name), []).append(mask)
-    result = {}
-    for layer, masks in found.items():
-        kept, total = kept_counts(dict(enumerate(masks)))  # type: ignore[arg-type]
-        result[layer] = 1.0 - kept / total
-    return result
-
-
-def best(path: list[Point]) -> int:
-    """Return the position of the point with the best objective; one that is not finite comes last."""
-    values = [point.objective for point in path]
-    return min(range(len(path)), key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
-
-
-def _shown(inspection: Inspection, keep: Mapping[str, Any]) -> list[str]:
-    """Return which sites were judged, with what is left of them, and why others were not, for `Result`."""
-    judged = []
-    for name in inspection.judged:
-        if name in keep:
-            kept, total = kept_counts({name: keep[name]})
-            judged.append(f"'{name}' {kept} of {total}")
-    lines = []
-    if judged:
-        more = f", and {len(judged) - 6} more" if len(judged) > 6 else ""
-        lines.append(f"judged: {', '.join(judged[:6])}{more}")
-    others = inspection.not_judged
-    lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
-    return [*lines, "... bmr.inspect(...) lists all"] if len(others) > 6 else lines
 
 
 @dataclass(repr=False)
@@ -127,9 +48,9 @@ class Result:
 
     Attributes:
         params: Constrained parameters of the guide and the model, and mutable sites, by name.
-        keep: Boolean masks, one a reducible site; True stays.
+        keep: Boolean masks by site; True = kept.
         layers: Site name to the layer whose statistics it shares.
-        history: One dict an epoch: ``vfe`` (mean over the steps, nats for all data), ``kept``,
+        history: One dict per epoch: ``vfe`` (mean over the steps, nats for all data), ``kept``,
             ``sparsity_per_layer``, ``steps``, ``skipped_steps``, times in seconds, and held-out metrics where
             they were taken. ``taken_back`` marks the epochs of rounds that were undone.
         path: States that can be restored with `at`, in the order they were reached.
@@ -176,27 +97,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""
-        head = f"Result: {self.num_kept} of {self.num_total} elements kept"
-        if self.num_total:
-            head += f" ({self.sparsity:.1%} removed)"
-        lines = [head]
-        if self.vfe is not None:
-            lines.append(f"VFE {self.vfe:.6g} nats, {self.vfe / self.num_data:.4f} per data point")
-        if self.metrics:
-            metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-            lines.append(f"held out: {metrics}")
-        removed = [f"{name} {part:.1%}" for name, part in self.sparsity_per_layer.items()]
-        if removed:
-            more = f", and {len(removed) - 8} more" if len(removed) > 8 else ""
-            lines.append(f"removed: {', '.join(removed[:8])}{more}")
-        length = f"{len(self.history)} epochs, {len(self.path)} points on the path"
-        if self.num_skipped:
-            length += f", {self.num_skipped} steps skipped (not finite)"
-        lines += [length, *_shown(self.inspection, self.keep)]
-        findings = self.diagnose()
-        if findings:
-            lines += ["findings:", *(f"  {finding}" for finding in findings)]
-        return "\n  ".join(lines)
+        return shown(self)
 
     def diagnose(self) -> list[Finding]:
         """Say what is wrong with this run, or may be, and what to do about it.
@@ -244,7 +145,7 @@ class Result:
 
     @property
     def vfe_per_datum(self) -> float | None:
-        """`vfe` over the number of data, nats a datum."""
+        """`vfe` over the number of data, in nats per data point."""
         return None if self.vfe is None else self.vfe / self.num_data
 
     def _programs(self) -> tuple[Callable, Callable]:
@@ -332,7 +233,7 @@ class Result:
             num_samples: Posterior samples.
 
         Returns:
-            That point; its `metrics` are those on `data`, the negative log likelihood in nats a datum.
+            That point; its `metrics` are those on `data` (the NLL in nats per data point).
 
         Raises:
             ValueError: Without a path, or if no point has a finite score.
@@ -340,7 +241,7 @@ class Result:
         if not self.path:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive")
-        data = check_data(data, "most_predictive: data", rows=self.row_arguments)
+        data = self._checked(data, "most_predictive: data")
         evaluator = self._evaluator()
         chosen: Result | None = None
         for i in range(len(self.path)):
@@ -392,8 +293,8 @@ class Result:
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict")
-        given = _one_of(inputs, named, "predict")
-        data = check_data(given, "Result.predict: inputs", rows=self.row_arguments)
+        given = by_position_or_name(inputs, named, "predict")
+        data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
             self.params,
             self.keep,
@@ -408,7 +309,7 @@ class Result:
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
         check_key(key, "Result.evaluate")
-        data = check_data(data, "Result.evaluate: data", rows=self.row_arguments)
+        data = self._checked(data, "Result.evaluate: data")
         return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)
 
     @one_at_a_time
@@ -438,7 +339,7 @@ class Result:
         """
         check_key(key, "Result.free_energy")
         model, guide = self._programs()
-        arrays = check_data(data, "Result.free_energy: data", rows=self.row_arguments)
+        arrays = self._checked(data, "Result.free_energy: data")
         arrays = program_data(model, arrays, batch_size=batch_size, name="Result.free_energy: data")
         rows = length(arrays)
         if batch_size is None:
@@ -500,7 +401,7 @@ class Result:
         """
         check_key(key, "Result.sample")
         model, guide = self._programs()
-        data = self._inputs(inputs, named, "sample")
+        data = self._inputs(inputs, named, "sample", program=model if deterministic else guide)
         latent_key, model_key = jax.random.split(key)
         drawn = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
         if deterministic:
@@ -540,7 +441,7 @@ class Result:
         """
         check_key(key, "Result.predictive")
         model, guide = self._programs()
-        data = self._inputs(inputs, named, "predictive")
+        data = self._inputs(inputs, named, "predictive", program=model)
         latent_key, model_key = jax.random.split(key)
         latents = posterior_draws(guide, self.params, self.keep, latent_key, num_samples, data)
         drawn, fixed = model_draws(model, latents, self.params, self.keep, model_key, data)
@@ -554,18 +455,31 @@ class Result:
             )
         return {name: every[name] for name in sites}
 
-    def _inputs(self, inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Data:
-        """Return the arguments of the program, checked, with automatic guides ready for use."""
+    def _checked(self, data: Any, name: str) -> Data:
+        return checked_data(data, name, columns=self.columns, rows=self.row_arguments)
+
+    def _inputs(
+        self,
+        inputs: tuple[Any, ...],
+        named: Mapping[str, Any],
+        name: str,
+        *,
+        program: Callable | None = None,
+    ) -> Data:
+        """Return the arguments of the program, checked, with automatic guides ready for use.
+
+        Args:
+            inputs: What was given by position.
+            named: What was given by name.
+            name: Of the method, for messages.
+            program: What is called with them; the guide by default.
+        """
         model, guide = self._programs()
-        given = _one_of(inputs, named, name)
+        given = by_position_or_name(inputs, named, name)
         if not given:
-            if any(g.prototype_trace is None for g in auto_guides(guide)):
-                raise ValueError(
-                    f"{name}: the guide of a loaded result has to see the program's arguments once. Give one "
-                    f"batch of them, result.{name}(..., x[:2])."
-                )
+            check_without_arguments(guide, program, name)
             return ()
-        data = check_data(given, f"Result.{name}: inputs", rows=self.row_arguments)
+        data = self._checked(given, f"Result.{name}: inputs")
         prepare_guide(model, guide, self.params, data)
         return data
 
@@ -601,21 +515,37 @@ class Result:
         data = self._inputs(inputs, named, "to_arviz")
         return data_tree(self, key, data, num_samples=num_samples, prior_samples=prior_samples)
 
-    def summary(self, *inputs: Any, prob: float = 0.9, **named: Any) -> "DataFrame":
+    @one_at_a_time
+    def summary(
+        self,
+        *inputs: Any,
+        prob: float = 0.9,
+        criterion: Criterion | None = None,
+        **named: Any,
+    ) -> "DataFrame":
         """Return a table of the elements that were judged, with names.
 
         Args:
-            *inputs: Arguments of the program, as for `posterior`.
+            *inputs: Arguments of the program, as for `posterior`; with `criterion`, a batch of those that the
+                program needs.
             prob: Probability of the central interval of each element.
+            criterion: What judges the kept elements once more, from the posterior as it is: adds its
+                evidence differences (``delta_f``, in nats, negative where the data speak for the element),
+                and the inclusion probabilities of `criteria.SpikeAndSlab`.
             **named: Keyword arguments, for a program fitted on a dict.
 
         Returns:
             A pandas data frame with one row per element: its site, its name (that of the column, where an
             axis of the site stands for the columns), whether it is kept, posterior mean and standard
             deviation, the ends of its interval, and the posterior probability of inclusion where the
-            posterior has one. Without masks, of all sites that `posterior` can read.
+            posterior or the criterion has one. Without masks, of all sites that `posterior` can read.
         """
-        return summary_table(self, self.posterior(*inputs, **named), prob=prob)
+        posterior = self.posterior(*inputs, **named)
+        scores = None
+        if criterion is not None:
+            data = self._inputs(inputs, named, "summary", program=self._programs()[0])
+            scores = scores_of(self, criterion, data)
+        return summary_table(self, posterior, prob=prob, scores=scores)
 
     @one_at_a_time
     def network(self, *inputs: Any) -> dict[str, Any]:
@@ -627,7 +557,7 @@ class Result:
         Returns:
             Each as it was lifted: a module, or a pair of module and state with its running statistics.
         """
-        return {name: network for name, (network, _) in self._networks(inputs).items()}
+        return {name: network for name, (network, _) in self._networks(*inputs).items()}
 
     @one_at_a_time
     def compact(self, *inputs: Any, drop_inputs: bool = True) -> dict[str, Compact]:
@@ -642,7 +572,7 @@ class Result:
         """
         return {
             name: compact(network, *args, drop_inputs=drop_inputs)
-            for name, (network, args) in self._networks(inputs).items()
+            for name, (network, args) in self._networks(*inputs).items()
         }
 
     @one_at_a_time
@@ -655,51 +585,10 @@ class Result:
         Returns:
             Site name to value; removed elements are zero.
         """
-        fitted = self._at_center(inputs)
-        with inference(), numpyro.handlers.trace() as trace:
-            fitted(*inputs)
-        kinds = ("sample", "deterministic")
-        return {
-            name: site["value"]
-            for name, site in trace.items()
-            if site["type"] in kinds and not site.get("is_observed", False)
-        }
+        return values_at_center(*self._programs(), self.params, self.keep, inputs)
 
-    def _at_center(self, inputs: tuple[Any, ...]) -> Callable:
-        """Return the program with its latent sites at the centre of their posterior."""
-        model, guide = self._programs()
-        prepare_guide(model, guide, self.params, inputs)
-        values = central_values(guide, self.params, inputs, {})
-        values = {
-            name: jnp.where(self.keep[name], value, 0) if name in self.keep else value
-            for name, value in values.items()
-        }
-        seeded = numpyro.handlers.seed(model, jax.random.key(0))
-        return numpyro.handlers.substitute(seeded, data={**self.params, **values})
-
-    def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-        """Return each network at the posterior mean, and example inputs as it takes them."""
-        if not inputs:
-            raise ValueError(
-                "The networks are found by running the program; give its inputs, such as two rows: "
-                "result.compact(x[:2]), result.network(x[:2])."
-            )
-        found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-        params = self.params
-
-        class collect(Messenger):
-            def process_message(self, msg: dict[str, Any]) -> None:
-                if msg["type"] != "apply_network":
-                    return
-                network = msg["network"].whole(params.get(f"{msg['network'].name}.buffers"))
-                single = not is_nnx(network)
-                args = tuple(x[0] if single else x for x in msg["args"])
-                found[msg["network"].name] = network, args
-
-        fitted = self._at_center(inputs)
-        with inference(), collect():
-            fitted(*inputs)
-        return found
+    def _networks(self, *inputs: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        return networks_at_center(*self._programs(), self.params, self.keep, inputs)
 
     def save(self, directory: str | Path) -> None:
         """Write parameters, masks, history and path; see `bmrjax.load`.
@@ -709,13 +598,3 @@ class Result:
         from bmrjax.storage import save
 
         save(self, Path(directory))
-
-
-def _one_of(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
-    """Return the arguments of a program, by position or by name."""
-    if inputs and named:
-        raise TypeError(
-            f"Result.{name}: give the program's arguments by position, or all of them by name as in the data "
-            f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
-        )
-    return dict(named) or inputs

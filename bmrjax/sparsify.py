@@ -75,9 +75,11 @@ def sparsify(
             `criteria.SpikeAndSlab` removes most; `criteria.Shrinkage` keeps up to three times as
             many weights, and predicts better.
         schedule: When to reduce and how much; `schedules.Verified` by default.
-        guide: A guide with a sample site for every latent site. By default
-            `infer.AutoMeanField`, started at the network's own weights. What a pruned program or guide
-            (`Result.model`, `Result.guide`) leaves out stays removed.
+        guide: A guide with a sample site for every latent site. By default, a joint normal posterior,
+            `infer.AutoMultivariate`, for programs with at most 300 latent elements and no network, if
+            `criterion` reads normal posteriors and `estimator`, `loss` and `mesh` are left at their defaults.
+            Otherwise `infer.AutoMeanField`, started at the network's own weights. What a
+            pruned program or guide (`Result.model`, `Result.guide`) leaves out stays removed.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         loss: A NumPyro ELBO; by default the one that `estimator` names.
         estimator: Of the expected log likelihood: ``"global"``, one sample of the weights a step (Bayes by
@@ -85,7 +87,8 @@ def sparsify(
             on the way. See `infer.PropagatedELBO`.
         batch_size: Data per step. With None, or with at least as many as there are, every step sees all
             rows in their order and nothing is scaled, as in `numpyro.infer.SVI`.
-        steps_per_epoch: Steps an epoch; one pass over the data by default.
+        steps_per_epoch: Optimiser steps per epoch. By default, one pass over the data, and at least 100 steps
+            unless the data are `Batches`.
         static: Arguments that reach the program as they are although they have rows, by keyword or position:
             an index array, say, that the program passes to `numpy.unique`. With all data in every step, an
             argument whose values the program reads is found without.

@@ -7,9 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from bmrjax.criteria import Criterion
 from bmrjax.distributions import SpikeAndSlab as SpikeAndSlabOfNumPyro
 from bmrjax.distributions import TruncatedLogNormal
 from bmrjax.element_names import element_names, named_axes
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.posterior import only, site_posteriors
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 
 if TYPE_CHECKING:
@@ -17,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def summary_table(
-    result: Any, posterior: Mapping[str, Normal | SpikeAndSlab | LogNormal], *, prob: float
+    result: Any,
+    posterior: Mapping[str, Normal | SpikeAndSlab | LogNormal],
+    *,
+    prob: float,
+    scores: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> "DataFrame":
     """Return one row per element of the sites with masks, or of all sites if none has any.
 
@@ -25,6 +33,7 @@ def summary_table(
         result: Whose masks and names are shown.
         posterior: Its posterior by site.
         prob: Probability of the central interval.
+        scores: Further columns, title to values by site; see `scores_of`.
 
     Raises:
         ValueError: For a probability outside (0, 1).
@@ -51,9 +60,48 @@ def summary_table(
             "kept": np.asarray(keep).ravel(),
         }
         values = _moments(posterior[name], keep, low, high)
+        values |= {title: by[name] for title, by in (scores or {}).items() if name in by}
         columns |= {title: np.asarray(value).ravel() for title, value in values.items()}
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[str, Any]]:
+    """Return what a criterion says of the elements that are kept, from the posterior as it is.
+
+    Args:
+        result: A result with its program.
+        criterion: The criterion.
+        data: Arguments of the program; ``()`` for none.
+
+    Returns:
+        ``"delta_f"``, ln of the evidence without the element over the evidence with it, in nats, NaN for
+        removed elements; and ``"inclusion_prob"`` for a criterion that has it; each by site.
+
+    Raises:
+        ValueError: If the criterion reads none of the posteriors.
+    """
+    args, kwargs = arguments(data)
+    model, guide = result.unpruned_model, result.unpruned_guide
+    with inference():
+        found = site_posteriors(model, guide, result.params, args, kwargs, result.keep)
+    names = [
+        name
+        for name, q in found.posterior.items()
+        if isinstance(q, criterion.family) and (name in result.keep or not result.keep)
+    ]
+    if not names:
+        raise ValueError(
+            f"summary: {type(criterion).__name__} reads {criterion.family.__name__} posteriors, and no site "
+            "that was judged has one."
+        )
+    found = only(found, names)
+    keep = {n: result.keep.get(n, jnp.ones(found.posterior[n].loc.shape, bool)) for n in names}
+    state = criterion.with_keep(criterion.init(found.posterior), keep)
+    decision = criterion(found.posterior, found.prior, state, layers=found.layers)
+    delta_f = {n: jnp.where(keep[n], value, jnp.nan) for n, value in decision.delta_f.items()}
+    included = getattr(decision.state, "inclusion_prob", None)
+    return {"delta_f": delta_f} | ({} if included is None else {"inclusion_prob": included})
 
 
 def _moments(q: Any, keep: Any, low: float, high: float) -> dict[str, Any]:

@@ -8,7 +8,10 @@ import pytest
 
 from bmrjax import cli, codec
 from bmrjax.cli.build import build_network
-from bmrjax.cli.options import Sparsify
+from bmrjax.cli.choose import sparsest_within
+from bmrjax.cli.options import Sparsify, resumed
+from bmrjax.cli.proportion import in_proportion, proportion_line
+from bmrjax.cli.report import used_inputs
 from bmrjax.cli.saved import loaded_run
 from bmrjax.cli.sparsify import split_off
 from bmrjax.data import load
@@ -92,7 +95,7 @@ def test_validation_data_are_kept_out_and_choose_the_point(finished, tmp_path):
     assert [p["kept"] for p in chosen] == [found["kept"]]
 
 
-def test_no_datum_is_on_both_sides_of_the_validation_split(tmp_path):
+def test_no_row_is_on_both_sides_of_the_validation_split(tmp_path):
     options = Sparsify(data="digits", out=tmp_path, validation=0.3, seed=4)
     train = np.arange(10.0)[:, None], np.arange(10)
     kept, held = split_off(train, options)
@@ -244,6 +247,8 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "digits", "--validation", "1.5"], "--validation must be between 0 and 1"),
         (["--data", "digits", "--validation", "1e-9"], "keeps 0 of 1438 rows out"),
         (["--data", "digits", "--validation", "0.1", "--method", "map"], "path of --method bmr"),
+        (["--data", "digits", "--within", "-1"], "--within must not be negative, got -1.0"),
+        (["--data", "f.csv", "--target", "a", "--num-targets", "2"], "give one"),
     ],
 )
 def test_errors_are_one_line(tmp_path, capsys, arguments, message):
@@ -500,3 +505,121 @@ def test_a_result_is_encoded_with_its_posterior(finished):
     assert (gap < 1.5 * scales["layers.0.weight"][kept]).all()
     with pytest.raises(codec.CodecError, match="needs one batch"):
         codec.encode(result)
+
+
+def test_settings_are_in_proportion_to_the_data(tmp_path):
+    given = Sparsify(data="f.csv", out=tmp_path)
+    small = in_proportion(given, 400, (13,))
+    assert (small.hidden, small.epochs, small.steps_per_epoch) == ((50,), 100, 100)
+    assert (small.validation, small.within, small.batch_size) == (0.15, 1.0, 128)
+    assert in_proportion(given, 9000, (13,)).hidden == (50, 50)
+    digits = in_proportion(given, 1438, (1, 8, 8))
+    assert (digits.hidden, digits.validation, digits.within) == ((100, 100), 0.15, 0.0)
+    images = in_proportion(given, 60_000, (1, 28, 28))
+    assert (images.hidden, images.epochs, images.steps_per_epoch) == ((400,) * 5, 50, None)
+    assert (images.validation, images.reduced_prior) == (0.0, "spike-slab")
+    line = proportion_line(given, small, 400)
+    assert line.startswith("400 training rows; in proportion: --hidden 50 --epochs 100")
+
+
+def test_what_is_given_is_never_in_proportion(tmp_path):
+    given = Sparsify(
+        data="f.csv",
+        out=tmp_path,
+        hidden=(7, 3),
+        epochs=5,
+        validation=0.0,
+        reduced_prior="horseshoe",
+    )
+    found = in_proportion(given, 400, (13,))
+    assert (found.hidden, found.epochs, found.validation) == ((7, 3), 5, 0.0)
+    assert found.reduced_prior == "horseshoe"
+    assert "--hidden" not in proportion_line(given, found, 400)
+    # Only bmr has a path from which validation data could choose.
+    assert in_proportion(Sparsify(data="f", out=tmp_path, method="map"), 400, (13,)).validation == 0
+
+
+def test_a_run_that_goes_on_keeps_what_was_in_proportion(tmp_path):
+    before = {"hidden": [9, 4], "epochs": 3, "steps_per_epoch": 2, "validation": 0.2}
+    (tmp_path / "run.json").write_text(json.dumps(before))
+    found = resumed(Sparsify(data="f.csv", out=tmp_path, resume=True, epochs=8))
+    assert (found.hidden, found.epochs, found.validation) == ((9, 4), 8, 0.2)
+
+
+def test_the_sparsest_point_within_one_standard_error_is_chosen():
+    rng = np.random.default_rng(0)
+    best = rng.normal(-1.0, 0.5, 50)
+    # Paired: a loss of .1 with a spread of .01 is many standard errors, one with a spread of 1 is none.
+    clear, unclear = best - 0.1 + 0.01 * rng.normal(size=50), best - rng.normal(0.1, 1.0, 50)
+    log_probs = np.stack([best, unclear, clear])
+    gap = best - unclear
+    assert 0 < gap.mean() < gap.std(ddof=1) / np.sqrt(50)
+    assert sparsest_within(log_probs, [90, 20, 5], within=1.0) == 1
+    assert sparsest_within(log_probs, [90, 20, 5], within=0.0) == 0
+    assert sparsest_within(log_probs, [90, 20, 5], within=1000.0) == 2
+    with pytest.raises(ValueError, match="No point of the path has a finite negative log likel"):
+        sparsest_within(np.full((2, 3), np.nan), [2, 1], within=1.0)
+
+
+def test_inputs_are_kept_only_if_they_lead_to_an_output():
+    class Pruned:
+        keep = {
+            "net.layers.0.weight": np.array([[1, 0, 0], [0, 1, 0]], bool),
+            "net.layers.0.bias": np.array([1, 1], bool),
+            "net.layers.1.weight": np.array([[1, 0]], bool),
+        }
+
+    assert used_inputs(Pruned(), ("a", "b", "c")) == ["a"]
+    assert used_inputs(Pruned(), None) is None
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A finished run on a CSV file with names, text and a constant column."""
+    folder = tmp_path_factory.mktemp("table")
+    lines = ["age,place,unit,score"]
+    lines += [f"{i},{('Oslo', 'Rome')[i % 2]},7,{3.0 * (i % 2) + 0.1 * i}" for i in range(80)]
+    (folder / "people.csv").write_text("\n".join(lines))
+    words = "--hidden 8 --epochs 10 --steps-per-epoch 40 --no-progress --samples 3 --refit 1"
+    data = ["--data", str(folder / "people.csv")]
+    cli.main(["sparsify", *data, "--out", str(folder / "run"), *words.split()])
+    return folder, json.loads((folder / "run" / "results.json").read_text())
+
+
+def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, capsys):
+    folder, found = table
+    assert found["columns"] == ["age", "place=Rome"]
+    assert (found["target_names"], found["class_names"]) == (["score"], None)
+    assert set(found["inputs_kept"]) <= set(found["columns"])
+    assert found["config"]["validation"] == 0.15
+    assert (
+        found["config"]["reduced_prior"]
+        == in_proportion(Sparsify(data="f", out=folder), 72, (2,)).reduced_prior
+    )
+    y = load(str(folder / "people.csv")).test[1]
+    np.testing.assert_allclose(found["trivial"]["rmse"], np.sqrt(np.mean(y**2)), rtol=1e-5)
+    cli.main(["info", str(folder / "run")])
+    printed = capsys.readouterr().out
+    assert f"({found['trivial']['rmse']:.4g} by the targets' mean)" in printed
+    assert f"({len(found['inputs_kept'])} of 2)" in printed
+    unit = found["rmse"] * found["target_scale"][0]
+    assert f"RMSE in the unit of score   {unit:.4g}" in printed
+
+
+def test_predict_reads_a_table_by_the_names_of_its_columns(table, tmp_path, capsys):
+    folder, _ = table
+    (tmp_path / "new.csv").write_text("place,extra,age\nOslo,x,10\nRome,y,11\nRome,z,50\n")
+    words = ["predict", str(folder / "run"), "--data", str(tmp_path / "new.csv")]
+    cli.main([*words, "--out", str(tmp_path / "p.csv")])
+    cli.main([*words, "--out", str(tmp_path / "p.npy")])
+    values = np.load(tmp_path / "p.npy")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == "score"
+    np.testing.assert_allclose([float(line) for line in lines[1:]], values, rtol=1e-5)
+    # Without the target nothing is scored, with it the RMSE is.
+    assert "RMSE" not in capsys.readouterr().out
+    cli.main(["predict", str(folder / "run"), "--data", str(folder / "people.csv")])
+    assert "on 80 data points" in capsys.readouterr().out
+    (tmp_path / "bad.csv").write_text("place,height\nOslo,10\n")
+    line = fails(capsys, "predict", folder / "run", "--data", tmp_path / "bad.csv")
+    assert "bad.csv lacks 'age', which the network reads; it has 'place', 'height'" in line

@@ -85,11 +85,24 @@ def test_npz_and_csv(tmp_path):
         ("1,2\n3\n", "line 2: 1 cells, expected 2"),
         ("1,2\n3,x\n", "line 2: could not convert .* Give numbers only"),
         ("1,2\n3,\n", "1 cells are empty, NaN or infinite, first in line 2, column 2"),
-        ("1,NA,3\n1,2,3\n", "line 1: could not convert"),
+        (
+            "1,NA,3\n2,2,4\n3,5,6\n4,6,8\n",
+            "1 cells are empty, NaN or infinite, first in line 1, column 2",
+        ),
         ("1,2\n\n\n3,x\n", "line 4: could not convert"),
         ("a,b\n\n1,2\n3,\n", "first in line 4, column 2"),
         ("1\n2\n", "has 1 columns, too few for 1 target"),
         ("1,2\n", "has 1 rows; a split needs at least 2"),
+        (
+            "a,b\n1,2\n3,2\n",
+            "bad.csv: the target 'b' is '2' in every row; there is nothing to predict",
+        ),
+        ('1,"2\n3,4\n', "bad.csv, line 2: unexpected end of data"),
+        ("a,b\n7,1.5\n7,2.5\n7,3.5\n", "no column to predict from: 'a' left out: constant"),
+        (
+            "a,b\n" + "".join(f"n{i},{i}.5\n" for i in range(30)),
+            "'a' is left out: it holds 27 different",
+        ),
     ],
 )
 def test_bad_tables_are_explained(tmp_path, content, message):
@@ -103,19 +116,19 @@ def test_bad_tables_are_explained(tmp_path, content, message):
     ("change", "message"),
     [
         ({"y_train": Y[:-1]}, "x_train has 10 rows and y_train has 9"),
-        ({"x_test": X[:, :3]}, r"training inputs have shape \(4,\) a datum"),
+        ({"x_test": X[:, :3]}, r"training inputs have shape \(4,\) per data point"),
         ({"x_train": np.where(X == 3, np.nan, X)}, "x_train has NaN or infinite values in .* rows"),
         ({"y_train": Y - 1}, "y_train has the label -1; labels start at 0"),
         ({"y_test": Y + 5}, "y_test has the label 7, but the training labels end at 2"),
         ({"y_train": Y + 0.5, "task": "classification"}, "labels that are not whole numbers"),
-        ({"y_train": np.eye(10, dtype=int)}, "give one label a datum, not one-hot rows"),
+        ({"y_train": np.eye(10, dtype=int)}, "give one label per data point, not one-hot rows"),
         ({"y_train": Y * 0, "y_test": Y * 0}, "every training label is 0"),
         ({"x_train": np.where(X == 3, 1e300, X)}, "NaN or infinite values in 6 of 10 rows"),
         ({"x_train": X[:, :0], "x_test": X[:, :0]}, r"x_train has shape \(10, 0\)"),
         ({"y_train": np.stack([Y, Y], 1) * 1.0, "y_test": Y * 1.0}, r"y_train has shape \(10, 2\)"),
         ({"y_train": Y + 20}, r"whole numbers up to 22 in 10 rows.* \(--task\)"),
         ({"task": "clasification"}, "task must be 'classification' or 'regression'"),
-        ({"x_train": X[:0]}, r"x_train has shape \(0, 4\); give one row a datum"),
+        ({"x_train": X[:0]}, r"x_train has shape \(0, 4\); give one row per data point"),
         ({"x_train": X.astype(str)}, "x_train holds .* values; give numbers"),
     ],
 )
@@ -208,3 +221,153 @@ def test_statistics_over_more_rows_than_a_slice():
     np.testing.assert_allclose(found.input_scale, x.std(0, keepdims=True), rtol=1e-10)
     expected = (x - x.mean(0)) / x.std(0)
     np.testing.assert_allclose(found.test[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def people(rows=60):
+    """A table with a number, categories of two and of three values, a constant and a counter."""
+    places = ["Oslo", "Rome", "Paris"]
+    return [
+        f'"{20 + i}",{places[i % 3]},{"yes" if i % 2 else "no"},7,{0.5 * i}' for i in range(rows)
+    ]
+
+
+HEADER = "age,place,member,unit,score"
+
+
+def written(tmp_path, lines, name="people.csv"):
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_text_becomes_named_categories_and_constants_are_left_out(tmp_path):
+    found = data.load(str(written(tmp_path, [HEADER, *people()])))
+    assert found.columns == ("age", "place=Oslo", "place=Paris", "place=Rome", "member=yes")
+    assert (found.target_names, found.class_names) == (("score",), None)
+    assert any("'unit' left out: constant in the training rows" in note for note in found.notes)
+    raw = found.train[0] * found.input_scale + found.input_mean
+    np.testing.assert_allclose(raw[:, 1:4].sum(1), 1.0, atol=1e-5)
+    age = np.round(raw[:, 0]).astype(int) - 20
+    np.testing.assert_allclose(raw[:, 3], age % 3 == 1, atol=1e-5)
+    np.testing.assert_allclose(raw[:, 4], age % 2, atol=1e-5)
+    score = found.train[1] * found.target_scale[0] + found.target_mean[0]
+    np.testing.assert_allclose(score, 0.5 * age, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "classes"),
+    [
+        ("place", None, ("Oslo", "Paris", "Rome")),
+        ("member", "classification", ("no", "yes")),
+        ("age", None, None),
+        ("age", "regression", None),
+    ],
+)
+def test_the_target_is_named_and_its_kind_is_found(tmp_path, target, task, classes):
+    path = written(tmp_path, [HEADER, *people()])
+    found = data.load(str(path), target=target, task=task, drop=("unit",))
+    assert (found.target_names, found.class_names) == ((target,), classes)
+    assert not {target, "unit"} & set(found.columns)
+    assert found.num_classes == (len(classes) if classes else None)
+
+
+def test_few_whole_numbers_are_classes_whatever_they_are(tmp_path):
+    lines = [f"{i},{(-1, 1, 5)[i % 3]}" for i in range(60)]
+    found = data.load(str(written(tmp_path, lines)))
+    assert found.class_names == ("-1", "1", "5")
+    assert sorted(np.unique(found.train[1])) == [0, 1, 2]
+    assert "3 different whole numbers, taken as classes; --task regression" in found.notes[0]
+    assert data.load(str(written(tmp_path, lines)), task="regression").num_classes is None
+    many = data.load(str(written(tmp_path, [f"{i},{i % 30}" for i in range(60)])))
+    assert many.num_classes is None
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        (None, ("column 1", "column 2=Oslo")),
+        ("0,1,2,3,4", ("0", "1=Oslo")),
+        (",place,member,unit,score", ("column 1", "place=Oslo")),
+        ("a,a,b,c,d", ("a", "a.2=Oslo")),
+    ],
+)
+def test_headers_of_all_kinds(tmp_path, header, columns):
+    lines = people() if header is None else [header, *people()]
+    found = data.load(str(written(tmp_path, lines)))
+    assert found.columns[:2] == columns
+    assert len(found.train[0]) + len(found.test[0]) == 60
+
+
+def test_a_column_that_counts_the_rows_is_left_out(tmp_path):
+    lines = ["," + HEADER, *(f"{i},{line}" for i, line in enumerate(people()))]
+    found = data.load(str(written(tmp_path, lines)))
+    assert found.columns[0] == "age"
+    assert "it counts the rows" in found.notes[-1]
+
+
+def test_decimal_commas_between_semicolons(tmp_path):
+    found = data.load(str(written(tmp_path, [f"{i},5;x{i % 2};{2 * i},25" for i in range(30)])))
+    np.testing.assert_allclose(found.target_mean[0], 29.25, atol=4)
+    assert found.columns == ("column 1", "column 2=x1")
+
+
+def test_missing_cells_are_named_or_filled_in_where_that_is_said(tmp_path):
+    path = written(tmp_path, [HEADER, *people(), ",Rome,yes,7,2.0", "NA,,no,7,3.0"])
+    with pytest.raises(
+        ValueError,
+        match=r"people.csv: 2 cells .* first in line 62, column 1: 'age' \(2: line 62, 63",
+    ):
+        data.load(str(path))
+    found = data.load(str(path), impute=True)
+    assert "place=missing" in found.columns
+    assert any("'age': the median, " in note for note in found.notes)
+    # A target is never filled in.
+    with pytest.raises(ValueError, match="line 62, column 5.*A target is never filled in"):
+        data.load(str(written(tmp_path, [HEADER, *people(), "3,Rome,yes,7,"])), impute=True)
+
+
+def test_numbers_and_text_in_one_column_need_a_word(tmp_path):
+    path = written(tmp_path, [f"{'A1' if i % 2 else 7},{i}.5" for i in range(30)])
+    with pytest.raises(ValueError, match="line 2: could not convert 'A1'.*--categories"):
+        data.load(str(path))
+    found = data.load(str(path), categories=("column 1",))
+    assert found.columns == ("column 1=A1",)
+    with pytest.raises(ValueError, match="has no column 'kind'. It has 'column 1', 'column 2'"):
+        data.load(str(path), categories=("kind",))
+
+
+def test_every_class_is_on_both_sides_of_a_split():
+    labels = np.repeat([0, 1, 2], [90, 9, 1])
+    train, test = data.split_rows(100, 0.2, 3, labels=labels)
+    assert sorted([*train, *test]) == list(range(100))
+    assert np.bincount(labels[test], minlength=3).tolist() == [18, 2, 0]
+    plain = data.split_rows(100, 0.2, 3)
+    assert plain[1].tolist() == np.random.default_rng(3).permutation(100)[:20].tolist()
+
+
+def test_a_frame_keeps_its_dtypes():
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {
+            "kind": pd.Categorical(["x", "y", "z"] * 20),
+            "flag": [True, False] * 30,
+            "count": pd.array(list(range(60)), dtype="Int64"),
+            "won": ["no", "yes"] * 30,
+        }
+    )
+    found = data.from_frame(frame, target="won")
+    assert found.columns == ("kind=x", "kind=y", "kind=z", "flag", "count")
+    assert found.class_names == ("no", "yes")
+    x = found.encoding.encode(frame, name="frame")
+    np.testing.assert_array_equal(x[:4, 3], [1, 0, 1, 0])
+    # A category that was not there for training is none of the known ones.
+    other = frame.assign(kind="w")
+    assert found.encoding.encode(other, name="other")[:, :3].sum() == 0
+    with pytest.raises(ValueError, match="other lacks 'flag', which the network reads"):
+        found.encoding.encode(other.drop(columns="flag"), name="other")
+    dates = frame.assign(when=pd.date_range("2020", periods=60))
+    with pytest.raises(ValueError, match="column 'when' cannot be read as numbers"):
+        data.from_frame(dates, target="won")
+    with pytest.raises(ValueError, match="the target 'won' holds text, such as 'no'"):
+        data.from_frame(frame, target="won", task="regression")

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro.contrib.module import eqx_module
 from numpyro.infer import Predictive
@@ -270,12 +271,38 @@ def test_a_loaded_result_asks_for_inputs(tmp_path):
         _ = bmr.load(tmp_path / "saved").guide
 
 
+@pytest.mark.parametrize("kind", ["joint", "low rank", "matrix", "mean field", "by hand"])
+def test_a_loaded_result_finds_its_guide(kind, tmp_path):
+    matrix = {"matrix": infer.AutoMatrixNormal}
+    make_guide = {**GUIDES, **matrix}[kind]
+    if kind == "matrix":
+
+        def model(x, y=None):
+            beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([3, SIZE]).to_event(2))
+            numpyro.sample("y", dist.Normal((x @ beta.T).sum(-1), 0.5), obs=y)
+
+        result = made_up(make_guide, model, jnp.ones((3, SIZE), bool))
+    else:
+        model, result = program, made_up(make_guide)
+    result.save(tmp_path / "saved")
+    if kind == "by hand":
+        with pytest.raises(ValueError, match="those of no automatic guide"):
+            bmr.load(tmp_path / "saved", model=model)
+        return
+    loaded = bmr.load(tmp_path / "saved", model=model)
+    assert type(loaded.unpruned_guide) is type(result.unpruned_guide)
+    x = data()[0]
+    ours, theirs = (r.sample(jax.random.key(0), 3, x)["beta"] for r in (result, loaded))
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_pruned_programs_are_taken_with_their_masks():
     """A further fit and a report start from what the result removed."""
     result = made_up(infer.AutoMeanField)
+    table = pd.DataFrame(np.asarray(data()[0]), columns=COLUMNS)
     again = bmr.sparsify(
         result.model,
-        data(),
+        (table, data()[1]),
         key=jax.random.key(0),
         guide=result.guide,
         criterion=None,
@@ -289,6 +316,13 @@ def test_pruned_programs_are_taken_with_their_masks():
     for point in range(len(again.path)):
         drawn = again.at(point).guide.sample_posterior(jax.random.key(0), again.params)
         assert_pruned(drawn["beta"])
+    assert again.columns == COLUMNS
+    predicted = again.predict(jax.random.key(0), table, num_samples=2).mean
+    plain = again.predict(jax.random.key(0), data()[0], num_samples=2).mean
+    np.testing.assert_array_equal(predicted, plain)
+    other = table[list(reversed(COLUMNS))]
+    with pytest.raises(ValueError, match=r"inputs\[0\] has the columns \['income'.*in this order"):
+        again.predict(jax.random.key(0), other, num_samples=2)
     reports = [
         bmr.free_energy_report(
             program,
@@ -332,9 +366,32 @@ def test_the_summary_has_names_and_moments():
     expected = posterior.loc + 1.644854 * posterior.scale
     np.testing.assert_allclose(table["95 %"], expected, rtol=1e-5)
     assert (table.loc[~table["kept"], ["mean", "sd", "5 %", "95 %"]] == 0).all(axis=None)
+    scored = result.summary(data()[0][:2], criterion=bmr.criteria.SpikeAndSlab())
+    assert list(scored.columns)[-2:] == ["delta_f", "inclusion_prob"]
+    q, p = (
+        bmr.reduction.Normal(loc, scale)
+        for loc, scale in ((posterior.loc, posterior.scale), (0.0, 1.0))
+    )
+    mask, expected = np.asarray(KEEP), np.asarray(bmr.reduction.delta_f_each(q, p))
+    np.testing.assert_allclose(scored["delta_f"][mask], expected[mask], rtol=1e-4)
+    assert np.isnan(scored["delta_f"][~mask]).all()
+    assert (scored["inclusion_prob"][mask] > 0.9).all()
+    with pytest.raises(ValueError, match=r"summary: the program or its guide needs arguments"):
+        result.summary(criterion=bmr.criteria.Shrinkage())
+    with pytest.raises(ValueError, match="Inclusion reads SpikeAndSlab posteriors, and no site"):
+        result.summary(data()[0], criterion=bmr.criteria.Inclusion())
+    ax = bmr.plot.coefficients(result).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["age", "weight"]
+    assert ax.get_title() == "2 of 4 kept"
+    np.testing.assert_allclose(ax.collections[1].get_offsets()[:, 0], posterior.loc[KEEP])
+    with pytest.raises(ValueError, match=r"no site 'gamma'; there are \['beta'\]"):
+        bmr.plot.coefficients(result, site="gamma")
     wide = result.summary(prob=0.5)
     assert list(wide.columns)[-2:] == ["25 %", "75 %"]
     result.columns = None
+    result.keep = {"beta": jnp.zeros(SIZE, bool)}
+    with pytest.raises(ValueError, match="nothing is kept"):
+        bmr.plot.coefficients(result)
     assert list(result.summary()["element"]) == ["0", "1", "2", "3"]
 
 

@@ -1,7 +1,7 @@
 """What the command line takes, and what of it fits together."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,16 @@ PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
 # What may differ between a run and its continuation.
 FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh")
+# What is in proportion to the data where it is left out.
+PROPORTIONS = (
+    "hidden",
+    "epochs",
+    "steps_per_epoch",
+    "batch_size",
+    "reduced_prior",
+    "validation",
+    "within",
+)
 BLOCK_NETS = ("vit", "mixer", "vit-nnx")
 IMAGE_NETS = ("lenet5", "lenet5-caffe", *BLOCK_NETS)
 RATES = {"map": 1e-3, "mean-field": 5e-3, "bmr": 1e-2, "noise": 1e-3}
@@ -34,16 +44,27 @@ class Sparsify:
     out: Path
     """Folder for results.json, the model, checkpoints and plots."""
     task: Literal["classification", "regression"] | None = None
-    """For files: by default told from the targets of a .npz; a .csv is a regression."""
+    """For files: by default classification where the target is text, or whole numbers of few values."""
+    target: str | None = None
+    """For a .csv: name of the column to predict; the last one by default."""
     num_targets: int = 1
     """For a .csv: how many of the last columns are targets."""
+    categories: tuple[str, ...] = ()
+    """For a .csv: columns whose numbers are names of categories."""
+    drop: tuple[str, ...] = ()
+    """For a .csv: columns to leave out."""
+    impute: bool = False
+    """For a .csv: replace missing numbers by the median of their column."""
+    split_seed: int = 0
+    """Of the rows held out for testing, where the data have no test split of their own."""
     net: Literal["mlp", "lenet5", "lenet5-caffe", "vit", "mixer", "gru", "mlp-nnx", "vit-nnx"] = (
         "mlp"
     )
     """Network: an Equinox module, or with -nnx a Flax NNX module. The mlps take anything, a gru takes
     sequences, the others images."""
-    hidden: tuple[int, ...] = (400, 400, 400, 400, 400)
-    """Widths of the hidden layers of an mlp; of a gru the first one counts."""
+    hidden: tuple[int, ...] | None = None
+    """Widths of the hidden layers of an mlp, of a gru the first one counts. In proportion by default: 50
+    for a table, 50 50 from 5,000 rows on, 100 100 for up to 10,000 images, 400 400 400 400 400 for more."""
     depth: int | None = None
     """Blocks of a vit or mixer; 6 by default."""
     width: int | None = None
@@ -51,12 +72,13 @@ class Sparsify:
     method: Literal["bmr", "noise", "mean-field", "map"] = "bmr"
     """bmr prunes weights; noise fits the weights as points, multiplies neurons and channels by log-normal
     noise, and prunes these; mean-field fits the posterior only; map fits a point, with dropout."""
-    epochs: int = 50
-    """Epochs at most."""
+    epochs: int | None = None
+    """Epochs at most. In proportion by default: 100 for a table, 60 for few images, else 50."""
     steps_per_epoch: int | None = None
-    """Steps an epoch; one pass over the data by default."""
-    batch_size: int = 128
-    """Data a step."""
+    """Steps per epoch. In proportion by default: 100 for a table, 200 for few images and for tables of
+    5,000 rows or more, else one pass over the data."""
+    batch_size: int | None = None
+    """Data points per step; 128 by default."""
     learning_rate: float | None = None
     """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map and noise, whose own
     parameters learn ten times faster."""
@@ -67,9 +89,10 @@ class Sparsify:
     prior_scale: float | None = None
     """flat and spike-slab: standard deviation of a weight, 0.1 by default; horseshoe: its global
     scale, 0.01 by default."""
-    reduced_prior: Literal["spike-slab", "horseshoe", "shrinkage"] = "spike-slab"
-    """What bmr puts in the prior's place to see who stays; shrinkage, a normal around zero of variance
-    1e-16, weight by weight, keeps more than spike-slab and predicts better."""
+    reduced_prior: Literal["spike-slab", "horseshoe", "shrinkage"] | None = None
+    """What bmr puts in the prior's place to see which weights the evidence needs; shrinkage, a normal
+    around zero of variance 1e-16, weight by weight, keeps more than spike-slab and predicts better where
+    no validation data choose the point. By default spike-slab."""
     groups: Literal["outputs", "inputs"] | None = None
     """bmr: ask the evidence about whole neurons, filters and heads (outputs), or about what reads them
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
@@ -114,7 +137,12 @@ class Sparsify:
     about ln(n / k) nats each; ends sparser."""
     validation: float | None = None
     """Keep this fraction of the training data out, and end at the point of the path that predicts it
-    best. Without it, the point with the best VFE, which is sparser and on small data less accurate."""
+    best; with 0, at the point with the best VFE, which is sparser and on small data less accurate. By
+    default 0.15 for a table and for few images, else 0."""
+    within: float | None = None
+    """With --validation: end at the sparsest point whose NLL on the validation data is within so many
+    standard errors of the lowest, by the paired difference. By default 1 for a table, and 0 otherwise,
+    the point with the lowest."""
     samples: int = 100
     """Posterior samples of the final metrics."""
     seed: int = 0
@@ -149,10 +177,11 @@ class Predict:
     directory: Annotated[Path, tyro.conf.Positional]
     """Folder of the run, or the file."""
     data: Path
-    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data. Or the name
-    of a data set, whose held-out data are predicted and scored."""
+    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data; for a
+    run on a .csv, another one with the same columns, by name. Or the name of a data set, whose held-out
+    data are predicted and scored, as a .csv is that has the target too."""
     out: Path | None = None
-    """Where to write the predictions, as .npy."""
+    """Where to write the predictions, as .npy or .csv."""
     data_root: Path | None = None
     """For the name of a data set: folder with a folder a data set."""
     samples: int = 100
@@ -211,20 +240,25 @@ class Compress:
 
 def check_options(options: Sparsify) -> None:
     """Refuse options that do not fit together, or a folder that is taken."""
-    out = options.out
-    if options.validation is not None and not 0 < options.validation < 1:
+    out, reduced_prior = options.out, options.reduced_prior or "spike-slab"
+    if options.validation is not None and not 0 <= options.validation < 1:
         raise ValueError(f"--validation must be between 0 and 1, got {options.validation}.")
     if options.estimator != "global" and options.method == "map":
         raise ValueError("--estimator is of a posterior, and --method map fits a point.")
-    if options.validation is not None and options.method != "bmr":
+    if options.validation and options.method != "bmr":
         raise ValueError("--validation chooses a point on the path of --method bmr.")
+    if options.within is not None and not 0 <= options.within < math.inf:
+        raise ValueError(f"--within must not be negative, got {options.within}.")
     if options.resume and options.overwrite:
         raise ValueError("--resume goes on with a run and --overwrite deletes it; give one.")
-    for name in ("samples", "epochs", "batch_size", "num_targets"):
-        if getattr(options, name) < 1:
+    for name in ("samples", "epochs", "steps_per_epoch", "batch_size", "num_targets"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
             flag = name.replace("_", "-")
-            raise ValueError(f"--{flag} must be at least 1, got {getattr(options, name)}.")
-    if any(width < 1 for width in options.hidden):
+            raise ValueError(f"--{flag} must be at least 1, got {value}.")
+    if options.target is not None and options.num_targets != 1:
+        raise ValueError("--target names one column and --num-targets counts them; give one.")
+    if any(width < 1 for width in options.hidden or ()):
         raise ValueError(f"--hidden: widths must be at least 1, got {list(options.hidden)}.")
     for name in ("depth", "width"):
         value = getattr(options, name)
@@ -232,7 +266,7 @@ def check_options(options: Sparsify) -> None:
             raise ValueError(f"--{name} is for vit, mixer and vit-nnx; {options.net} has none.")
         if value is not None and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}.")
-    if options.net == "gru" and not options.hidden:
+    if options.net == "gru" and options.hidden == ():
         raise ValueError("--hidden: a gru needs its number of units.")
     learning_rate_of(options)
     _check_reducing(options)
@@ -244,7 +278,7 @@ def check_options(options: Sparsify) -> None:
             f"--prior {options.prior} has no useful point estimate; --method map takes flat."
         )
     if options.prior == "log-uniform":
-        if options.prior_scale is not None or options.reduced_prior != "spike-slab":
+        if options.prior_scale is not None or reduced_prior != "spike-slab":
             raise ValueError(
                 "--prior log-uniform has no scale and no evidence; leave --prior-scale and --reduced-prior "
                 "out."
@@ -254,11 +288,7 @@ def check_options(options: Sparsify) -> None:
                 "--prior log-uniform has no evidence to verify; take --schedule every or converged, "
                 "without --mask-prior."
             )
-    if options.kl_warmup is not None and not 0 <= options.kl_warmup <= options.epochs:
-        raise ValueError(
-            f"--kl-warmup must be between 0 and --epochs {options.epochs}, got {options.kl_warmup}."
-        )
-    if options.prior == "spike-slab" and options.reduced_prior != "spike-slab":
+    if options.prior == "spike-slab" and reduced_prior != "spike-slab":
         raise ValueError("--prior spike-slab has its own indicators; leave --reduced-prior out.")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; give a folder.")
@@ -272,15 +302,45 @@ def check_options(options: Sparsify) -> None:
         raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
     if options.resume and (out / "run.json").is_file():
         before, now = read_json(out, "run.json"), config_of(options)
-        changed = [k for k in now if k not in FREE and before.get(k) != now[k]]
+        # What is left out is taken from the run.
+        given = [k for k in now if k not in FREE and not (k in PROPORTIONS and now[k] is None)]
+        changed = [k for k in given if before.get(k) != now[k]]
         if changed:
-            told = ", ".join(f"--{k.replace('_', '-')} was {before.get(k)}" for k in changed)
-            raise ValueError(f"--resume goes on with the options that the run had: {told}.")
+            differences = ", ".join(f"--{k.replace('_', '-')} was {before.get(k)}" for k in changed)
+            raise ValueError(f"--resume goes on with the options that the run had: {differences}.")
+
+
+def check_lengths(options: Sparsify) -> None:
+    """Refuse lengths that do not fit into the run, once its number of epochs is known."""
+    epochs = options.epochs
+    assert epochs is not None
+    if options.kl_warmup is not None and not 0 <= options.kl_warmup <= epochs:
+        raise ValueError(
+            f"--kl-warmup must be between 0 and --epochs {epochs}, got {options.kl_warmup}."
+        )
+    # The first round needs an epoch between the wait and the cooldown.
+    reserved = (options.wait or 0) + (options.cooldown or 0)
+    if epochs > 1 and reserved >= epochs:
+        raise ValueError(
+            f"--wait {options.wait or 0} and --cooldown {options.cooldown or 0} leave no epoch of "
+            f"{epochs} for a reduction."
+        )
+
+
+def resumed(options: Sparsify) -> Sparsify:
+    """Return the options of a run that goes on, with what was left out taken from the run."""
+    if not options.resume or not (options.out / "run.json").is_file():
+        return options
+    before = read_json(options.out, "run.json")
+    filled = {k: before.get(k) for k in PROPORTIONS if getattr(options, k) is None}
+    if isinstance(filled.get("hidden"), list):
+        filled["hidden"] = tuple(filled["hidden"])
+    return replace(options, **filled)
 
 
 def _check_reducing(options: Sparsify) -> None:
     """Refuse options of reductions that would do nothing."""
-    if options.reduced_prior != "spike-slab" and options.method != "bmr":
+    if options.reduced_prior is not None and options.method != "bmr":
         raise ValueError(f"--reduced-prior is of --method bmr; {options.method} has none.")
     if options.method in ("mean-field", "map"):
         for name in ("schedule", "wait", "refit", "cooldown", "fraction"):
@@ -288,13 +348,6 @@ def _check_reducing(options: Sparsify) -> None:
                 raise ValueError(
                     f"--{name} is of reductions, and --method {options.method} has none."
                 )
-    # The first round needs an epoch between the wait and the cooldown.
-    reserved = (options.wait or 0) + (options.cooldown or 0)
-    if options.epochs > 1 and reserved >= options.epochs:
-        raise ValueError(
-            f"--wait {options.wait or 0} and --cooldown {options.cooldown or 0} leave no epoch of "
-            f"{options.epochs} for a reduction."
-        )
 
 
 def _check_units(options: Sparsify) -> None:
@@ -333,13 +386,14 @@ def _check_units(options: Sparsify) -> None:
 def config_of(options: Sparsify) -> dict[str, Any]:
     """Return the options as JSON, to compare with those of a run that goes on."""
     plain = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-    return {**plain, "hidden": list(options.hidden)}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
 
 
 def kl_warmup_of(options: Sparsify) -> int:
     """Return the epochs over which the divergence comes in: those given, or the default of the prior."""
     if options.kl_warmup is not None:
         return options.kl_warmup
+    assert options.epochs is not None
     return max(1, options.epochs // 5) if options.prior == "log-uniform" else 0
 
 

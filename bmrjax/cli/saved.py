@@ -15,7 +15,7 @@ def run_info(options: Info) -> None:
     document = read_json(options.directory)
     print(summary_of(document))
     if options.path:
-        print("  path: epoch, weights kept, VFE a datum, held-out metrics")
+        print("  path: epoch, weights kept, VFE per data point, held-out metrics")
         for i, point in enumerate(document["path"]):
             scores = ", ".join(f"{k} {v:.4g}" for k, v in point["metrics"].items())
             where = f"{i:3d}  {point['epoch']:5d}  {point['kept']:10,d}"
@@ -34,7 +34,7 @@ def run_predict(options: Predict) -> None:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")
     file = CompressedNetwork(options.directory) if options.directory.is_file() else None
     document = file.about if file else read_json(options.directory)
-    x, y = _raw_data(options)
+    x, y = _raw_data(options, document)
     if list(x.shape[1:]) != document["input_shape"]:
         raise ValueError(
             f"{options.data} has inputs of shape {x.shape[1:]}, the run was trained on "
@@ -56,14 +56,38 @@ def run_predict(options: Predict) -> None:
     if options.out is None:
         print(f"predictions of shape {values.shape}; --out writes them")
         return
-    staged = options.out.with_suffix(".tmp.npy")
-    np.save(staged, values)
+    staged = options.out.with_suffix(f".tmp{options.out.suffix}")
+    if options.out.suffix == ".csv":
+        _write_csv(staged, values, document)
+    else:
+        np.save(staged, values)
+        # NumPy appends .npy where there is another suffix, or none.
+        staged = staged if staged.exists() else Path(f"{staged}.npy")
     os.replace(staged, options.out)
     print(f"predictions of shape {values.shape} in {options.out}")
 
 
-def _raw_data(options: Predict) -> tuple[Any, Any]:
-    """Return inputs in their own unit, and the targets of a data set that is named, standardised."""
+def _write_csv(path: Path, values: Any, document: dict[str, Any]) -> None:
+    """Write predictions under the names of the targets, or of the classes and the likeliest of them."""
+    import csv
+
+    import numpy as np
+
+    values = np.asarray(values).reshape(len(values), -1)
+    count = values.shape[1]
+    classes = document["num_classes"] is not None
+    names = document.get("class_names" if classes else "target_names")
+    names = names or [f"{'class' if classes else 'target'} {i}" for i in range(count)]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(["predicted"] if classes else []), *names])
+        for row in values.tolist():
+            best = [names[int(np.argmax(row))]] if classes else []
+            writer.writerow([*best, *row])
+
+
+def _raw_data(options: Predict, document: dict[str, Any]) -> tuple[Any, Any]:
+    """Return inputs in their own unit, and the targets where the data have them, standardised."""
     from bmrjax.data import BUNDLED, HUB, SIGNALS, load
 
     name = str(options.data)
@@ -72,9 +96,38 @@ def _raw_data(options: Predict) -> tuple[Any, Any]:
             raise FileNotFoundError(
                 f"There is no file {options.data}, and no data set of this name."
             )
+        if options.data.suffix.lower() in (".csv", ".tsv", ".txt"):
+            return _from_csv(options.data, document)
         return _inputs(options.data), None
     found = load(name, data_root=options.data_root)
     return found.test[0] * found.input_scale + found.input_mean, found.test[1]
+
+
+def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the inputs of a CSV file with the columns of the run's, and its targets if it has them."""
+    import numpy as np
+
+    from bmrjax.csv_file import read_csv
+    from bmrjax.table_encoding import TableEncoding, as_numbers, as_text
+
+    if document.get("table") is None:
+        raise ValueError(
+            f"{path}: predict reads inputs from .npy or .npz. A .csv needs the folder of a run that was "
+            "trained on a .csv, which knows the names of its columns."
+        )
+    encoding = TableEncoding.from_json(document["table"])
+    frame = read_csv(path, categories=document["config"]["categories"])
+    x = encoding.encode(frame, name=str(path))
+    targets = document["target_names"]
+    if not set(targets) <= set(frame.columns) or frame[targets].isna().any(axis=None):
+        return x, None
+    if document["num_classes"] is not None:
+        position = {name: i for i, name in enumerate(document["class_names"])}
+        labels = [position.get(str(cell)) for cell in as_text(frame[targets[0]])]
+        return x, None if None in labels else np.array(labels)
+    y = np.stack([as_numbers(frame[column], str(path)) for column in targets], 1)
+    y = (y - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
+    return x, y[:, 0] if len(targets) == 1 else y
 
 
 def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
@@ -82,11 +135,11 @@ def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
 
     if document["num_classes"] is not None:
         return (
-            f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} of {len(y):,} held-out data"
+            f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} on {len(y):,} data points"
         )
     scaled = (values - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
     error = float(np.sqrt(np.mean(np.square(scaled.reshape(np.shape(y)) - np.asarray(y)))))
-    return f"RMSE {error:.4f} (standardised target) of {len(y):,} held-out data"
+    return f"RMSE {error:.4f} (standardised target) on {len(y):,} data points"
 
 
 def run_compact(options: Compact) -> None:
@@ -130,7 +183,7 @@ def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any
     from bmrjax import load
 
     config = {k: v for k, v in document["config"].items() if k not in ("out", "data_root")}
-    config["hidden"] = tuple(config["hidden"])
+    config = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
     run = Sparsify(out=directory, **config)
     model, guide = build_programs(
         run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]

@@ -1,6 +1,7 @@
 """The command `bmrjax sparsify`."""
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,38 @@ from bmrjax.cli.build import (
     build_schedule,
     num_outputs,
 )
+from bmrjax.cli.choose import choose_point
 from bmrjax.cli.documents import write_json
-from bmrjax.cli.options import OURS, PLOTS, Sparsify, check_options, config_of, kl_warmup_of
+from bmrjax.cli.options import (
+    OURS,
+    PLOTS,
+    Sparsify,
+    check_lengths,
+    check_options,
+    config_of,
+    kl_warmup_of,
+    resumed,
+)
+from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
+
+# The exit status of a run whose predictions do not depend on the inputs.
+CONSTANT = 3
 
 
 def run_sparsify(options: Sparsify) -> None:
-    """Fit, reduce, and write the folder of the run."""
+    """Fit, reduce, and write the folder of the run.
+
+    Raises:
+        SystemExit: With status 3, after everything is written, if the predictions do not depend on the
+            inputs.
+    """
     out = options.out
     check_options(options)
+    options = resumed(options)
     import jax
 
-    from bmrjax import NonFiniteError, sparsify
+    from bmrjax import FitWarning, NonFiniteError, sparsify
     from bmrjax.data import load
 
     found = load(
@@ -31,7 +52,20 @@ def run_sparsify(options: Sparsify) -> None:
         data_root=options.data_root,
         task=options.task,
         num_targets=options.num_targets,
+        target=options.target,
+        categories=options.categories,
+        drop=options.drop,
+        impute=options.impute,
+        seed=options.split_seed,
     )
+    given, rows = options, len(found.train[0])
+    options = in_proportion(options, rows, found.input_shape)
+    check_lengths(options)
+    assert options.batch_size is not None
+    assert options.epochs is not None
+    for note in found.notes:
+        print(f"note: {note}.")
+    print(proportion_line(given, options, rows))
     model, guide = build_programs(options, found.input_shape, num_outputs(found), found.num_classes)
     schedule, mesh = build_schedule(options), build_mesh(options)
     # An earlier run goes only when the new one has its data and its program.
@@ -39,54 +73,71 @@ def run_sparsify(options: Sparsify) -> None:
         remove_run(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "run.json", config_of(options))
-    train, validation = split_off(found.train, options)
+    train, validation = split_off(found.train, options, stratify=found.num_classes is not None)
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
     try:
-        result = sparsify(
-            model,
-            train,
-            key=jax.random.key(options.seed),
-            num_epochs=options.epochs,
-            criterion=build_criterion(options, found.input_shape, num_outputs(found)),
-            schedule=schedule,
-            guide=guide,
-            optimizer=build_optimizer(options),
-            estimator=options.estimator,
-            matmul_dtype=options.matmul_dtype,
-            mesh=mesh,
-            batch_size=options.batch_size,
-            steps_per_epoch=options.steps_per_epoch,
-            kl_warmup=kl_warmup_of(options) * steps,
-            held_out=test,
-            eval_samples=5 if options.method != "map" else 1,
-            # With validation data the point is chosen, and measured, below.
-            final_samples=options.samples if options.method != "map" and not validation else 1,
-            directory=out,
-            resume=options.resume,
-            progress=options.progress,
-        )
+        with warnings.catch_warnings():
+            # These are of the point where the fit ended; what is found at the point chosen is printed below.
+            warnings.simplefilter("ignore", FitWarning)
+            result = sparsify(
+                model,
+                train,
+                key=jax.random.key(options.seed),
+                num_epochs=options.epochs,
+                criterion=build_criterion(options, found.input_shape, num_outputs(found)),
+                schedule=schedule,
+                guide=guide,
+                optimizer=build_optimizer(options),
+                estimator=options.estimator,
+                matmul_dtype=options.matmul_dtype,
+                mesh=mesh,
+                batch_size=options.batch_size,
+                steps_per_epoch=options.steps_per_epoch,
+                kl_warmup=kl_warmup_of(options) * steps,
+                # With validation data, the points of the path are measured below.
+                held_out=None if validation else test,
+                eval_samples=5 if options.method != "map" else 1,
+                final_samples=options.samples if options.method != "map" else 1,
+                directory=out,
+                resume=options.resume,
+                progress=options.progress,
+            )
     except NonFiniteError as error:
         error.result.save(out / "last_good")
         raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
     if validation is not None:
-        choose_key, test_key = jax.random.split(jax.random.key(options.seed + 1))
-        result = result.most_predictive(choose_key, validation, num_samples=options.samples)
-        result.metrics = result.evaluate(test_key, test, num_samples=options.samples)
+        result = choose_point(
+            result,
+            validation,
+            test,
+            jax.random.key(options.seed + 1),
+            num_samples=options.samples,
+            within=options.within or 0.0,
+        )
+    result.columns, result.class_names = found.columns, found.class_names
     document = document_of(options, found, result)
     result.save(out / "model")
     write_json(out / "results.json", document)
     write_plots(result, out)
     print(summary_of(document))
     print(f"results, model and plots in {out}")
+    if any(finding["code"] == "constant" for finding in document["findings"]):
+        raise SystemExit(CONSTANT)
 
 
-def split_off(train: Any, options: Sparsify) -> tuple[Any, Any]:
-    """Return what to train on, and the validation data or None."""
-    import numpy as np
+def split_off(train: Any, options: Sparsify, *, stratify: bool = False) -> tuple[Any, Any]:
+    """Return what to train on, and the validation data or None.
 
-    if options.validation is None:
+    Args:
+        train: Inputs and targets.
+        options: With the fraction and the seed.
+        stratify: Whether the targets are labels, each of which is kept out in proportion.
+    """
+    from bmrjax.data import split_rows
+
+    if not options.validation:
         return train, None
     rows = len(train[0])
     size = round(options.validation * rows)
@@ -95,8 +146,8 @@ def split_off(train: Any, options: Sparsify) -> tuple[Any, Any]:
             f"--validation {options.validation} keeps {size} of {rows} rows out; it must leave some on "
             "both sides."
         )
-    order = np.random.default_rng(options.seed).permutation(rows)
-    kept, held = order[size:], order[:size]
+    labels = train[1] if stratify else None
+    kept, held = split_rows(rows, options.validation, options.seed, labels=labels)
     return tuple(part[kept] for part in train), tuple(part[held] for part in train)
 
 

@@ -1,7 +1,7 @@
 """The guide of a program for which none is given."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -68,13 +68,21 @@ def default_guide(
         'AutoMeanField'
     """
     if start is not None:
-        names = getattr(start, "params", start)
-        return AutoMultivariate if "auto_scale_tril" in names else AutoMeanField
+        return guide_of(getattr(start, "params", start))
     if criterion is None or criterion.family is not Normal:
         return AutoMeanField
     if estimator != "global" or loss is not None or mesh is not None:
         return AutoMeanField
     return AutoMultivariate if _is_small_and_plain(model, data) else AutoMeanField
+
+
+def guide_of(params: Mapping[str, Any]) -> type[AutoMeanField] | type[AutoMultivariate]:
+    """Return the class of the default guide that has these parameters.
+
+    Args:
+        params: Of a fit with a default guide, by name.
+    """
+    return AutoMultivariate if "auto_scale_tril" in params else AutoMeanField
 
 
 def _is_small_and_plain(model: Callable, data: Data) -> bool:

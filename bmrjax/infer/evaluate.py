@@ -60,7 +60,7 @@ class Evaluator:
         self._shapes: dict[Any, Any] = {}
 
     def _observe(
-        self, params: Any, keep: Keep, key: Array, batch: Data, *, spread: bool
+        self, params: Any, keep: Keep, key: Array, batch: Data, start: Any = 0, *, spread: bool
     ) -> dict[str, Array]:
         """Return what one posterior sample predicts; with `spread`, a variance and a draw too."""
         args, kwargs = arguments(batch)
@@ -97,8 +97,9 @@ class Evaluator:
             self._is_probability = is_probability = _is_probability(site["fn"])
             moments = _of_classes(site["fn"]) if is_probability else _moments(site["fn"])
             if spread or "mean" not in moments:
-                # Drawn anew, also where the value is observed.
-                draw = site["fn"].sample(jax.random.fold_in(model_key, 1))
+                # Drawn anew, also where the value is observed, and with other noise in every batch.
+                draw_key = jax.random.fold_in(jax.random.fold_in(model_key, 1), start)
+                draw = site["fn"].sample(draw_key)
                 moments = {"draw": draw, "mean": draw, "variance": jnp.zeros(draw.shape)} | moments
             moments["value"] = site["value"]
             if not spread:
@@ -114,10 +115,11 @@ class Evaluator:
         keep: Keep,
         key: Array,
         batch: Data,
+        start: Array,
     ) -> dict[str, Array]:
         key = jax.random.fold_in(key, i)
         with self._placement.tracing():
-            found = self._observe(params, keep, key, batch, spread="square" in carry)
+            found = self._observe(params, keep, key, batch, start, spread="square" in carry)
         total = {"log_prob": jnp.logaddexp(carry["log_prob"], found["log_prob"])}
         if "value" in carry:
             # Welford's running mean, and sum of squares around it.
@@ -187,8 +189,8 @@ class Evaluator:
                 carry["square"] = jnp.zeros_like(carry["mean"])
             if draw is not None and with_draws:
                 carry["draws"] = jnp.zeros((num_samples, *draw.shape), draw.dtype)
-            carry, key = self._placement.everywhere((carry, key))
-            found = dict(self._loop(carry, num_samples, *held, key, self._placed(batch)))
+            carry, key, start = self._placement.everywhere((carry, key, jnp.asarray(first)))
+            found = dict(self._loop(carry, num_samples, *held, key, self._placed(batch), start))
             drawn = found.pop("draws", None)
             if drawn is not None and levels:
                 found["at_levels"] = jnp.moveaxis(quantiles_of(np.asarray(drawn), levels), 0, 1)

@@ -184,11 +184,12 @@ def _base(site: Mapping[str, Any]) -> Any:
 
 def _normal_marginals(guide: Any, params: Mapping[str, Any]) -> dict[str, Normal]:
     """Return the marginals of the sites on the real line, for a joint normal guide of NumPyro."""
-    posterior = guide.get_posterior(dict(params))
+    posterior: Any = guide.get_posterior(dict(params))
     joint = isinstance(posterior, dist.MultivariateNormal | dist.LowRankMultivariateNormal)
     if not joint and normal_parameters(posterior) is None:  # a flow, say
         return {}
-    moments = posterior.mean, jnp.sqrt(posterior.variance)
+    variance: Any = posterior.variance
+    moments = posterior.mean, jnp.sqrt(variance)
     loc, scale = (dict(guide._unpack_latent(value)) for value in moments)
     real = [name for name in loc if is_real(guide.prototype_trace[name]["fn"])]
     return {name: Normal(loc[name], scale[name]) for name in real}

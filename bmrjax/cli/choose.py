@@ -1,0 +1,112 @@
+"""The point of the path that a run ends with, by rows that were kept out."""
+
+from typing import Any
+
+from jaxtyping import Array, Float
+
+
+def sparsest_within(
+    log_probs: Float[Array, "points rows"], kept: list[int], *, within: float
+) -> int:
+    """Return the sparsest point that predicts about as well as the best one.
+
+    A point is eligible if its negative log likelihood exceeds the lowest one by at most `within`
+    standard errors of their difference, paired over the rows.
+
+    Args:
+        log_probs: Log predictive density of each validation row, at each point of the path, in nats.
+        kept: Weights that each point keeps.
+        within: Standard errors; 0 for the lowest negative log likelihood itself.
+
+    Returns:
+        The position of the point.
+
+    Raises:
+        ValueError: If no point has a finite score.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax.cli.choose import sparsest_within
+        >>> log_probs = jnp.array([[-1.0, -2.0, -1.5], [-1.2, -1.9, -1.5], [-4.0, -4.0, -4.2]])
+        >>> sparsest_within(log_probs, [90, 20, 3], within=1.0)
+        1
+        >>> sparsest_within(log_probs, [90, 20, 3], within=0.0)
+        0
+
+    References:
+        Breiman, Friedman, Olshen and Stone (1984), Classification and regression trees, section 3.4.3,
+        for the rule of one standard error.
+    """
+    import numpy as np
+
+    values = np.asarray(log_probs, np.float64)
+    means = np.where(np.isfinite(values).all(1), values.mean(1), -np.inf)
+    best = int(np.argmax(means))
+    if not np.isfinite(means[best]):
+        raise ValueError(
+            "No point of the path has a finite negative log likelihood on the validation rows. Look for "
+            "values far outside what the network was trained on."
+        )
+    if not within:
+        return best
+    chosen = best
+    for i in range(len(values)):
+        if not np.isfinite(means[i]):
+            continue
+        loss = values[best] - values[i]
+        error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
+        sparser = (kept[i], -means[i]) < (kept[chosen], -means[chosen])
+        if loss.mean() <= within * error and sparser:
+            chosen = i
+    return chosen
+
+
+def choose_point(
+    result: Any, validation: Any, test: Any, key: Array, *, num_samples: int, within: float
+) -> Any:
+    """Return the result at the point that the validation rows choose, with its metrics on the test rows.
+
+    The other points of the path get their metrics on the test rows too, which decide nothing.
+
+    Args:
+        result: Of a fit with a path.
+        validation: Inputs and targets that were kept out of training.
+        test: Inputs and targets of the metrics.
+        key: PRNG key; all points see the same noise.
+        num_samples: Posterior samples.
+        within: See `sparsest_within`.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from bmrjax import metrics
+    from bmrjax.facts import Examination
+    from bmrjax.infer.evaluate import Evaluator
+
+    rows = len(validation[0])
+    # Validation and test rows go through one compiled program.
+    both = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
+    evaluator = Evaluator(*result._programs())
+    log_probs = []
+    for point in result.path:
+        params, keep = jax.tree.map(jnp.asarray, (dict(point.params), dict(point.keep)))
+        found = evaluator.predict(params, keep, both, key, num_samples=num_samples)
+        log_probs.append(found.log_prob[:rows])
+        mean, value = found.mean[rows:], found.value[rows:]
+        scores = {"nll": metrics.negative_log_likelihood(found.log_prob[rows:])}
+        if found.is_probability:
+            labels = value.astype(jnp.int32)
+            scores["accuracy"] = metrics.accuracy(mean, labels)
+            scores["ece"] = metrics.expected_calibration_error(mean, labels)
+        else:
+            scores["rmse"] = metrics.root_mean_squared_error(mean, value)
+        point.metrics.update({name: float(score) for name, score in scores.items()})
+    kept = [point.kept for point in result.path]
+    chosen = result.at(sparsest_within(jnp.stack(log_probs), kept, within=within))
+    # What `Result.diagnose` reads was measured where the fit ended.
+    facts = Examination(*result._programs())(
+        chosen.params, chosen.keep, test, whole=False, metrics=chosen.metrics
+    )
+    chosen.facts = {**facts, "criterion": result.facts.get("criterion")}
+    return chosen

@@ -1,0 +1,85 @@
+"""Settings in proportion to the data, where a command leaves them out."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bmrjax.cli.options import Sparsify
+
+# Up to so many rows, images are fitted as the bundled digits are.
+_FEW_IMAGES = 10_000
+# From so many rows on, a second hidden layer predicts better and ends with no more weights.
+_MANY_ROWS = 5_000
+
+
+@dataclass(frozen=True)
+class Proportions:
+    """What a command may leave out. None stands for one pass over the data."""
+
+    hidden: tuple[int, ...]
+    epochs: int
+    steps_per_epoch: int | None
+    validation: float
+    within: float = 0.0
+    batch_size: int = 128
+    reduced_prior: str = "spike-slab"
+
+
+def proportions_of(
+    rows: int, input_shape: tuple[int, ...], *, net: str, method: str
+) -> Proportions:
+    """Return settings in proportion to the data.
+
+    A table gets one hidden layer of 50 units, or two for many rows, and validation rows choose the point
+    of the
+    path: the point
+    with the best VFE is sparser, and predicts worse, on little data. Large image sets and sequences get
+    what suits their networks.
+
+    Args:
+        rows: Training rows, validation rows included.
+        input_shape: Shape of one input.
+        net: Name of the network.
+        method: Name of the method.
+    """
+    mlp, path = net.startswith("mlp"), method == "bmr"
+    if mlp and len(input_shape) == 1:
+        hidden, steps = ((50,), 100) if rows < _MANY_ROWS else ((50, 50), 200)
+        return Proportions(hidden, 100, steps, 0.15 if path else 0.0, within=1.0)
+    if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
+        return Proportions((100, 100), 60, 200, 0.15 if path else 0.0)
+    return Proportions((400,) * 5, 50, None, 0.0)
+
+
+def in_proportion(options: Sparsify, rows: int, input_shape: tuple[int, ...]) -> Sparsify:
+    """Return the options with what was left out filled in; see `proportions_of`."""
+    found = proportions_of(rows, input_shape, net=options.net, method=options.method)
+    filled: dict[str, Any] = {
+        name: value for name, value in vars(found).items() if getattr(options, name) is None
+    }
+    if options.prior != "flat" and "reduced_prior" in filled:
+        filled["reduced_prior"] = "spike-slab"
+    return replace(options, **filled)
+
+
+def proportion_line(given: Sparsify, options: Sparsify, rows: int) -> str:
+    """Return what was chosen for the data, in one line.
+
+    Args:
+        given: The options as they came.
+        options: The same, with what was left out filled in.
+        rows: Training rows, validation rows included.
+    """
+    flags = []
+    for name in vars(proportions_of(1, (1,), net="mlp", method="bmr")):
+        value = getattr(options, name)
+        if name == "within" and not options.validation:
+            continue
+        used = (name != "hidden" or options.net.startswith(("mlp", "gru"))) and (
+            name != "reduced_prior" or options.method == "bmr"
+        )
+        if getattr(given, name) is None and value is not None and used:
+            shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+            flags.append(f"--{name.replace('_', '-')} {shown}")
+    if not flags:
+        return f"{rows:,} training rows"
+    return f"{rows:,} training rows; in proportion: {' '.join(flags)}"

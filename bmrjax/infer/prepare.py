@@ -65,8 +65,8 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
             g.prototype_trace = None  # another call is refused too
         raise ValueError(
             f"The program and its guide ({type(guide).__name__}) have the parameters {missing[:5]}, and the "
-            f"result has {sorted(params)[:5]} without these. Load it with the program and the guide that were "
-            "fitted: bmr.load(directory, model=..., guide=...)."
+            f"result has {sorted(params)[:5]} without these. Load it with the program and the guide that "
+            "were fitted: bmr.load(directory, model=..., guide=...)."
         )
 
 

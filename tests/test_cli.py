@@ -512,7 +512,9 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
     small = in_proportion(given, 400, (13,))
     assert (small.hidden, small.epochs, small.steps_per_epoch) == ((50,), 100, 100)
     assert (small.validation, small.within, small.batch_size) == (0.15, 1.0, 128)
-    assert in_proportion(given, 9000, (13,)).hidden == (50, 50)
+    assert small.kl_warmup == 20
+    large = in_proportion(given, 9000, (13,))
+    assert (large.hidden, large.steps_per_epoch) == ((50, 50), 200)
     digits = in_proportion(given, 1438, (1, 8, 8))
     assert (digits.hidden, digits.validation, digits.within) == ((100, 100), 0.15, 0.0)
     images = in_proportion(given, 60_000, (1, 28, 28))
@@ -533,6 +535,7 @@ def test_what_is_given_is_never_in_proportion(tmp_path):
     )
     found = in_proportion(given, 400, (13,))
     assert (found.hidden, found.epochs, found.validation) == ((7, 3), 5, 0.0)
+    assert found.kl_warmup == 1
     assert found.reduced_prior == "horseshoe"
     assert "--hidden" not in proportion_line(given, found, 400)
     # Only bmr has a path from which validation data could choose.

@@ -110,6 +110,7 @@ def run_sparsify(options: Sparsify) -> None:
     if validation is not None:
         result = choose_point(
             result,
+            train,
             validation,
             test,
             jax.random.key(options.seed + 1),

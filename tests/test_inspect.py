@@ -196,6 +196,18 @@ def test_noise_is_judged_by_its_own_criteria():
     assert {found[name].posterior for name in found.judged} == {"log-normal"}
 
 
+def test_a_program_that_minibatches_would_change():
+    def walk(y):
+        steps = numpyro.sample("steps", dist.Normal(0.0, 0.1).expand([ROWS]).to_event(1))
+        numpyro.sample("y", dist.Normal(jnp.cumsum(steps), 1.0), obs=y)
+
+    found = bmr.inspect(walk, (Y,), batch_size=6)
+    assert found["y"].why == "it needs all rows in every step: batch_size=None"
+    assert "batch_size=None" in found["y"].advice
+    assert found["steps"].shape == (ROWS,)  # looked at as a whole
+    assert bmr.inspect(walk, (Y,), batch_size=None)["y"].why == "one value per data point"
+
+
 # --- runs ---------------------------------------------------------------------------------
 
 

@@ -5,8 +5,8 @@
 Designs: rows of a stationary AR(1) process over the columns, of unit variance and correlation `rho`
 between neighbours. Five columns matter; which ones is drawn, and so are the signs of their coefficients,
 whose magnitudes are those of the README's regression (0.8 to 2.5). Linear targets have noise of standard
-deviation 1, logistic ones are Bernoulli. Every method sees the same data sets, five per cell (seeds 0 to 4). Settings were chosen on
-other seeds, from 1000 on (``--offset 1000``).
+deviation 1, logistic ones are Bernoulli. Every method sees the same data sets, five per cell (seeds 0 to 4).
+Settings were chosen on other seeds, from 1000 on (``--offset 1000``).
 
 Methods: `sparsify` with nothing but a key; the same with ``criteria.Shrinkage()``; the same with
 ``guide=AutoMeanField(program)``; `LassoCV`, or `LogisticRegressionCV` with an L1 penalty, of scikit-learn, of

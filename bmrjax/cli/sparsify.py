@@ -117,6 +117,7 @@ def run_sparsify(options: Sparsify) -> None:
             num_samples=options.samples,
             within=options.within or 0.0,
         )
+    result.columns, result.class_names = found.columns, found.class_names
     document = document_of(options, found, result)
     result.save(out / "model")
     write_json(out / "results.json", document)

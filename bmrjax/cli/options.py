@@ -23,6 +23,7 @@ PROPORTIONS = (
     "reduced_prior",
     "validation",
     "within",
+    "kl_warmup",
 )
 BLOCK_NETS = ("vit", "mixer", "vit-nnx")
 IMAGE_NETS = ("lenet5", "lenet5-caffe", *BLOCK_NETS)
@@ -104,8 +105,8 @@ class Sparsify:
     """noise with --rule bmrs-n: nats of evidence that a unit may be worth and still go, 0 by default. .92
     does what the authors of BMRS published."""
     kl_warmup: int | None = None
-    """Epochs over which the divergence from the prior comes in; 0 by default, and a fifth of --epochs with
-    --prior log-uniform."""
+    """Epochs over which the divergence from the prior comes in. By default a fifth of --epochs for a table
+    and with --prior log-uniform, else 0."""
     kl_weight: float = 1.0
     """noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"

@@ -46,6 +46,7 @@ def run_sparsify(options: Sparsify) -> None:
 
     from bmrjax import FitWarning, NonFiniteError, sparsify
     from bmrjax.data import load
+    from bmrjax.dataset import MANY_ROWS
 
     found = load(
         options.data,
@@ -73,7 +74,8 @@ def run_sparsify(options: Sparsify) -> None:
         remove_run(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "run.json", config_of(options))
-    train, validation = split_off(found.train, options, stratify=found.num_classes is not None)
+    stratify = found.num_classes is not None and rows <= MANY_ROWS
+    train, validation = split_off(found.train, options, stratify=stratify)
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
@@ -110,6 +112,7 @@ def run_sparsify(options: Sparsify) -> None:
     if validation is not None:
         result = choose_point(
             result,
+            train,
             validation,
             test,
             jax.random.key(options.seed + 1),

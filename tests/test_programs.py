@@ -18,9 +18,9 @@ import bmrjax as bmr
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.rows import row_sites
 
-RATE, DRAWS = 0.03, 1000
+RATE, DRAWS, MEASURED = 0.03, 1000, 200
 
-# Programs whose rows are in no order, and some with what makes minibatches wrong. The others are in the benchmark.
+# One or two of each kind; the benchmark has the others.
 MINIBATCHES = [
     "weibull_censored",
     "two_responses",
@@ -76,15 +76,14 @@ def free_energy(program: Program, guide, params) -> tuple[float, float]:
     """Return the VFE by NumPyro's ELBO, and its standard error."""
 
     def once(key):
-        return Trace_ELBO().loss(
-            key, params, program.model, guide, *program.args, **program.kwargs
-        )
+        return Trace_ELBO().loss(key, params, program.model, guide, *program.args, **program.kwargs)
 
     values = jax.jit(jax.vmap(once))(jax.random.split(jax.random.key(1), DRAWS))
     return float(np.mean(values)), float(np.std(values)) / DRAWS**0.5
 
 
-# These have one optimum, and a loss without noise but for the guide's draws; `subsampling` has more.
+# Tolerances beyond Monte Carlo error, in nats: the plate that subsamples has a noisy loss, and a network
+# has several optima.
 @pytest.mark.parametrize(
     ("name", "steps", "tolerance"),
     [
@@ -98,9 +97,7 @@ def test_full_batch_fits_as_numpyro_does(name, steps, tolerance):
     program = PROGRAMS[name]
     guide = AutoNormal(program.model)
     svi = SVI(program.model, guide, optimizer(steps), Trace_ELBO())
-    fitted = svi.run(
-        jax.random.key(0), steps, *program.args, progress_bar=False, **program.kwargs
-    )
+    fitted = svi.run(jax.random.key(0), steps, *program.args, progress_bar=False, **program.kwargs)
     theirs, their_error = free_energy(program, guide, fitted.params)
     result = fit(program, steps)
     ours, our_error = free_energy(program, result.guide, result.params)
@@ -132,16 +129,15 @@ def test_a_factor_is_counted_once(batch_size):
 
 @pytest.mark.parametrize(
     "name",
-    ["no_arguments", "none_int_str", "group_table", "radon_centered", "imputation", "param"],
+    ["no_arguments", "none_int_str", "many_tables", "radon_centered", "imputation", "param"],
 )
 def test_odd_arguments_are_passed_on(name):
-    """One short fit: the measured VFE is that of NumPyro's ELBO on the same parameters."""
+    """The VFE that bmrjax measures is that of NumPyro's ELBO with the same parameters."""
     program = PROGRAMS[name]
-    result = fit(program, 40)
+    result = fit(program, 200)
     value, error = free_energy(program, result.guide, result.params)
-    assert np.isfinite(value)
-    measured = result.free_energy(jax.random.key(2), program.data, num_samples=200)
-    print(value, error, measured)
+    measured = result.free_energy(jax.random.key(2), program.data, num_samples=MEASURED)
+    assert measured == pytest.approx(value, abs=5 * error * (1 + DRAWS / MEASURED) ** 0.5)
 
 
 @pytest.mark.parametrize("name", MINIBATCHES)

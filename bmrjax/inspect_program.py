@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -76,16 +77,7 @@ def inspect(
     if isinstance(data, Batches):
         batch = data.example()
     else:
-        batch = program_data(
-            program, data, batch_size=batch_size, static=static, name="inspect: data"
-        )
-        if batch_size is not None and batch_size < length(batch):
-            try:
-                row_sites(program, batch, jax.random.key(0), name="inspect")
-            except ValueError as error:
-                refusal = str(error)
-            else:
-                batch = jax.tree.map(lambda a: a[:batch_size], batch)
+        batch, refusal = _batch(program, data, batch_size, static)
     priors = prior_facts(program, batch)
     unknown = sorted(set(sites or ()) - set(priors))
     if unknown:
@@ -99,6 +91,21 @@ def inspect(
     found = _families(program, used, batch)
     table = judge(priors, found, criterion=criterion, sites=sites, guide=type(used).__name__)
     return _with_refusal(table, refusal) if refusal else table
+
+
+def _batch(
+    program: Callable, data: Data, batch_size: int | None, static: Collection[str | int]
+) -> tuple[Data, str]:
+    """Return a batch of the data; or all of them, and why the program cannot be fitted in minibatches."""
+    load = functools.partial(program_data, program, data, static=static, name="inspect")
+    try:
+        whole = load(batch_size=batch_size)
+        if batch_size is None or batch_size >= length(whole):
+            return whole, ""
+        row_sites(program, whole, jax.random.key(0), name="inspect")
+    except ValueError as error:
+        return load(batch_size=None), str(error)
+    return jax.tree.map(lambda a: a[:batch_size], whole), ""
 
 
 def _with_refusal(table: Inspection, refusal: str) -> Inspection:

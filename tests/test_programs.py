@@ -18,32 +18,25 @@ import bmrjax as bmr
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.rows import row_sites
 
-RATE, DRAWS = 0.03, 1000
+RATE, DRAWS, MEASURED = 0.03, 1000, 200
 
-# Programs whose rows are in no order, and some with what makes minibatches wrong. The others are in the benchmark.
+# One or two of each kind; the benchmark has the others.
 MINIBATCHES = [
     "weibull_censored",
-    "two_responses",
     "nested_dicts",
-    "keywords_none_int_str",
-    "group_table",
     "many_tables",
     "table_as_long_as_data",
     "eight_schools",
     "radon_centered",
-    "radon_noncentered",
     "baseball",
     "ar2_scan",
-    "ar2_lags",
     "ar1_shifted",
     "local_level",
     "latent_per_row",
     "imputation",
     "hsgp",
     "gaussian_process",
-    "measurement_error",
     "subsampling",
-    "observed_global",
     "factor_constraint",
     "summed_likelihood",
     "rows_as_event",
@@ -82,7 +75,8 @@ def free_energy(program: Program, guide, params) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values)) / DRAWS**0.5
 
 
-# These have one optimum, and a loss without noise but for the guide's draws; `subsampling` has more.
+# Tolerances beyond Monte Carlo error, in nats: the plate that subsamples has a noisy loss, and a network
+# has several optima.
 @pytest.mark.parametrize(
     ("name", "steps", "tolerance"),
     [
@@ -128,16 +122,15 @@ def test_a_factor_is_counted_once(batch_size):
 
 @pytest.mark.parametrize(
     "name",
-    ["no_arguments", "none_int_str", "group_table", "radon_centered", "imputation", "param"],
+    ["none_int_str", "imputation", "param"],
 )
 def test_odd_arguments_are_passed_on(name):
-    """One short fit: the measured VFE is that of NumPyro's ELBO on the same parameters."""
+    """The VFE that bmrjax measures is that of NumPyro's ELBO with the same parameters."""
     program = PROGRAMS[name]
-    result = fit(program, 40)
+    result = fit(program, 200)
     value, error = free_energy(program, result.guide, result.params)
-    assert np.isfinite(value)
-    measured = result.free_energy(jax.random.key(2), program.data, num_samples=200)
-    print(value, error, measured)
+    measured = result.free_energy(jax.random.key(2), program.data, num_samples=MEASURED)
+    assert measured == pytest.approx(value, abs=5 * error * (1 + DRAWS / MEASURED) ** 0.5)
 
 
 @pytest.mark.parametrize("name", MINIBATCHES)

@@ -5,7 +5,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from bmrjax import criteria, priors, schedules, sparsify
+from bmrjax import criteria, ensemble, infer, priors, schedules, sparsify
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 
@@ -86,3 +86,35 @@ def test_a_library_prior_serves_a_plain_regression():
     )
     assert np.flatnonzero(result.keep["beta"]).tolist() == sorted(TRUE)
     assert result.layers == {"beta": "beta"}
+
+
+def correlated(seed):
+    """Five true effects among twenty columns, in an AR(1) design with few rows."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((50, 20))
+    for column in range(1, 20):
+        x[:, column] = 0.7 * x[:, column - 1] + np.sqrt(1 - 0.7**2) * x[:, column]
+    beta = np.zeros(20)
+    beta[rng.choice(20, 5, replace=False)] = [1.5, -2.0, 0.8, -1.0, 2.5]
+    y = x @ beta + rng.standard_normal(50)
+    return x.astype(np.float32), y.astype(np.float32)
+
+
+def test_the_default_does_not_stop_while_the_evidence_favours_fewer_columns():
+    """With a factorised posterior and no last pass, ten columns and a VFE of 84.8 were left here."""
+
+    def program(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([20]).to_event(1))
+        noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+        numpyro.sample("y", dist.Normal(x @ beta, noise), obs=y)
+
+    data, key = correlated(0), jax.random.key(0)
+    options = {"num_epochs": 60, "progress": False}
+    joint = sparsify(program, data, key=key, **options)
+    assert isinstance(joint.unpruned_guide, infer.AutoMultivariate)
+    grid = {"criterion": [criteria.SpikeAndSlab(), criteria.Shrinkage()]}
+    guide = infer.AutoMeanField
+    default, shrinkage = ensemble(program, data, keys=[key], grid=grid, guide=guide, **options)
+    assert default.vfe < shrinkage.vfe + 0.5
+    assert default.num_kept <= shrinkage.num_kept < 10
+    assert joint.vfe < default.vfe - 0.5

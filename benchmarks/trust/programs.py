@@ -418,7 +418,11 @@ def main() -> None:
         row = {} if settings.fresh else known.get(name, {})
         if (row.get("steps"), row.get("seeds")) != (steps, seeds):
             row = {"nuts": row["nuts"]} if "nuts" in row else {}
-            row |= measure_numpyro(program, steps, seeds, rates)
+            try:
+                row |= measure_numpyro(program, steps, seeds, rates)
+            except Exception as error:
+                print(f"{name}: NumPyro itself fails. {message_of(error)}", flush=True)
+                continue
         if not settings.reference and (settings.names or "minibatch" not in row):
             row = {name: row[name] for name in row if name in KEPT}
             row |= measure_bmrjax(program, row)

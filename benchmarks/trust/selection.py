@@ -104,7 +104,7 @@ def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict
         "AutoMeanField": {"guide": bmr.infer.AutoMeanField(program)},
     }[method]
     result = bmr.sparsify(program, (x, y), key=jax.random.key(seed), progress=False, **options)
-    facts = {"vfe": result.vfe, "epochs": len(result.history), "guide": type(result.guide).__name__}
+    facts = {"vfe": result.vfe, "epochs": len(result.history)}
     return np.asarray(result.keep["beta"]), facts
 
 

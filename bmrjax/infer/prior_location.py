@@ -184,8 +184,10 @@ def _family(fn: Any) -> str | None:
 
 
 def _label(fn: Any) -> str:
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
         fn = fn.base_dist
+    if isinstance(fn, dist.MaskedDistribution):
+        return f"{_label(fn.base_dist)}, masked"
     name = type(fn).__name__
     if name == "TransformedDistribution":
         return f"{_label(fn.base_dist)}, transformed"

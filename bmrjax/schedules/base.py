@@ -65,8 +65,8 @@ class Report:
         losses: Mean VFE of each epoch so far, in nats (epochs taken back are not in it).
         removed: How many elements the last reduction removed; None before the first.
         measure: Measures the VFE of the current state on the training data, in nats.
-        mask_cost: Minus the log prior probability of the current masks, in nats; zero unless the
-            schedule's `mask_prior` is set.
+        mask_cost: What the current masks cost (`criteria.Criterion.mask_cost`), in nats; zero unless it is
+            counted, as the schedule's `mask_prior` says.
     """
 
     epoch: int

@@ -103,7 +103,7 @@ def choose_point(
     constant = without_inputs(result.path) if within else None
     points = result.path if constant is None else [*result.path, constant]
     # Validation and test rows go through one compiled program.
-    both = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
+    both: Any = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
     evaluator = Evaluator(*result._programs())
     log_probs = []
     for point in points:

@@ -37,7 +37,15 @@ def environment() -> dict[str, Any]:
 def _command() -> str:
     """Return the command without the folders of the machine it ran on."""
     words = [f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
-    folders = ("--data-root", "--out", "--runs", "--bmr4pml", "--jaxpruner", "--peer-python")
+    folders = (
+        "--data-root",
+        "--out",
+        "--runs",
+        "--cache",
+        "--bmr4pml",
+        "--jaxpruner",
+        "--peer-python",
+    )
     after = [None, *words[:-1]]
     return "python " + " ".join(
         "DIR" if before in folders else word for before, word in zip(after, words, strict=True)

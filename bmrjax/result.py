@@ -56,8 +56,8 @@ class Point:
         metrics: Held-out metrics at this point.
         params: Constrained parameters and mutable sites, on the host.
         keep: Masks, on the host.
-        mask_cost: What the masks cost under the criterion's prior (`criteria.Criterion.mask_cost`), in nats, if
-            it is counted (`schedules.Verified`, `mask_prior`); else 0.
+        mask_cost: What the masks cost under the criterion's prior (`criteria.Criterion.mask_cost`), in nats,
+            if it is counted (`schedules.Verified`, `mask_prior`); else 0.
         taken_back: Whether the run went back to a point before it.
     """
 

@@ -27,10 +27,10 @@ from bmrjax.inspect_program import inspect as inspect
 from bmrjax.inspection import Inspection as Inspection
 from bmrjax.inspection import SiteReport as SiteReport
 from bmrjax.nn import lift as lift
+from bmrjax.point import Point as Point
 from bmrjax.report import FreeEnergyCurve as FreeEnergyCurve
 from bmrjax.report import FreeEnergyReport as FreeEnergyReport
 from bmrjax.report import free_energy_report as free_energy_report
-from bmrjax.result import Point as Point
 from bmrjax.result import Result as Result
 from bmrjax.sparsify import sparsify as sparsify
 from bmrjax.storage import load as load

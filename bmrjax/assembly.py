@@ -37,7 +37,8 @@ from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import State
 from bmrjax.inspection import Inspection
 from bmrjax.judged import reducible
-from bmrjax.result import Result, best
+from bmrjax.point import best
+from bmrjax.result import Result
 from bmrjax.runner import Evaluation, Reducer, Runner
 from bmrjax.schedules import Schedule, Verified
 from bmrjax.settings import Settings, check_kinds, check_program_kind
@@ -355,7 +356,7 @@ class Assembly:
             result.params,
             result.keep,
             rows,
-            whole=self.engine.batch_size >= self.num_data,
+            whole=self.row_sites is None,
             metrics=result.metrics if self._held_out is not None else None,
             criterion=None if runner.reducer is None else runner.reducer.criterion,
         )

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from safetensors.numpy import load_file, save_file
 
 from bmrjax.infer.saved_leaves import with_structure_of
-from bmrjax.result import Point
+from bmrjax.point import Point
 from bmrjax.storage import flatten_arrays, unflatten_arrays
 
 

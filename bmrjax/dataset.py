@@ -13,6 +13,8 @@ Split = tuple[np.ndarray, np.ndarray]
 
 # Whole numbers are taken for labels as long as they are few, or there are enough rows of each.
 FEW_CLASSES, ROWS_PER_CLASS = 20, 10
+# Beyond so many rows a random part has each class in proportion anyway.
+MANY_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Dataset:
         """Return the training rows in two parts: those to train on, and those to choose by.
 
         Args:
-            validation: Fraction of the training rows that is kept out; of each class in proportion.
+            validation: Fraction of the training rows that is kept out; of each class in proportion, unless
+                there are more than 10,000 rows.
             seed: Of the draw. `bmrjax sparsify` takes its ``--seed``.
 
         Raises:
@@ -77,7 +80,7 @@ class Dataset:
                 f"{self.name}: validation={validation} keeps {size} of {rows} rows out; it must leave "
                 "some on both sides."
             )
-        labels = None if self.num_classes is None else self.train[1]
+        labels = self.train[1] if self.num_classes and rows <= MANY_ROWS else None
         kept, held = split_rows(rows, validation, seed, labels=labels, name=self.name)
         x, y = self.train
         return (x[kept], y[kept]), (x[held], y[held])

@@ -270,18 +270,22 @@ def _worse_than_the_path(result: Any, codes: Sequence[str]) -> Iterator[Finding]
     best = min(measured, key=lambda p: p.metrics["nll"])
     nll, least = here[-1].metrics["nll"], best.metrics["nll"]
     gap = nll - least
+    noise = 0.5 / math.sqrt(result.facts.get("rows", 500))  # of a mean over so many rows
     numbers = (
         f"The held-out negative log likelihood is {nll:.4g} nats per data point with {result.num_kept} "
         f"elements, and was {least:.4g} with {best.kept}."
     )
     choose = "result.most_predictive(key, held_out) takes the point of the path that predicts best"
-    if gap > max(0.05, 0.1 * abs(least)):
+    if gap > max(0.05, 0.1 * abs(least), noise):
         yield Finding(
             "worse-than-unreduced",
             numbers,
             f"{choose}; criterion=criteria.Shrinkage() removes less. Fit longer if the loss still falls.",
         )
-    elif gap > max(0.02, 0.04 * abs(least)) and result.facts.get("criterion") == "SpikeAndSlab":
+    elif (
+        gap > max(0.02, 0.04 * abs(least), noise)
+        and result.facts.get("criterion") == "SpikeAndSlab"
+    ):
         yield Finding(
             "other-criterion",
             numbers,

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from bmrjax.criteria import Criterion
-from bmrjax.handlers import inference
+from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import central_values
@@ -119,17 +119,20 @@ class Examination:
         values = {n: jnp.where(keep[n], v, 0) if n in keep else v for n, v in values.items()}
         with inference():
             sites = sites_of(self._model, args, kwargs, values={**params, **values})
-        observed = [s for s in sites.values() if s["type"] == "sample" and s["is_observed"]]
+        rows = length(batch)
+        observed = [
+            site
+            for site in sites.values()
+            if site["type"] == "sample"
+            and site["is_observed"]
+            and row_axis(log_density_shape(site), rows) is not None
+        ]
         if len(observed) != 1:
-            raise ValueError(f"the program has {len(observed)} observed sites")
-        site, rows = observed[0], length(batch)
+            raise ValueError(f"the program has {len(observed)} observed sites with a value per row")
+        site = observed[0]
         fn, value = site["fn"], jnp.asarray(site["value"])
         log_prob = fn.log_prob(value)
-        axes = [
-            axis for axis in (0, log_prob.ndim - 1) if log_prob.shape[axis : axis + 1] == (rows,)
-        ]
-        if not axes:
-            raise ValueError("the observed site does not have one log density per row")
+        axis: Any = row_axis(log_prob.shape, rows)
         base = fn
         while isinstance(base, dist.ExpandedDistribution | dist.Independent):
             base = base.base_dist
@@ -143,8 +146,8 @@ class Examination:
             "real": fn.support is not None and not fn.support.is_discrete and _is_real(fn.support),
             "masked": isinstance(base, dist.MaskedDistribution),
         }
-        by_row = jnp.moveaxis(log_prob, axes[0], 0).reshape(rows, -1).sum(-1)
-        return by_row, jnp.moveaxis(mean, axes[0], 0), jnp.moveaxis(value, axes[0], 0)
+        by_row = jnp.moveaxis(log_prob, axis, 0).reshape(rows, -1).sum(-1)
+        return by_row, jnp.moveaxis(mean, axis, 0), jnp.moveaxis(value, axis, 0)
 
 
 def _worth(log_prob: Any, mean: Any, value: Any, roles: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Looking at a program before it is fitted: which of its sites would be judged, and why."""
 
 import copy
-from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -9,13 +11,15 @@ import optax
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 
-from bmrjax.batches import Batches, check_data
+from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.handlers import inference
-from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prior_location import prior_facts
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.rows import row_sites
 from bmrjax.inspection import Inspection
 from bmrjax.judged import judge
 
@@ -28,6 +32,7 @@ def inspect(
     criterion: Criterion | None = SpikeAndSlab(),  # noqa: B008 - frozen, and holds no array
     sites: Sequence[str] | None = None,
     batch_size: int | None = 128,
+    static: Collection[str | int] = (),
 ) -> Inspection:
     """List the sites of a program: which of them `sparsify` would judge, why, and what to write instead.
 
@@ -38,11 +43,12 @@ def inspect(
 
     Args:
         program: NumPyro program, as for `sparsify`.
-        data: Its data: a tuple or a dict of arrays, or `Batches`.
-        guide: Guide that would be fitted; `infer.AutoMeanField` by default. It is not changed.
+        data: Its data, as for `sparsify`.
+        guide: Guide that would be fitted; by default the one that `sparsify` takes. It is not changed.
         criterion: Criterion that would judge; `criteria.SpikeAndSlab` by default, None for any.
         sites: Names of the sites that are to be judged; by default the rule above decides.
-        batch_size: Number of rows that the program is run on; None for all of them.
+        batch_size: Rows per step, as for `sparsify`; None for all of them.
+        static: Arguments that stay as they are, as for `sparsify`.
 
     Returns:
         One report per sample site; printing them shows a table.
@@ -67,21 +73,49 @@ def inspect(
         >>> found.judged
         ['beta']
     """
+    refusal = ""
     if isinstance(data, Batches):
         batch = data.example()
     else:
-        batch = check_data(data, "inspect: data")
-    if batch_size is not None:
-        batch = jax.tree.map(lambda a: a[:batch_size], batch)
+        batch, refusal = _batch(program, data, batch_size, static)
     priors = prior_facts(program, batch)
     unknown = sorted(set(sites or ()) - set(priors))
     if unknown:
         raise ValueError(
             f"inspect: the program has no sites {unknown}; its sample sites are {list(priors)}."
         )
-    used = AutoMeanField(program) if guide is None else _copied(guide)
+    if guide is None:
+        used: Any = default_guide(program, batch, criterion=criterion)(program)
+    else:
+        used = _copied(guide)
     found = _families(program, used, batch)
-    return judge(priors, found, criterion=criterion, sites=sites, guide=type(used).__name__)
+    table = judge(priors, found, criterion=criterion, sites=sites, guide=type(used).__name__)
+    return _with_refusal(table, refusal) if refusal else table
+
+
+def _batch(
+    program: Callable, data: Data, batch_size: int | None, static: Collection[str | int]
+) -> tuple[Data, str]:
+    """Return a batch of the data; or all of them, and why the program cannot be fitted in minibatches."""
+    load = functools.partial(program_data, program, data, static=static, name="inspect")
+    try:
+        whole = load(batch_size=batch_size)
+        if batch_size is None or batch_size >= length(whole):
+            return whole, ""
+        row_sites(program, whole, jax.random.key(0), name="inspect")
+    except ValueError as error:
+        return load(batch_size=None), str(error)
+    return jax.tree.map(lambda a: a[:batch_size], whole), ""
+
+
+def _with_refusal(table: Inspection, refusal: str) -> Inspection:
+    """Say at the observed sites that minibatches would change the program."""
+    why = "it needs all rows in every step: batch_size=None"
+    reports = [
+        dataclasses.replace(site, why=why, advice=refusal) if site.observed else site
+        for site in table
+    ]
+    return Inspection(tuple(reports))
 
 
 def _families(program: Callable, guide: Callable, batch: Data) -> SitePosteriors:

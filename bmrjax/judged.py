@@ -24,11 +24,14 @@ _INSTEAD = {
         "Write it as a mixture of normals: Normal(0, scale / sqrt(precision)) with "
         "precision ~ Gamma(0.5, 0.5)."
     ),
+    "GaussianRandomWalk": "Write its steps as Normal(0, scale) elements, which are judged, and sum them.",
     "MultivariateNormal": (
         "Write it as Normal(0, 1) elements z, which are judged, multiplied by the Cholesky factor of the "
         "covariance."
     ),
 }
+
+_OTHERWISE = "Give it a normal prior, with a latent scale for heavy tails."
 
 _CRITERIA = {
     "normal": "criteria.SpikeAndSlab() or criteria.Shrinkage()",
@@ -192,9 +195,7 @@ def _unreadable(
         if prior.support == "positive":
             return f"it is positive ({prior.label}), so no element can be zero", ""
         why = f"its prior is {prior.label}, which no criterion reads"
-        instead = _INSTEAD.get(
-            prior.label, "Give it a normal prior, with a latent scale for heavy tails."
-        )
+        instead = _INSTEAD.get(prior.label, _OTHERWISE if prior.support == "real" else "")
         return why, instead if prior.size > 1 else ""
     if prior.posterior is not None:
         why = f"it asks for a {prior.posterior} posterior"

@@ -1,7 +1,6 @@
-"""What a run hands back."""
+"""The result of a run."""
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,117 +9,37 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 from jaxtyping import Array, Bool
-from numpyro.primitives import Messenger
 
+from bmrjax.at_center import networks_at_center, values_at_center
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.data_tree import data_tree
 from bmrjax.diagnose import Finding, diagnose
-from bmrjax.handlers import inference, prune
+from bmrjax.handlers import prune
 from bmrjax.infer.arguments import Data, arguments, length
-from bmrjax.infer.check_data import check_data, column_names
 from bmrjax.infer.draws import model_draws, posterior_draws
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.init import auto_guides
-from bmrjax.infer.posterior import central_values, guide_posteriors
+from bmrjax.infer.posterior import guide_posteriors
 from bmrjax.infer.prediction import LEVELS, Prediction
 from bmrjax.infer.prepare import prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import PrunedGuide
 from bmrjax.infer.rows import row_sites
 from bmrjax.inspection import Inspection
+from bmrjax.point import Point, best, kept_counts, sparsity_per_layer
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.result_inputs import by_position_or_name, check_without_arguments, checked_data
 from bmrjax.serial import one_at_a_time
+from bmrjax.shown import shown
 from bmrjax.structure.compact import Compact, compact
-from bmrjax.structure.parts import is_nnx
 from bmrjax.summary import scores_of, summary_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from xarray import DataTree
-
-
-@dataclass(frozen=True)
-class Point:
-    """A state on the path of a run, which can be restored.
-
-    Attributes:
-        epoch: Epochs done when it was reached.
-        vfe: Its VFE on the training data, in nats for the whole set.
-        kept: Elements kept, of `total`.
-        total: Elements of all reducible sites.
-        metrics: Held-out metrics at this point.
-        params: Constrained parameters and mutable sites, on the host.
-        keep: Masks, on the host.
-        mask_cost: What the masks cost under the criterion's prior (`criteria.Criterion.mask_cost`), in nats,
-            if it is counted (`schedules.Verified`, `mask_prior`); else 0.
-        taken_back: Whether the run went back to a point before it.
-    """
-
-    epoch: int
-    vfe: float
-    kept: int
-    total: int
-    metrics: dict[str, float]
-    params: dict[str, Any] = field(repr=False)
-    keep: dict[str, np.ndarray] = field(repr=False)
-    mask_cost: float = 0.0
-    taken_back: bool = False
-
-    @property
-    def objective(self) -> float:
-        """What points are compared by: `vfe` plus `mask_cost`, in nats."""
-        return self.vfe + self.mask_cost
-
-
-def kept_counts(keep: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many elements the masks keep, and how many there are."""
-
-    def count(mask: Any) -> int:
-        # Another process has a part of a mask that is not addressable, and counts it.
-        here = getattr(mask, "is_fully_addressable", True)
-        return int(np.sum(np.asarray(mask)) if here else jnp.sum(mask))
-
-    kept = sum(count(mask) for mask in keep.values())
-    return kept, sum(math.prod(mask.shape) for mask in keep.values())
-
-
-def sparsity_per_layer(keep: Mapping[str, Any], layers: Mapping[str, str]) -> dict[str, float]:
-    """Return the removed fraction of each layer."""
-    found: dict[str, list[Any]] = {}
-    for name, mask in keep.items():
-        found.setdefault(layers.get(name, name), []).append(mask)
-    result = {}
-    for layer, masks in found.items():
-        kept, total = kept_counts(dict(enumerate(masks)))  # type: ignore[arg-type]
-        result[layer] = 1.0 - kept / total
-    return result
-
-
-def best(path: list[Point]) -> int:
-    """Return the position of the point with the best objective; one that is not finite comes last."""
-    values = [point.objective for point in path]
-    return min(range(len(path)), key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
-
-
-def _shown(inspection: Inspection, keep: Mapping[str, Any]) -> list[str]:
-    """Return which sites were judged, with what is left of them, and why others were not, for `Result`."""
-    judged = []
-    for name in inspection.judged:
-        if name in keep:
-            kept, total = kept_counts({name: keep[name]})
-            judged.append(f"'{name}' {kept} of {total}")
-    lines = []
-    if judged:
-        more = f", and {len(judged) - 6} more" if len(judged) > 6 else ""
-        lines.append(f"judged: {', '.join(judged[:6])}{more}")
-    others = inspection.not_judged
-    lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
-    return [*lines, "... bmr.inspect(...) lists all"] if len(others) > 6 else lines
 
 
 @dataclass(repr=False)
@@ -129,9 +48,9 @@ class Result:
 
     Attributes:
         params: Constrained parameters of the guide and the model, and mutable sites, by name.
-        keep: Boolean masks, one a reducible site; True stays.
+        keep: Boolean masks by site; True = kept.
         layers: Site name to the layer whose statistics it shares.
-        history: One dict an epoch: ``vfe`` (mean over the steps, nats for all data), ``kept``,
+        history: One dict per epoch: ``vfe`` (mean over the steps, nats for all data), ``kept``,
             ``sparsity_per_layer``, ``steps``, ``skipped_steps``, times in seconds, and held-out metrics where
             they were taken. ``taken_back`` marks the epochs of rounds that were undone.
         path: States that can be restored with `at`, in the order they were reached.
@@ -178,27 +97,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""
-        head = f"Result: {self.num_kept} of {self.num_total} elements kept"
-        if self.num_total:
-            head += f" ({self.sparsity:.1%} removed)"
-        lines = [head]
-        if self.vfe is not None:
-            lines.append(f"VFE {self.vfe:.6g} nats, {self.vfe / self.num_data:.4f} per data point")
-        if self.metrics:
-            metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-            lines.append(f"held out: {metrics}")
-        removed = [f"{name} {part:.1%}" for name, part in self.sparsity_per_layer.items()]
-        if removed:
-            more = f", and {len(removed) - 8} more" if len(removed) > 8 else ""
-            lines.append(f"removed: {', '.join(removed[:8])}{more}")
-        length = f"{len(self.history)} epochs, {len(self.path)} points on the path"
-        if self.num_skipped:
-            length += f", {self.num_skipped} steps skipped (not finite)"
-        lines += [length, *_shown(self.inspection, self.keep)]
-        findings = self.diagnose()
-        if findings:
-            lines += ["findings:", *(f"  {finding}" for finding in findings)]
-        return "\n  ".join(lines)
+        return shown(self)
 
     def diagnose(self) -> list[Finding]:
         """Say what is wrong with this run, or may be, and what to do about it.
@@ -246,7 +145,7 @@ class Result:
 
     @property
     def vfe_per_datum(self) -> float | None:
-        """`vfe` over the number of data, nats a datum."""
+        """`vfe` over the number of data, in nats per data point."""
         return None if self.vfe is None else self.vfe / self.num_data
 
     def _programs(self) -> tuple[Callable, Callable]:
@@ -334,7 +233,7 @@ class Result:
             num_samples: Posterior samples.
 
         Returns:
-            That point; its `metrics` are those on `data`, the negative log likelihood in nats a datum.
+            That point; its `metrics` are those on `data` (the NLL in nats per data point).
 
         Raises:
             ValueError: Without a path, or if no point has a finite score.
@@ -394,7 +293,7 @@ class Result:
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict")
-        given = _one_of(inputs, named, "predict")
+        given = by_position_or_name(inputs, named, "predict")
         data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
             self.params,
@@ -557,20 +456,7 @@ class Result:
         return {name: every[name] for name in sites}
 
     def _checked(self, data: Any, name: str) -> Data:
-        """Return arguments of the program as it takes them.
-
-        Raises:
-            ValueError: For a table whose columns are not those that the program was fitted on.
-        """
-        fitted_on = self.columns or ()
-        has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
-        for path, columns in column_names(data).items() if has_tables else ():
-            if len(columns) == len(fitted_on) and columns != fitted_on:
-                raise ValueError(
-                    f"{name}[{path}] has the columns {list(columns)[:5]}, and the program was fitted on "
-                    f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
-                )
-        return check_data(data, name, rows=self.row_arguments)
+        return checked_data(data, name, columns=self.columns, rows=self.row_arguments)
 
     def _inputs(
         self,
@@ -589,14 +475,9 @@ class Result:
             program: What is called with them; the guide by default.
         """
         model, guide = self._programs()
-        given = _one_of(inputs, named, name)
+        given = by_position_or_name(inputs, named, name)
         if not given:
-            if any(g.prototype_trace is None for g in auto_guides(guide)):
-                raise ValueError(
-                    f"{name}: the guide of a loaded result has to see the program's arguments once. Give one "
-                    f"batch of them, result.{name}(..., x[:2])."
-                )
-            _check_callable_without_arguments(guide if program is None else program, name)
+            check_without_arguments(guide, program, name)
             return ()
         data = self._checked(given, f"Result.{name}: inputs")
         prepare_guide(model, guide, self.params, data)
@@ -676,7 +557,7 @@ class Result:
         Returns:
             Each as it was lifted: a module, or a pair of module and state with its running statistics.
         """
-        return {name: network for name, (network, _) in self._networks(inputs).items()}
+        return {name: network for name, (network, _) in self._networks(*inputs).items()}
 
     @one_at_a_time
     def compact(self, *inputs: Any, drop_inputs: bool = True) -> dict[str, Compact]:
@@ -691,7 +572,7 @@ class Result:
         """
         return {
             name: compact(network, *args, drop_inputs=drop_inputs)
-            for name, (network, args) in self._networks(inputs).items()
+            for name, (network, args) in self._networks(*inputs).items()
         }
 
     @one_at_a_time
@@ -704,51 +585,10 @@ class Result:
         Returns:
             Site name to value; removed elements are zero.
         """
-        fitted = self._at_center(inputs)
-        with inference(), numpyro.handlers.trace() as trace:
-            fitted(*inputs)
-        kinds = ("sample", "deterministic")
-        return {
-            name: site["value"]
-            for name, site in trace.items()
-            if site["type"] in kinds and not site.get("is_observed", False)
-        }
+        return values_at_center(*self._programs(), self.params, self.keep, inputs)
 
-    def _at_center(self, inputs: tuple[Any, ...]) -> Callable:
-        """Return the program with its latent sites at the centre of their posterior."""
-        model, guide = self._programs()
-        prepare_guide(model, guide, self.params, inputs)
-        values = central_values(guide, self.params, inputs, {})
-        values = {
-            name: jnp.where(self.keep[name], value, 0) if name in self.keep else value
-            for name, value in values.items()
-        }
-        seeded = numpyro.handlers.seed(model, jax.random.key(0))
-        return numpyro.handlers.substitute(seeded, data={**self.params, **values})
-
-    def _networks(self, inputs: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-        """Return each network at the posterior mean, and example inputs as it takes them."""
-        if not inputs:
-            raise ValueError(
-                "The networks are found by running the program; give its inputs, such as two rows: "
-                "result.compact(x[:2]), result.network(x[:2])."
-            )
-        found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-        params = self.params
-
-        class collect(Messenger):
-            def process_message(self, msg: dict[str, Any]) -> None:
-                if msg["type"] != "apply_network":
-                    return
-                network = msg["network"].whole(params.get(f"{msg['network'].name}.buffers"))
-                single = not is_nnx(network)
-                args = tuple(x[0] if single else x for x in msg["args"])
-                found[msg["network"].name] = network, args
-
-        fitted = self._at_center(inputs)
-        with inference(), collect():
-            fitted(*inputs)
-        return found
+    def _networks(self, *inputs: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        return networks_at_center(*self._programs(), self.params, self.keep, inputs)
 
     def save(self, directory: str | Path) -> None:
         """Write parameters, masks, history and path; see `bmrjax.load`.
@@ -758,24 +598,3 @@ class Result:
         from bmrjax.storage import save
 
         save(self, Path(directory))
-
-
-def _one_of(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
-    """Return the arguments of a program, by position or by name."""
-    if inputs and named:
-        raise TypeError(
-            f"Result.{name}: give the program's arguments by position, or all of them by name as in the data "
-            f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
-        )
-    return dict(named) or inputs
-
-
-def _check_callable_without_arguments(program: Callable, name: str) -> None:
-    """Raise ValueError for a program or a guide that needs arguments, where none were given."""
-    try:
-        inspect.signature(program).bind()
-    except TypeError as error:
-        raise ValueError(
-            f"{name}: the program or its guide needs arguments ({error}). Give one batch of them, "
-            f"result.{name}(..., x[:2])."
-        ) from None

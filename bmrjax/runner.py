@@ -25,8 +25,9 @@ from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import only
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.interrupt import finishing_on_interrupt
+from bmrjax.point import Point, kept_counts, sparsity_per_layer
 from bmrjax.reduce import jit_reduce
-from bmrjax.result import Point, Result, kept_counts, sparsity_per_layer
+from bmrjax.result import Result
 from bmrjax.schedules import Action, Report, Schedule
 from bmrjax.search import lowest
 

@@ -14,10 +14,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.joint_guide import AutoLowRank, AutoMultivariate
+from bmrjax.infer.matrix_guide import AutoMatrixNormal
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.saved_leaves import SavedLeaves, names_and_leaves
 from bmrjax.inspection import Inspection
-from bmrjax.result import Point, Result
+from bmrjax.point import Point
+from bmrjax.result import Result
 
 FORMAT = 1
 _FILES = ("result.json", "arrays.safetensors")
@@ -143,8 +147,7 @@ def load(
     Args:
         directory: Folder that `Result.save` wrote.
         model: The program, for predictions; programs are code and are not saved.
-        guide: Its guide. With a model and no guide, `infer.AutoMultivariate` or `infer.AutoMeanField`, as the
-            saved parameters are of one or the other.
+        guide: Its guide. With a model and no guide, the one of `bmrjax.infer` that has these parameters.
 
     Raises:
         FileNotFoundError: If the folder holds no saved result.
@@ -196,15 +199,34 @@ def load(
         plain["facts"] = document.get("facts", {})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
+    model, guide = unpruned(model)[0], unpruned(guide)[0]
     if model is not None and guide is None:
-        from bmrjax.infer.default_guide import guide_of
-
-        guide = guide_of(params)(model)
+        guide = _guide_of(model, params)
     return Result(
         params=jax.tree.map(jnp.asarray, params),
         keep={name: jnp.asarray(mask) for name, mask in keep.items()},
         path=path,
-        unpruned_model=unpruned(model)[0],
-        unpruned_guide=unpruned(guide)[0],
+        unpruned_model=model,
+        unpruned_guide=guide,
         **plain,
+    )
+
+
+def _guide_of(model: Callable, params: dict[str, Any]) -> Any:
+    """Return the automatic guide of bmrjax whose parameters these are, with the default prefix.
+
+    Raises:
+        ValueError: If they are those of none.
+    """
+    if "auto_scale_tril" in params:
+        return AutoMultivariate(model)
+    if "auto_cov_factor" in params:
+        return AutoLowRank(model, rank=params["auto_cov_factor"].shape[1])
+    if any(name.endswith(("_auto_row_factor", "_auto_column_factor")) for name in params):
+        return AutoMatrixNormal(model)
+    if any(name.endswith("_auto_loc") for name in params):
+        return AutoMeanField(model)
+    raise ValueError(
+        f"load: the result has the parameters {sorted(params)[:5]}, which are those of no automatic guide "
+        "with the prefix 'auto'. Give the guide that was fitted: bmr.load(directory, model=..., guide=...)."
     )

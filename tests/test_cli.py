@@ -8,13 +8,14 @@ import pytest
 
 from bmrjax import cli, codec
 from bmrjax.cli.build import build_network
-from bmrjax.cli.choose import sparsest_within
+from bmrjax.cli.choose import sparsest_within, without_inputs
 from bmrjax.cli.options import Sparsify, resumed
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import used_inputs
 from bmrjax.cli.saved import loaded_run
 from bmrjax.cli.sparsify import split_off
 from bmrjax.data import load
+from bmrjax.result import Point
 
 SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
 
@@ -512,7 +513,9 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
     small = in_proportion(given, 400, (13,))
     assert (small.hidden, small.epochs, small.steps_per_epoch) == ((50,), 100, 100)
     assert (small.validation, small.within, small.batch_size) == (0.15, 1.0, 128)
-    assert in_proportion(given, 9000, (13,)).hidden == (50, 50)
+    assert small.kl_warmup == 20
+    large = in_proportion(given, 9000, (13,))
+    assert (large.hidden, large.steps_per_epoch) == ((50, 50), 200)
     digits = in_proportion(given, 1438, (1, 8, 8))
     assert (digits.hidden, digits.validation, digits.within) == ((100, 100), 0.15, 0.0)
     images = in_proportion(given, 60_000, (1, 28, 28))
@@ -533,6 +536,7 @@ def test_what_is_given_is_never_in_proportion(tmp_path):
     )
     found = in_proportion(given, 400, (13,))
     assert (found.hidden, found.epochs, found.validation) == ((7, 3), 5, 0.0)
+    assert found.kl_warmup == 1
     assert found.reduced_prior == "horseshoe"
     assert "--hidden" not in proportion_line(given, found, 400)
     # Only bmr has a path from which validation data could choose.
@@ -623,3 +627,43 @@ def test_predict_reads_a_table_by_the_names_of_its_columns(table, tmp_path, caps
     (tmp_path / "bad.csv").write_text("place,height\nOslo,10\n")
     line = fails(capsys, "predict", folder / "run", "--data", tmp_path / "bad.csv")
     assert "bad.csv lacks 'age', which the network reads; it has 'place', 'height'" in line
+
+
+def test_the_point_without_inputs_has_the_biases_of_the_outputs_only():
+    keep = {
+        "net.layers.0.weight": np.ones((3, 2), bool),
+        "net.layers.0.bias": np.ones(3, bool),
+        "net.layers.1.weight": np.ones((1, 3), bool),
+        "net.layers.1.bias": np.ones(1, bool),
+    }
+    dense = Point(3, 10.0, 13, 13, {"nll": 1.0}, {"scale": np.ones(2)}, keep)
+    gone = Point(9, 8.0, 2, 13, {}, {"scale": np.zeros(2)}, keep, taken_back=True)
+    point = without_inputs([dense, gone])
+    assert (point.kept, point.total, point.epoch, point.metrics) == (1, 13, 3, {})
+    assert [int(mask.sum()) for mask in point.keep.values()] == [0, 0, 0, 1]
+    assert np.isnan(point.vfe)
+    assert without_inputs([dense, Point(9, 8.0, 1, 13, {}, {}, keep)]) is None
+    assert without_inputs([Point(3, 1.0, 6, 6, {}, {}, {"cell.weight": np.ones(6, bool)})]) is None
+
+
+def test_a_constant_is_the_answer_for_noise_and_has_a_status_of_its_own(tmp_path, capsys):
+    values = np.random.default_rng(0).normal(size=(60, 3))
+    np.savetxt(tmp_path / "noise.csv", values, delimiter=",", header="a,b,y", comments="")
+    words = (
+        "--hidden 2 --epochs 12 --steps-per-epoch 100 --refit 1 --wait 3 --cooldown 2 --samples 3"
+    )
+    data = ["--data", str(tmp_path / "noise.csv"), "--out", str(tmp_path / "run")]
+    with pytest.raises(SystemExit, match="3"):
+        cli.main(["sparsify", *data, *words.split(), "--no-progress"])
+    printed = capsys.readouterr().out
+    assert "constant: The predictions do not depend on the inputs." in printed
+    assert "inputs kept                 none (0 of 2)" in printed
+    found = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert "constant" in [finding["code"] for finding in found["findings"]]
+    assert np.isfinite(found["vfe_per_datum"])
+    # What is written can be read: every prediction is the same.
+    np.save(tmp_path / "x.npy", np.array([[0.0, 0.0], [5.0, -5.0]]))
+    words = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "x.npy"), "--samples", "3"]
+    cli.main([*words, "--out", str(tmp_path / "p.npy")])
+    first, second = np.load(tmp_path / "p.npy")
+    assert first == pytest.approx(second, abs=1e-6)

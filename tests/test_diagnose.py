@@ -291,6 +291,9 @@ def test_a_point_that_predicts_worse_than_the_path():
     assert codes(made(0.33)) == ["other-criterion"]
     assert codes(made(0.33, "Shrinkage")) == []
     assert codes(made(0.31)) == []
+    few = made(0.40)
+    few.facts["rows"] = 16  # too few to tell a tenth of a nat from chance
+    assert codes(few) == []
 
 
 def test_what_is_warned_of():

@@ -111,6 +111,7 @@ def test_one_that_diverges_does_not_take_the_others_along(monkeypatch):
         program,
         (x, 0.5 * x),
         keys=KEYS[:2],
+        sites=["beta"],
         batch_size=None,
         num_epochs=4,
         steps_per_epoch=30,

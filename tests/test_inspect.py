@@ -113,6 +113,8 @@ def priors(group, x, y=None):
     total += x @ numpyro.sample("student", dist.StudentT(3.0).expand([3]).to_event(1))
     total += x @ numpyro.sample("joint", dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3)))
     total += x @ numpyro.sample("uniform", dist.Uniform(-1.0, 1.0).expand([3]).to_event(1))
+    mask = jnp.array([True, False, True])
+    total += x @ numpyro.sample("masked", dist.Normal(jnp.zeros(3), 1.0).mask(mask))
     total += x @ numpyro.sample("anchored", dist.Normal(anchor, 1.0).expand([3]).to_event(1))
     total += x @ numpyro.sample(
         "point", dist.Normal(0.0, 1.0).expand([3]), infer={"posterior": "point"}
@@ -138,6 +140,8 @@ def test_priors_that_are_read_and_priors_that_are_not():
     assert "Gamma(df / 2, df / 2)" in found["student"].advice
     assert "Cholesky factor" in found["joint"].advice
     assert found["uniform"].why == "its prior is Uniform, which no criterion reads"
+    assert found["uniform"].advice == ""  # zero may not even be a value of such a site
+    assert found["masked"].why == "its prior is Normal, masked, which no criterion reads"
     assert "latent or learned" in found["anchored"].why
     assert "latent or learned" in found["state"].why
     assert found["point"].why == "it asks for a point posterior"
@@ -194,6 +198,18 @@ def test_noise_is_judged_by_its_own_criteria():
     found = bmr.inspect(program, (X, Y), criterion=bmr.criteria.BMRSNormal())
     assert found.judged
     assert {found[name].posterior for name in found.judged} == {"log-normal"}
+
+
+def test_a_program_that_minibatches_would_change():
+    def walk(y):
+        steps = numpyro.sample("steps", dist.Normal(0.0, 0.1).expand([ROWS]).to_event(1))
+        numpyro.sample("y", dist.Normal(jnp.cumsum(steps), 1.0), obs=y)
+
+    found = bmr.inspect(walk, (Y,), batch_size=6)
+    assert found["y"].why == "it needs all rows in every step: batch_size=None"
+    assert "batch_size=None" in found["y"].advice
+    assert found["steps"].shape == (ROWS,)  # looked at as a whole
+    assert bmr.inspect(walk, (Y,), batch_size=None)["y"].why == "one value per data point"
 
 
 # --- runs ---------------------------------------------------------------------------------

@@ -57,6 +57,24 @@ def fit(make_guide, epochs=20, **options):
     )
 
 
+def test_sites_are_sampled_in_the_order_of_the_program():
+    """NumPyro's alphabetical order makes `TraceMeanField_ELBO` warn of a guide for another program."""
+
+    def program(x, y=None):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([SIZE]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ beta, scale), obs=y)
+
+    for kind in (infer.AutoMultivariate, infer.AutoLowRank):
+        guide = kind(program)
+        seeded = numpyro.handlers.seed(guide, jax.random.key(0))
+        trace = numpyro.handlers.trace(seeded).get_trace(*make())
+        names = [name for name, site in trace.items() if site["type"] == "sample"]
+        assert names == ["_auto_latent", "scale", "beta"]
+        params = {n: s["value"] for n, s in trace.items() if s["type"] == "param"}
+        assert guide.median(params)["beta"].shape == (SIZE,)
+
+
 @pytest.mark.parametrize(
     ("make_guide", "within"), list(zip(GUIDES, [0.05, 1.0], strict=True)), ids=IDS
 )

@@ -3,8 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from bmrjax import plot
-from bmrjax.result import Point, Result
+from bmrjax import Point, Result, plot
 
 NUM_DATA = 10
 VFES = [80.0, 40.0, 30.0, 35.0, 20.0]

@@ -271,6 +271,31 @@ def test_a_loaded_result_asks_for_inputs(tmp_path):
         _ = bmr.load(tmp_path / "saved").guide
 
 
+@pytest.mark.parametrize("kind", ["joint", "low rank", "matrix", "mean field", "by hand"])
+def test_a_loaded_result_finds_its_guide(kind, tmp_path):
+    matrix = {"matrix": infer.AutoMatrixNormal}
+    make_guide = {**GUIDES, **matrix}[kind]
+    if kind == "matrix":
+
+        def model(x, y=None):
+            beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([3, SIZE]).to_event(2))
+            numpyro.sample("y", dist.Normal((x @ beta.T).sum(-1), 0.5), obs=y)
+
+        result = made_up(make_guide, model, jnp.ones((3, SIZE), bool))
+    else:
+        model, result = program, made_up(make_guide)
+    result.save(tmp_path / "saved")
+    if kind == "by hand":
+        with pytest.raises(ValueError, match="those of no automatic guide"):
+            bmr.load(tmp_path / "saved", model=model)
+        return
+    loaded = bmr.load(tmp_path / "saved", model=model)
+    assert type(loaded.unpruned_guide) is type(result.unpruned_guide)
+    x = data()[0]
+    ours, theirs = (r.sample(jax.random.key(0), 3, x)["beta"] for r in (result, loaded))
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_pruned_programs_are_taken_with_their_masks():
     """A further fit and a report start from what the result removed."""
     result = made_up(infer.AutoMeanField)
@@ -347,10 +372,10 @@ def test_the_summary_has_names_and_moments():
         bmr.reduction.Normal(loc, scale)
         for loc, scale in ((posterior.loc, posterior.scale), (0.0, 1.0))
     )
-    expected = bmr.reduction.delta_f_each(q, p)
-    np.testing.assert_allclose(scored["delta_f"][KEEP], expected[KEEP], rtol=1e-4)
-    assert np.isnan(scored["delta_f"][~KEEP]).all()
-    assert (scored["inclusion_prob"][KEEP] > 0.9).all()
+    mask, expected = np.asarray(KEEP), np.asarray(bmr.reduction.delta_f_each(q, p))
+    np.testing.assert_allclose(scored["delta_f"][mask], expected[mask], rtol=1e-4)
+    assert np.isnan(scored["delta_f"][~mask]).all()
+    assert (scored["inclusion_prob"][mask] > 0.9).all()
     with pytest.raises(ValueError, match=r"summary: the program or its guide needs arguments"):
         result.summary(criterion=bmr.criteria.Shrinkage())
     with pytest.raises(ValueError, match="Inclusion reads SpikeAndSlab posteriors, and no site"):

@@ -277,8 +277,12 @@ def test_a_hand_written_guide_is_pruned():
 
     found = run(guide=guide)
     assert found.keep["beta"].tolist() == [True, True] + [False] * 4
-    with pytest.raises(ValueError, match="posterior.. reads AutoNormal parameters"):
+    with pytest.raises(ValueError, match="posterior: the program or its guide needs arguments"):
         found.posterior()
+    posterior = found.posterior(np.zeros((2, SIZE)))["beta"]
+    kept = np.asarray(found.keep["beta"])
+    np.testing.assert_allclose(posterior.loc[kept], found.params["loc"][kept])
+    assert (posterior.loc[~kept] == 0).all()
 
 
 def test_latents_a_datum_with_all_data_in_every_step():

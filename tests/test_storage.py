@@ -34,6 +34,7 @@ def result(data):
         program,
         data,
         key=jax.random.key(2),
+        guide=bmr.infer.AutoMeanField(program),
         num_epochs=8,
         batch_size=20,
         steps_per_epoch=40,
@@ -84,6 +85,15 @@ def test_a_loaded_result_predicts_the_same(result, folder, data):
     # Without a guide the default one is meant; it draws from the same parameters.
     default = bmr.load(folder, model=program).predict(key, data[0], num_samples=7)
     np.testing.assert_array_equal(default.mean, ours.mean)
+
+
+def test_a_loaded_result_refuses_another_guide(folder, data):
+    loaded = bmr.load(folder, model=program, guide=bmr.infer.AutoMultivariate(program))
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"AutoMultivariate.*'auto_scale_tril'.* that were fitted"
+        ):
+            loaded.predict(jax.random.key(0), data[0], num_samples=2)
 
 
 def test_points_of_a_loaded_path_can_be_restored(result, folder):

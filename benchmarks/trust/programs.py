@@ -7,8 +7,8 @@
 Every program is fitted by NumPyro's `SVI` with `AutoNormal`, and by `bmrjax.sparsify` with
 ``criterion=None`` and its mean-field guide: full batch, the same optimiser (AdaBelief with a cosine
 schedule, at the largest of three learning rates at which the former converges), the same number of
-steps, several seeds. NumPyro's `Trace_ELBO` judges both, with draws of its own. A program passes if the mean VFE
-over the seeds differs by at most three standard errors plus a tenth of a nat. The standard error
+steps, several seeds. NumPyro's `Trace_ELBO` judges both, with draws of its own. A program passes if
+the mean VFE over the seeds differs by at most three standard errors plus a tenth of a nat. The error
 comes from the draws and from the spread over the seeds, because some programs have several optima.
 
 In minibatches (a third of the rows), a program must either be refused by a `ValueError` that names a
@@ -418,7 +418,11 @@ def main() -> None:
         row = {} if settings.fresh else known.get(name, {})
         if (row.get("steps"), row.get("seeds")) != (steps, seeds):
             row = {"nuts": row["nuts"]} if "nuts" in row else {}
-            row |= measure_numpyro(program, steps, seeds, rates)
+            try:
+                row |= measure_numpyro(program, steps, seeds, rates)
+            except Exception as error:
+                print(f"{name}: NumPyro itself fails. {message_of(error)}", flush=True)
+                continue
         if not settings.reference and (settings.names or "minibatch" not in row):
             row = {name: row[name] for name in row if name in KEPT}
             row |= measure_bmrjax(program, row)

@@ -1,5 +1,8 @@
 """The point of the path that a run ends with, by rows that were kept out."""
 
+import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Array, Float
@@ -62,14 +65,24 @@ def sparsest_within(
 
 
 def choose_point(
-    result: Any, validation: Any, test: Any, key: Array, *, num_samples: int, within: float
+    result: Any,
+    train: Any,
+    validation: Any,
+    test: Any,
+    key: Array,
+    *,
+    num_samples: int,
+    within: float,
 ) -> Any:
     """Return the result at the point that the validation rows choose, with its metrics on the test rows.
 
-    The other points of the path get their metrics on the test rows too, which decide nothing.
+    With `within`, one more point is compared: the last one without anything that reads the inputs. It is the
+    answer where the inputs do not predict the targets, and joins the path only then. The other points of the
+    path get their metrics on the test rows too, which decide nothing.
 
     Args:
         result: Of a fit with a path.
+        train: Inputs and targets that it was fitted to.
         validation: Inputs and targets that were kept out of training.
         test: Inputs and targets of the metrics.
         key: PRNG key; all points see the same noise.
@@ -81,14 +94,17 @@ def choose_point(
     import numpy as np
 
     from bmrjax import metrics
+    from bmrjax.facts import Examination
     from bmrjax.infer.evaluate import Evaluator
 
     rows = len(validation[0])
+    constant = without_inputs(result.path) if within else None
+    points = result.path if constant is None else [*result.path, constant]
     # Validation and test rows go through one compiled program.
     both = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
     evaluator = Evaluator(*result._programs())
     log_probs = []
-    for point in result.path:
+    for point in points:
         params, keep = jax.tree.map(jnp.asarray, (dict(point.params), dict(point.keep)))
         found = evaluator.predict(params, keep, both, key, num_samples=num_samples)
         log_probs.append(found.log_prob[:rows])
@@ -101,5 +117,45 @@ def choose_point(
         else:
             scores["rmse"] = metrics.root_mean_squared_error(mean, value)
         point.metrics.update({name: float(score) for name, score in scores.items()})
-    kept = [point.kept for point in result.path]
-    return result.at(sparsest_within(jnp.stack(log_probs), kept, within=within))
+    kept = [point.kept for point in points]
+    index = sparsest_within(jnp.stack(log_probs), kept, within=within)
+    if points[index] is constant:
+        unmeasured = dataclasses.replace(result, path=points).at(index)
+        vfe = unmeasured.free_energy(key, train, num_samples=10)
+        measured = dataclasses.replace(points[index], vfe=vfe)
+        result = dataclasses.replace(result, path=[*result.path, measured])
+    chosen = result.at(index)
+    # What `Result.diagnose` reads was measured where the fit ended.
+    facts = Examination(*result._programs())(
+        chosen.params, chosen.keep, test, whole=False, metrics=chosen.metrics
+    )
+    chosen.facts = {**facts, "criterion": result.facts.get("criterion")}
+    return chosen
+
+
+def without_inputs(path: Sequence[Any]) -> Any:
+    """Return the last point that was not taken back, with nothing kept but the biases of the outputs.
+
+    Args:
+        path: Points of a run on an `nn.MLP`.
+
+    Returns:
+        A new point, whose VFE is not measured; None for other networks, and where a point has as little.
+    """
+    import numpy as np
+
+    last = [point for point in path if not point.taken_back][-1]
+    layers = [re.fullmatch(r"net\.layers\.(\d+)\.(?:weight|bias)", name) for name in last.keep]
+    if not last.keep or None in layers:
+        return None
+    outputs = max(int(match[1]) for match in layers if match)
+    keep = {
+        name: np.asarray(mask) if name == f"net.layers.{outputs}.bias" else np.zeros_like(mask)
+        for name, mask in last.keep.items()
+    }
+    kept = sum(int(mask.sum()) for mask in keep.values())
+    if any(point.kept <= kept for point in path):
+        return None
+    return dataclasses.replace(
+        last, keep=keep, kept=kept, vfe=float("nan"), metrics={}, params=dict(last.params)
+    )

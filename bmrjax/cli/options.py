@@ -23,6 +23,7 @@ PROPORTIONS = (
     "reduced_prior",
     "validation",
     "within",
+    "kl_warmup",
 )
 BLOCK_NETS = ("vit", "mixer", "vit-nnx")
 IMAGE_NETS = ("lenet5", "lenet5-caffe", *BLOCK_NETS)
@@ -64,7 +65,7 @@ class Sparsify:
     sequences, the others images."""
     hidden: tuple[int, ...] | None = None
     """Widths of the hidden layers of an mlp, of a gru the first one counts. In proportion by default: 50
-    for a table, 100 100 for up to 10,000 images, 400 400 400 400 400 for more."""
+    for a table, 50 50 from 5,000 rows on, 100 100 for up to 10,000 images, 400 400 400 400 400 for more."""
     depth: int | None = None
     """Blocks of a vit or mixer; 6 by default."""
     width: int | None = None
@@ -75,8 +76,8 @@ class Sparsify:
     epochs: int | None = None
     """Epochs at most. In proportion by default: 100 for a table, 60 for few images, else 50."""
     steps_per_epoch: int | None = None
-    """Steps per epoch. In proportion by default: 200 for a table and for few images, else one pass over
-    the data."""
+    """Steps per epoch. In proportion by default: 100 for a table, 200 for few images and for tables of
+    5,000 rows or more, else one pass over the data."""
     batch_size: int | None = None
     """Data points per step; 128 by default."""
     learning_rate: float | None = None
@@ -91,8 +92,8 @@ class Sparsify:
     scale, 0.01 by default."""
     reduced_prior: Literal["spike-slab", "horseshoe", "shrinkage"] | None = None
     """What bmr puts in the prior's place to see which weights the evidence needs; shrinkage, a normal
-    around zero of variance 1e-16, weight by weight, keeps more than spike-slab and predicts better. By
-    default shrinkage for a table, else spike-slab."""
+    around zero of variance 1e-16, weight by weight, keeps more than spike-slab and predicts better where
+    no validation data choose the point. By default spike-slab."""
     groups: Literal["outputs", "inputs"] | None = None
     """bmr: ask the evidence about whole neurons, filters and heads (outputs), or about what reads them
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
@@ -104,8 +105,8 @@ class Sparsify:
     """noise with --rule bmrs-n: nats of evidence that a unit may be worth and still go, 0 by default. .92
     does what the authors of BMRS published."""
     kl_warmup: int | None = None
-    """Epochs over which the divergence from the prior comes in; 0 by default, and a fifth of --epochs with
-    --prior log-uniform."""
+    """Epochs over which the divergence from the prior comes in. By default a fifth of --epochs for a table
+    and with --prior log-uniform, else 0."""
     kl_weight: float = 1.0
     """noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"

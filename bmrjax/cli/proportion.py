@@ -20,16 +20,19 @@ class Proportions:
     steps_per_epoch: int | None
     validation: float
     within: float = 0.0
+    kl_warmup: int | None = None
     batch_size: int = 128
     reduced_prior: str = "spike-slab"
 
 
 def proportions_of(
-    rows: int, input_shape: tuple[int, ...], *, net: str, method: str
+    rows: int, input_shape: tuple[int, ...], *, net: str, method: str, epochs: int | None = None
 ) -> Proportions:
     """Return settings in proportion to the data.
 
-    A table gets one hidden layer of 50 units, and validation rows choose the point of the path: the point
+    A table gets one hidden layer of 50 units, or two for many rows, and validation rows choose the point
+    of the
+    path: the point
     with the best VFE is sparser, and predicts worse, on little data. Large image sets and sequences get
     what suits their networks.
 
@@ -38,13 +41,14 @@ def proportions_of(
         input_shape: Shape of one input.
         net: Name of the network.
         method: Name of the method.
+        epochs: Epochs of the run, where they are given.
     """
     mlp, path = net.startswith("mlp"), method == "bmr"
     if mlp and len(input_shape) == 1:
-        hidden = (50,) if rows < _MANY_ROWS else (50, 50)
-        return Proportions(
-            hidden, 100, 100, 0.15 if path else 0.0, within=1.0, reduced_prior="shrinkage"
-        )
+        hidden, steps = ((50,), 100) if rows < _MANY_ROWS else ((50, 50), 200)
+        epochs = 100 if epochs is None else epochs
+        validation, warmup = (0.15, epochs // 5) if path else (0.0, None)
+        return Proportions(hidden, epochs, steps, validation, within=1.0, kl_warmup=warmup)
     if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
         return Proportions((100, 100), 60, 200, 0.15 if path else 0.0)
     return Proportions((400,) * 5, 50, None, 0.0)
@@ -52,12 +56,15 @@ def proportions_of(
 
 def in_proportion(options: Sparsify, rows: int, input_shape: tuple[int, ...]) -> Sparsify:
     """Return the options with what was left out filled in; see `proportions_of`."""
-    found = proportions_of(rows, input_shape, net=options.net, method=options.method)
+    found = proportions_of(
+        rows, input_shape, net=options.net, method=options.method, epochs=options.epochs
+    )
     filled: dict[str, Any] = {
         name: value for name, value in vars(found).items() if getattr(options, name) is None
     }
-    if options.prior != "flat" and "reduced_prior" in filled:
-        filled["reduced_prior"] = "spike-slab"
+    if options.prior == "log-uniform":
+        # Its own default depends on the length of the run.
+        filled.pop("kl_warmup", None)
     return replace(options, **filled)
 
 

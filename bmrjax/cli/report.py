@@ -129,7 +129,7 @@ def findings_of(result: Any) -> list[dict[str, str]]:
     """Return what `Result.diagnose` found, as JSON."""
     return [
         {"code": finding.code, "message": finding.message, "advice": finding.advice}
-        for finding in getattr(result, "diagnose", list)()
+        for finding in result.diagnose()
     ]
 
 
@@ -142,7 +142,7 @@ def _rounds(history: list[dict[str, Any]]) -> list[float]:
     return [row["reduce_seconds"] for row in history if row.get("reduce_seconds", 0) > 1e-4]
 
 
-def why_nothing_was_removed(history: list[dict[str, Any]], path: list[dict[str, Any]]) -> str:
+def why_nothing_went(history: list[dict[str, Any]], path: list[dict[str, Any]]) -> str:
     """Return why a run removed nothing, in a sentence that says what to do."""
     if any(p["kept"] < p["total"] for p in path if not p.get("taken_back")):
         return "Nothing is removed: the held-out data chose the point before any reduction."
@@ -185,8 +185,12 @@ def summary_of(document: dict[str, Any]) -> str:
         lines.append(f"  {what:<28}{kept}")
         for layer, sparsity in document["sparsity_per_layer"].items():
             lines.append(f"    {layer:<26}{sparsity:.1%} removed")
-        if not document["sparsity"] and config["method"] in ("bmr", "noise"):
-            lines.append(f"  {why_nothing_was_removed(document['history'], document['path'])}")
+        explained = {"nothing-removed", "rounds-taken-back"} & {
+            finding["code"] for finding in document.get("findings", ())
+        }
+        reduces = config["method"] in ("bmr", "noise")
+        if reduces and not document["sparsity"] and not explained:
+            lines.append(f"  {why_nothing_went(document['history'], document['path'])}")
     kept_inputs = document.get("inputs_kept")
     if kept_inputs is not None:
         more = f" and {len(kept_inputs) - 20} more" if len(kept_inputs) > 20 else ""

@@ -1,6 +1,7 @@
 """The command `bmrjax sparsify`."""
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,9 @@ def run_sparsify(options: Sparsify) -> None:
     options = resumed(options)
     import jax
 
-    from bmrjax import NonFiniteError, sparsify
+    from bmrjax import FitWarning, NonFiniteError, sparsify
     from bmrjax.data import load
+    from bmrjax.dataset import MANY_ROWS
 
     found = load(
         options.data,
@@ -72,46 +74,52 @@ def run_sparsify(options: Sparsify) -> None:
         remove_run(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "run.json", config_of(options))
-    train, validation = split_off(found.train, options, stratify=found.num_classes is not None)
+    stratify = found.num_classes is not None and rows <= MANY_ROWS
+    train, validation = split_off(found.train, options, stratify=stratify)
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
     try:
-        result = sparsify(
-            model,
-            train,
-            key=jax.random.key(options.seed),
-            num_epochs=options.epochs,
-            criterion=build_criterion(options, found.input_shape, num_outputs(found)),
-            schedule=schedule,
-            guide=guide,
-            optimizer=build_optimizer(options),
-            estimator=options.estimator,
-            matmul_dtype=options.matmul_dtype,
-            mesh=mesh,
-            batch_size=options.batch_size,
-            steps_per_epoch=options.steps_per_epoch,
-            kl_warmup=kl_warmup_of(options) * steps,
-            # With validation data, the points of the path are measured below.
-            held_out=None if validation else test,
-            eval_samples=5 if options.method != "map" else 1,
-            final_samples=options.samples if options.method != "map" else 1,
-            directory=out,
-            resume=options.resume,
-            progress=options.progress,
-        )
+        with warnings.catch_warnings():
+            # These are of the point where the fit ended; what is found at the point chosen is printed below.
+            warnings.simplefilter("ignore", FitWarning)
+            result = sparsify(
+                model,
+                train,
+                key=jax.random.key(options.seed),
+                num_epochs=options.epochs,
+                criterion=build_criterion(options, found.input_shape, num_outputs(found)),
+                schedule=schedule,
+                guide=guide,
+                optimizer=build_optimizer(options),
+                estimator=options.estimator,
+                matmul_dtype=options.matmul_dtype,
+                mesh=mesh,
+                batch_size=options.batch_size,
+                steps_per_epoch=options.steps_per_epoch,
+                kl_warmup=kl_warmup_of(options) * steps,
+                # With validation data, the points of the path are measured below.
+                held_out=None if validation else test,
+                eval_samples=5 if options.method != "map" else 1,
+                final_samples=options.samples if options.method != "map" else 1,
+                directory=out,
+                resume=options.resume,
+                progress=options.progress,
+            )
     except NonFiniteError as error:
         error.result.save(out / "last_good")
         raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
     if validation is not None:
         result = choose_point(
             result,
+            train,
             validation,
             test,
             jax.random.key(options.seed + 1),
             num_samples=options.samples,
             within=options.within or 0.0,
         )
+    result.columns, result.class_names = found.columns, found.class_names
     document = document_of(options, found, result)
     result.save(out / "model")
     write_json(out / "results.json", document)

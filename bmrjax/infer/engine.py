@@ -553,5 +553,5 @@ class Engine:
         return found.posterior, found.prior
 
 
-def _values(batch: Data) -> list[Any]:
+def _values(batch: Any) -> list[Any]:
     return list(batch.values()) if isinstance(batch, Mapping) else list(batch)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.tree_util as jtu
 import numpyro
+import numpyro.distributions as dist
 import optax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -52,7 +53,21 @@ def at_start(model: Callable) -> Callable:
 
     For looking at a program before it is fitted: an improper prior has no draws, but says where to start.
     """
-    return numpyro.handlers.substitute(model, substitute_fn=given_start)
+    return numpyro.handlers.substitute(model, substitute_fn=_start_or_point)
+
+
+def _start_or_point(site: Mapping[str, Any]) -> Array | None:
+    """Return where a latent site starts, or a point of the support of an improper prior without a start."""
+    start = given_start(site)
+    if start is not None or site["type"] != "sample" or site["is_observed"]:
+        return start
+    fn = base = site["fn"]
+    while hasattr(base, "base_dist"):
+        base = base.base_dist
+    if not isinstance(base, dist.ImproperUniform):
+        return None
+    transform = dist.biject_to(fn.support)
+    return transform(jax.numpy.zeros(transform.inverse_shape(fn.shape())))
 
 
 class Start(NamedTuple):

@@ -29,6 +29,28 @@ class JointGuide(CorrelatedGuide, AutoContinuous):
     the others to where they are given that the removed are zero.
     """
 
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Sample every latent site, in the order of the program.
+
+        NumPyro samples them in alphabetical order, and `TraceMeanField_ELBO` warns of another order than the
+        program's. The parameters keep the alphabetical one.
+        """
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        trace: Any = self.prototype_trace
+        unpack = self._unpack_latent
+        order = [name for name in trace if name in self._init_locs]
+
+        def unpack_in_order(latent: Array) -> dict[str, Array]:
+            parts: Any = unpack(latent)
+            return {name: parts[name] for name in order}
+
+        self._unpack_latent: Any = unpack_in_order
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._unpack_latent = unpack
+
     def _get_posterior(self) -> dist.Distribution:
         of_numpyro: Any = super()
         posterior = of_numpyro._get_posterior()

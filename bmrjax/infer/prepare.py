@@ -27,6 +27,9 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
         params: Fitted parameters. Modules among them, of which a file holds the arrays only, become modules
             again, in place.
         batch: Arguments of the program, with or without targets.
+
+    Raises:
+        ValueError: If parameters are missing, which would silently have their first values.
     """
     restore_modules(model, guide, params, batch)
     fresh = [g for g in auto_guides(guide) if g.prototype_trace is None]
@@ -56,6 +59,15 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
     for g, values in zip(fresh, drawn, strict=True):
         with _conditioned(g, values):
             rebuild(g, args, kwargs)
+    missing = _missing_params(model, guide, params, batch)
+    if missing:
+        for g in fresh:
+            g.prototype_trace = None  # another call is refused too
+        raise ValueError(
+            f"The program and its guide ({type(guide).__name__}) have the parameters {missing[:5]}, and the "
+            f"result has {sorted(params)[:5]} without these. Load it with the program and the guide that "
+            "were fitted: bmr.load(directory, model=..., guide=...)."
+        )
 
 
 def check_params(
@@ -73,23 +85,29 @@ def check_params(
     Raises:
         ValueError: Naming what is missing.
     """
-
-    def names(batch: Data) -> list[str]:
-        args, kwargs = arguments(batch)
-        found = []
-        for program in (guide, at_start(model)):
-            sites = sites_of(program, args, kwargs)
-            found += [name for name, site in sites.items() if site["type"] == "param"]
-        missing.extend(sorted(set(found) - set(params)))
-        return []
-
-    missing: list[str] = []
-    jax.eval_shape(names, batch)
+    missing = _missing_params(model, guide, params, batch)
     if missing:
         raise ValueError(
             f"{told}: the parameters {missing[:5]} of the program and its guide are missing. Give all that "
             "the fit returned: result.params, or svi.get_params(state)."
         )
+
+
+def _missing_params(
+    model: Callable, guide: Callable, params: Mapping[str, Any], batch: Data
+) -> list[str]:
+    """Return the parameters of a program and its guide that are not among those given."""
+
+    def names(batch: Data) -> list[str]:
+        args, kwargs = arguments(batch)
+        for program in (guide, at_start(model)):
+            sites = sites_of(program, args, kwargs)
+            found.update(name for name, site in sites.items() if site["type"] == "param")
+        return []
+
+    found: set[str] = set()
+    jax.eval_shape(names, batch)
+    return sorted(found - set(params))
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from bmrjax.distributions import (
     spike_and_slab_parameters,
     stored_normal_parameters,
 )
-from bmrjax.handlers import inference
+from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.init import given_start
 from bmrjax.infer.tracing import sites_of
@@ -161,17 +161,15 @@ def _in_words(here: Any, there: Any, part: str) -> str:
 def _facts(site: Mapping[str, Any], rows: int) -> PriorFacts:
     fn, infer = site["fn"], site.get("infer") or {}
     observed = site["is_observed"]
-    shape = tuple(jnp.shape(site["value"]))
-    batch_shape = tuple(fn.batch_shape)
     return PriorFacts(
-        shape=shape,
+        shape=tuple(jnp.shape(site["value"])),
         label=_label(fn),
         family=None if observed else _family(fn),
         support=_support(fn),
         layer=infer.get("layer"),
         posterior=infer.get("posterior"),
         observed=observed,
-        has_rows=observed and any(n == rows for n in (*batch_shape[:1], *batch_shape[-1:])),
+        has_rows=observed and row_axis(log_density_shape(site), rows) is not None,
     )
 
 
@@ -186,8 +184,10 @@ def _family(fn: Any) -> str | None:
 
 
 def _label(fn: Any) -> str:
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
         fn = fn.base_dist
+    if isinstance(fn, dist.MaskedDistribution):
+        return f"{_label(fn.base_dist)}, masked"
     name = type(fn).__name__
     if name == "TransformedDistribution":
         return f"{_label(fn.base_dist)}, transformed"

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bmrjax.infer.arguments import Batch, Data, arguments, length
+from bmrjax.infer.arguments import Batch, Constants, Data, arguments, length
 from bmrjax.infer.check_data import NonFiniteDataError, check_data, lengths, parts_of, row_paths
 from bmrjax.infer.init import at_start
 from bmrjax.infer.rows import NEEDS_VALUES, check_on_batch
@@ -82,6 +82,9 @@ def _readable(
         except (TypeError, ValueError, IndexError) as error:
             _explain_lengths(checked, error, name)
             raise
+        if isinstance(found, Batch) and not found.rows:  # the data points are still as many
+            constants = found.constants
+            found = Batch((), Constants(constants.structure, constants.values, rows))
         return found
     raise ValueError(
         f"{name}: the program reads the value of something that is random or traced: "

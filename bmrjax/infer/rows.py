@@ -1,15 +1,18 @@
 """Which observed sites of a program have a log density per row, and whether rows may be split up."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jaxtyping import Array
 
 from bmrjax.handlers import draws, inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.check_data import row_paths
 from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of
 
@@ -198,32 +201,61 @@ def check_on_batch(model: Callable, batch: Data, data: Data, name: str) -> None:
     """Refuse a program that runs on all rows and fails on a batch of them.
 
     Raises:
-        ValueError: Saying what it failed with.
+        ValueError: Saying what it failed with, and at which site or argument.
     """
     rows, fixed = length(data), []
+    reached: list[str] = []
 
     def runs(data: Data) -> None:
-        sites = sites_of(at_start(model), *arguments(data), key=jax.random.key(0))
+        noted = numpyro.handlers.substitute(at_start(model), substitute_fn=note)
+        sites = sites_of(noted, *arguments(data), key=jax.random.key(0))
         plates = {n: s["args"][0] for n, s in sites.items() if s["type"] == "plate"}
         fixed.extend(
             f"the plate '{n}' has size {size}; " for n, size in plates.items() if size == rows
         )
+        for site in filter(_is_observed, sites.values()):
+            reached.append(f"at the observed site '{site['name']}'")
+            site["fn"].log_prob(site["value"])
+
+    def note(site: dict[str, Any]) -> None:
+        if site["type"] == "sample":
+            reached.append(f"at or after the site '{site['name']}'")
 
     try:
         jax.eval_shape(runs, batch)
     except NEEDS_VALUES as error:
         raise ValueError(
-            f"{name}: the program reads the values of its arguments (as np.unique does), which minibatches "
-            "cannot give. Compute what it needs before and name it in static=, or fit with batch_size=None. "
-            f"({str(error).splitlines()[0]})"
+            f"{name}: the program reads the values of {_read_arguments(model, batch)} (as np.unique does), "
+            "which minibatches cannot give. Compute what it needs before and name it in static=, or fit "
+            f"with batch_size=None. ({str(error).splitlines()[0]})"
         ) from None
     except (TypeError, ValueError, IndexError) as error:
+        where = f"{reached[-1]}: " if reached else ""
         try:
             jax.eval_shape(runs, data)
         except (TypeError, ValueError, IndexError):
             raise error from None
         raise ValueError(
             f"{name}: the program runs on all {rows} rows and fails on a batch of {length(batch)}: "
-            f"{''.join(fixed)}{str(error).splitlines()[0]}. Write its sizes as x.shape[0], or fit with "
-            "batch_size=None."
+            f"{''.join(fixed)}{where}{str(error).splitlines()[0].rstrip('.')}. Write its sizes as "
+            "x.shape[0], or fit with batch_size=None."
         ) from None
+
+
+def _read_arguments(model: Callable, batch: Data) -> str:
+    """Return the names of the arguments that a program cannot take as traced arrays."""
+    leaves, structure = jax.tree.flatten(batch)
+    parameters = list(inspect.signature(model).parameters)
+    found = []
+    for i, path in enumerate(row_paths(batch)):
+
+        def runs(leaf: Array, i: int = i) -> None:
+            others = [leaf if k == i else np.asarray(each) for k, each in enumerate(leaves)]
+            sites_of(at_start(model), *arguments(jax.tree.unflatten(structure, others)))
+
+        try:
+            jax.eval_shape(runs, leaves[i])
+        except NEEDS_VALUES:
+            by_position = path.isdecimal() and int(path) < len(parameters)
+            found.append(f"'{parameters[int(path)] if by_position else path}'")
+    return f"the argument {', '.join(found)}" if found else "its arguments"

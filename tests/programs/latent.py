@@ -164,7 +164,7 @@ PROGRAMS = [
         spatial,
         (_f4(_distance), _f4(_east), _cases),
         ("etasq", "rhosq", "beta", "k"),
-        minibatch=("k", "y", "distance"),
+        minibatch=("k", "y", "distance", "beta"),
         notes="a pairwise matrix",
     ),
     Program(

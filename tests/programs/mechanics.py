@@ -114,11 +114,14 @@ _outcome = (_many @ np.array([1.0, -1.0]) + _rng.standard_normal(2000)).astype(n
 _group = _rng.integers(0, 5, 150)
 _grouped = (2 + _rng.standard_normal(5)[_group] + 0.7 * _rng.standard_normal(150)).astype("f4")
 
+# A random index needs arrays of JAX.
+_on_device = (jnp.asarray(_x), jnp.asarray(_y))
+
 PROGRAMS = [
     Program(
         "subsampling",
         subsampling,
-        (_x, _y),
+        _on_device,
         ("beta", "sigma"),
         minibatch=("N", "obs"),
         notes="a noisy loss: the plate draws 50 of 150 rows",
@@ -126,7 +129,7 @@ PROGRAMS = [
     Program(
         "subsampling_calls",
         subsampling_calls,
-        (_x, _y),
+        _on_device,
         ("beta", "sigma"),
         minibatch=("N", "obs"),
         notes="a noisy loss: the plate draws 50 of 150 rows",

@@ -1,0 +1,81 @@
+"""A fitted program with its latent sites at the centre of their posterior."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array
+from numpyro.primitives import Messenger
+
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Keep
+from bmrjax.infer.posterior import central_values
+from bmrjax.infer.prepare import prepare_guide
+from bmrjax.structure.parts import is_nnx
+
+
+def at_center(
+    model: Callable, guide: Callable, params: dict[str, Any], keep: Keep, inputs: tuple[Any, ...]
+) -> Callable:
+    """Return the program with its latent sites at the centre of their posterior, removed elements at zero.
+
+    Args:
+        model: NumPyro program.
+        guide: Its guide.
+        params: Constrained parameters and mutable sites.
+        keep: Masks by site.
+        inputs: Positional arguments of the program: one batch.
+    """
+    prepare_guide(model, guide, params, inputs)
+    values = {
+        name: jnp.where(keep[name], value, 0) if name in keep else value
+        for name, value in central_values(guide, params, inputs, {}).items()
+    }
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+    return numpyro.handlers.substitute(seeded, data={**params, **values})
+
+
+def values_at_center(
+    model: Callable, guide: Callable, params: dict[str, Any], keep: Keep, inputs: tuple[Any, ...]
+) -> dict[str, Array]:
+    """Return the latent and deterministic sites there, by name; see `at_center`."""
+    fitted = at_center(model, guide, params, keep, inputs)
+    with inference(), numpyro.handlers.trace() as trace:
+        fitted(*inputs)
+    return {
+        name: site["value"]
+        for name, site in trace.items()
+        if site["type"] in ("sample", "deterministic") and not site.get("is_observed", False)
+    }
+
+
+def networks_at_center(
+    model: Callable, guide: Callable, params: dict[str, Any], keep: Keep, inputs: tuple[Any, ...]
+) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return each lifted network there, and example inputs as it takes them; see `at_center`.
+
+    Raises:
+        ValueError: Without inputs.
+    """
+    if not inputs:
+        raise ValueError(
+            "The networks are found by running the program; give its inputs, such as two rows: "
+            "result.compact(x[:2]), result.network(x[:2])."
+        )
+    found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+
+    class collect(Messenger):
+        def process_message(self, msg: dict[str, Any]) -> None:
+            if msg["type"] != "apply_network":
+                return
+            network = msg["network"].whole(params.get(f"{msg['network'].name}.buffers"))
+            single = not is_nnx(network)
+            args = tuple(x[0] if single else x for x in msg["args"])
+            found[msg["network"].name] = network, args
+
+    fitted = at_center(model, guide, params, keep, inputs)
+    with inference(), collect():
+        fitted(*inputs)
+    return found

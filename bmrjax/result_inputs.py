@@ -1,0 +1,70 @@
+"""The arguments that the methods of a result take, checked."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from bmrjax.infer.arguments import Data
+from bmrjax.infer.check_data import check_data, column_names
+from bmrjax.infer.init import auto_guides
+
+
+def by_position_or_name(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
+    """Return the arguments of a program, given by position or by name.
+
+    Raises:
+        TypeError: If some are given by position and some by name.
+    """
+    if inputs and named:
+        raise TypeError(
+            f"Result.{name}: give the program's arguments by position, or all of them by name as in the data "
+            f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
+        )
+    return dict(named) or inputs
+
+
+def checked_data(
+    data: Any, name: str, *, columns: tuple[str, ...] | None, rows: Collection[str] | None
+) -> Data:
+    """Return arguments as the program takes them; see `check_data`.
+
+    Args:
+        data: What the caller gave.
+        name: What it is called, for messages.
+        columns: Names of the columns that the program was fitted on, if they are known.
+        rows: Paths of the arrays that have rows.
+
+    Raises:
+        ValueError: For a table with other columns, or the same ones in another order.
+    """
+    fitted_on = columns or ()
+    has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
+    for path, found in column_names(data).items() if has_tables else ():
+        if len(found) == len(fitted_on) and found != fitted_on:
+            raise ValueError(
+                f"{name}[{path}] has the columns {list(found)[:5]}, and the program was fitted on "
+                f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
+            )
+    return check_data(data, name, rows=rows)
+
+
+def check_without_arguments(guide: Callable, program: Callable | None, name: str) -> None:
+    """Raise ValueError where arguments are needed, and none were given.
+
+    Args:
+        guide: Of the result; an automatic one has to have met its program.
+        program: What is called; the guide by default.
+        name: Of the method, for messages.
+    """
+    if any(g.prototype_trace is None for g in auto_guides(guide)):
+        raise ValueError(
+            f"{name}: the guide of a loaded result has to see the program's arguments once. Give one "
+            f"batch of them, result.{name}(..., x[:2])."
+        )
+    try:
+        inspect.signature(guide if program is None else program).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"{name}: the program or its guide needs arguments ({error}). Give one batch of them, "
+            f"result.{name}(..., x[:2])."
+        ) from None

@@ -1,0 +1,29 @@
+"""The blocks of the README and the guide, run as they are printed."""
+
+import doctest
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+
+
+@pytest.fixture(scope="module")
+def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let a document write its files elsewhere."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("document"))
+    yield
+    os.chdir(before)
+
+
+options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+_documents: Any = Sybil(
+    parsers=[PythonCodeBlockParser(doctest_optionflags=options)],
+    patterns=["README.md", "docs/guide.md"],
+    fixtures=["in_a_folder_of_its_own"],
+)
+pytest_collect_file = _documents.pytest()

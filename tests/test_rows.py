@@ -94,6 +94,20 @@ def test_a_table_gives_its_numbers_and_its_names():
         check_data((words, [1.0, 2.0]), "data")
 
 
+def test_the_length_of_the_likelihood_says_what_has_rows():
+    tables = [np.arange(7.0), np.ones(7), np.zeros(7), np.ones(7)]
+
+    def program(a, b, c, d, group, x, y=None):
+        level = coefficients()
+        mean = level[0] * jnp.asarray(a + b + c + d)[group] + level[1] * x
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    data = (*tables, GROUP, X[:, 0], Y)
+    assert row_paths(check_data(data, "data")) == ("0", "1", "2", "3")
+    found = program_data(program, data, batch_size=None)
+    assert (length(found), row_paths(found)) == (ROWS, ("4", "5", "6"))
+
+
 def test_arrays_of_unequal_length_are_named_where_the_program_fails():
     with pytest.raises(ValueError, match=r"\{'0': 90, '1': 89\} rows, and the program fails"):
         fit(lambda x, y: numpyro.sample("y", dist.Normal(x[:, 0] + y, 1.0), obs=y), (X, Y[1:]))

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bmrjax.handlers import log_density_shape
 from bmrjax.infer.arguments import Batch, Constants, Data, arguments, length
 from bmrjax.infer.check_data import NonFiniteDataError, check_data, lengths, parts_of, row_paths
 from bmrjax.infer.init import at_start
@@ -39,6 +40,9 @@ def program_data(
     """
     try:
         checked = check_data(data, name, static=static)
+        paths = _paths_by_density(model, data, checked)
+        if paths:
+            checked = check_data(data, name, rows=paths, static=static)
     except NonFiniteDataError as error:
         checked = check_data(data, name, static=static, allow_non_finite=True)
         checked = _readable(model, data, checked, batch_size, static, name, allow_non_finite=True)
@@ -46,6 +50,32 @@ def program_data(
             raise error from None
         return checked
     return _readable(model, data, checked, batch_size, static, name, allow_non_finite=False)
+
+
+def _paths_by_density(model: Callable, data: Any, checked: Data) -> list[str]:
+    """Return the paths of the arrays that are as long as the log densities, if others are counted as rows.
+
+    Most arrays may be tables of groups, say, and only the observed values and an index one per data point.
+    """
+    found = lengths(data)
+    if isinstance(data, Batch) or len(set(found.values())) < 2:
+        return []
+    shapes: list[tuple[int, ...]] = []
+
+    def look(data: Data) -> None:
+        for site in sites_of(at_start(model), *arguments(data)).values():
+            if site["type"] == "sample" and site["is_observed"]:
+                shapes.append(log_density_shape(site))
+
+    try:
+        jax.eval_shape(look, checked)
+    except (TypeError, ValueError, IndexError):
+        return []  # what is wrong is said where the program is looked at
+    long = {shape[axis] for shape in shapes for axis in (0, -1) if shape}
+    if length(checked) in long or not long & set(found.values()):
+        return []
+    rows = max(long & set(found.values()))
+    return [path for path, size in found.items() if size == rows]
 
 
 def _readable(
@@ -70,7 +100,11 @@ def _readable(
             with_rows = [part for part in parts_of(data)[1] if part.path in paths]
             whole = [p.path for p in with_rows if jnp.asarray(p.array).dtype.kind in kinds]
             found = check_data(
-                data, name, static=[*static, *whole], allow_non_finite=allow_non_finite
+                data,
+                name,
+                rows=paths,
+                static=[*static, *whole],
+                allow_non_finite=allow_non_finite,
             )
         else:
             found = checked

@@ -142,7 +142,6 @@ PROGRAMS = [
         many_tables,
         (_sizes, _income, _region, _trend, _group, _age, _leveled),
         ("beta", "gamma"),
-        minibatch=("y", "rows"),
     ),
     Program(
         "table_as_long_as_data",

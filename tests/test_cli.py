@@ -629,20 +629,21 @@ def test_predict_reads_a_table_by_the_names_of_its_columns(table, tmp_path, caps
     assert "bad.csv lacks 'age', which the network reads; it has 'place', 'height'" in line
 
 
-def test_the_point_without_inputs_has_the_biases_of_the_outputs_only():
+def test_the_point_without_inputs_keeps_the_rest():
     keep = {
-        "net.layers.0.weight": np.ones((3, 2), bool),
+        "net.layers.0.weight": np.array([[1, 0], [1, 1], [0, 0]], bool),
         "net.layers.0.bias": np.ones(3, bool),
         "net.layers.1.weight": np.ones((1, 3), bool),
-        "net.layers.1.bias": np.ones(1, bool),
     }
-    dense = Point(3, 10.0, 13, 13, {"nll": 1.0}, {"scale": np.ones(2)}, keep)
-    gone = Point(9, 8.0, 2, 13, {}, {"scale": np.zeros(2)}, keep, taken_back=True)
+    dense = Point(3, 10.0, 9, 12, {"nll": 1.0}, {"scale": np.ones(2)}, keep)
+    gone = Point(9, 8.0, 2, 12, {}, {"scale": np.zeros(2)}, keep, taken_back=True)
     point = without_inputs([dense, gone])
-    assert (point.kept, point.total, point.epoch, point.metrics) == (1, 13, 3, {})
-    assert [int(mask.sum()) for mask in point.keep.values()] == [0, 0, 0, 1]
+    assert (point.kept, point.total, point.epoch, point.metrics) == (6, 12, 3, {})
+    assert [int(mask.sum()) for mask in point.keep.values()] == [0, 3, 3]
     assert np.isnan(point.vfe)
-    assert without_inputs([dense, Point(9, 8.0, 1, 13, {}, {}, keep)]) is None
+    # The point itself is as it was.
+    assert dense.keep["net.layers.0.weight"].sum() == 3
+    assert without_inputs([point]) is None
     assert without_inputs([Point(3, 1.0, 6, 6, {}, {}, {"cell.weight": np.ones(6, bool)})]) is None
 
 
@@ -657,7 +658,6 @@ def test_a_constant_is_the_answer_for_noise_and_has_a_status_of_its_own(tmp_path
         cli.main(["sparsify", *data, *words.split(), "--no-progress"])
     printed = capsys.readouterr().out
     assert "constant: The predictions do not depend on the inputs." in printed
-    assert "inputs kept                 none (0 of 2)" in printed
     found = json.loads((tmp_path / "run" / "results.json").read_text())
     assert "constant" in [finding["code"] for finding in found["findings"]]
     assert np.isfinite(found["vfe_per_datum"])

@@ -1,7 +1,6 @@
 """The point of the path that a run ends with, by rows that were kept out."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,28 +135,25 @@ def choose_point(
 
 
 def without_inputs(path: Sequence[Any]) -> Any:
-    """Return the last point that was not taken back, with nothing kept but the biases of the outputs.
+    """Return the last point that was not taken back, without the weights that read the inputs.
+
+    What is left passes on a constant, which was fitted as such.
 
     Args:
         path: Points of a run on an `nn.MLP`.
 
     Returns:
-        A new point, whose VFE is not measured; None for other networks, and where a point has as little.
+        A new point, whose VFE is not measured; None for other networks, and where no input is read anyway.
     """
     import numpy as np
 
     last = [point for point in path if not point.taken_back][-1]
-    layers = [re.fullmatch(r"net\.layers\.(\d+)\.(?:weight|bias)", name) for name in last.keep]
-    if not last.keep or None in layers:
+    first = last.keep.get("net.layers.0.weight")
+    if first is None or not np.any(first):
         return None
-    outputs = max(int(match[1]) for match in layers if match)
-    keep = {
-        name: np.asarray(mask) if name == f"net.layers.{outputs}.bias" else np.zeros_like(mask)
-        for name, mask in last.keep.items()
-    }
-    kept = sum(int(mask.sum()) for mask in keep.values())
-    if any(point.kept <= kept for point in path):
-        return None
+    keep = {**last.keep, "net.layers.0.weight": np.zeros_like(first)}
+    kept = last.kept - int(np.sum(first))
+    params = dict(last.params)
     return dataclasses.replace(
-        last, keep=keep, kept=kept, vfe=float("nan"), metrics={}, params=dict(last.params)
+        last, keep=keep, kept=kept, vfe=float("nan"), metrics={}, params=params
     )

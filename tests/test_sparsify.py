@@ -295,7 +295,7 @@ def test_latents_a_datum_with_all_data_in_every_step():
     found = run(local, batch_size=None, sites=["beta"])
     assert found.keep["beta"].tolist() == [True, True] + [False] * 4
     assert found.sample(jax.random.key(0), 3)["offset"].shape == (3, ROWS)
-    with pytest.raises(ValueError, match=r"\['offset'\] have one element a datum"):
+    with pytest.raises(ValueError, match=r"\['offset'\] have one element per data point"):
         run(local, sites=["beta"])
 
 

@@ -211,7 +211,7 @@ def test_a_run_that_removes_nothing_says_why(rows, reason):
 
 
 def test_a_report_needs_all_parameters_of_the_fit():
-    result = fit(program, (X, Y), num_epochs=1)
+    result = fit(program, (X, Y), num_epochs=1, guide=bmr.infer.AutoMeanField(program))
     assert result.guide is not None
     some = {name: value for name, value in result.params.items() if "scale" not in name}
     with pytest.raises(ValueError, match=r"\['beta_auto_scale'\].* are missing\. Give all"):

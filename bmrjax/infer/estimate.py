@@ -130,7 +130,7 @@ class PropagatedELBO(ELBO):
             expected = self._expected(fn, value, key)
             # A scale per row, or one for all of them.
             total = total + (
-                scale * jnp.sum(expected) if scale.ndim == 0 else jnp.sum(scale * expected)
+                scale * jnp.sum(expected) if jnp.ndim(scale) == 0 else jnp.sum(scale * expected)
             )
         mutable = jax.tree.map(_mean, mutable, is_leaf=is_uncertain)
         return {"loss": -total, "mutable_state": mutable or None}

@@ -228,6 +228,7 @@ def _correlation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     for name, array in inputs.items():
         if array.dtype.kind != "f" or array.ndim != 2 or not 2 <= array.shape[1] <= _MOST_COLUMNS:
             continue
+        array = np.asarray(array, float)
         varies = np.flatnonzero(array.std(0) > 0)
         if len(varies) < 2 or len(array) < 3:
             continue

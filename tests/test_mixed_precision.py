@@ -370,6 +370,7 @@ def test_steps_that_are_not_finite_are_skipped_as_ever():
         key=jax.random.key(1),
         num_epochs=2,
         batch_size=10,
+        steps_per_epoch=10,
         criterion=None,
         progress=False,
         matmul_dtype="bfloat16",

@@ -169,7 +169,8 @@ class TestStart:
             beta = numpyro.sample("beta", dist.Normal(0, 1).expand([20]).to_event(1))
             numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
-        first = self.fit(normal, data, num_epochs=8, schedule=schedules.Every(wait=6))
+        factorised = {"guide": infer.AutoMeanField(normal), "num_epochs": 8}
+        first = self.fit(normal, data, schedule=schedules.Every(wait=6), **factorised)
         assert 0 < first.num_kept < 20
         slow = {"num_epochs": 1, "steps_per_epoch": 1, "optimizer": optax.sgd(0.0)}
         same = self.fit(regression, data, criterion=None, start=first, **slow)

@@ -297,11 +297,11 @@ class Engine:
         keys: Array,
         rates: Array,
         kl_weights: Array,
-        *,
-        batch_axis: int | None,
     ) -> tuple[State, Array]:
         args = states, batches, keeps, keys, kl_weights
-        losses, mutable, grads, good = jax.vmap(self._gradients, (0, batch_axis, 0, 0, 0))(*args)
+        # All rows are shared by the members; minibatches are their own.
+        axes = (0, None if self.is_whole else 0, 0, 0, 0)
+        losses, mutable, grads, good = jax.vmap(self._gradients, axes)(*args)
 
         def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
             return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
@@ -352,16 +352,12 @@ class Engine:
         states, losses, runs = carry
         states = replace(states, worst_in_row=jnp.where(i == 0, 0, states.worst_in_row))
         keys = jax.vmap(jax.random.fold_in, (0, None))(unrolled(keys), i)
-        if self.is_whole:
-            batches, axis = data, None
-        else:
+        batches = data
+        if not self.is_whole:
             size = self.batch_size
             rows = jax.lax.dynamic_slice_in_dim(orders, i * size, size, axis=1)
             batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
-            axis = 0
-        after, loss = self._update_of_many(
-            states, batches, keeps, keys, rates, kl_weights, batch_axis=axis
-        )
+        after, loss = self._update_of_many(states, batches, keeps, keys, rates, kl_weights)
         if self.until is not None:
             # A fit that has settled stays where it is, while the others go on.
             loss = jnp.where(runs, loss, jnp.nan)

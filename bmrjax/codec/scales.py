@@ -29,7 +29,12 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
     from bmrjax.structure import named_arrays
 
     name, network = only_network(result, *inputs)
-    posterior = result.posterior()
+    try:
+        posterior = result.posterior(*inputs)
+    except ValueError:
+        if result.keep:
+            raise
+        posterior = {}  # a fit of point estimates has no spread
     found = {}
     for path, array in named_arrays(network).items():
         site = posterior.get(f"{name}.{path}")

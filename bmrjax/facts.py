@@ -29,6 +29,10 @@ _MOST_COLUMNS = 300
 # What a program raises that cannot be run on a part of its rows, or whose likelihood has no mean.
 _NOT_PREDICTABLE = (TypeError, ValueError, NotImplementedError, IndexError, KeyError)
 
+_OF_PREDICTIONS = (
+    "dependence", "nll", "trivial_nll", "accuracy", "trivial_accuracy", "rmse", "trivial_rmse",
+)  # fmt: skip
+
 
 class Examination:
     """Measure what the predictions at the centre of a posterior are worth, compiled once.
@@ -148,6 +152,11 @@ class Examination:
         }
         by_row = jnp.moveaxis(log_prob, axis, 0).reshape(rows, -1).sum(-1)
         return by_row, jnp.moveaxis(mean, axis, 0), jnp.moveaxis(value, axis, 0)
+
+
+def without_predictions(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that hold for every point of a path: all but what was measured of predictions."""
+    return {name: value for name, value in facts.items() if name not in _OF_PREDICTIONS}
 
 
 def _worth(log_prob: Any, mean: Any, value: Any, roles: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.data_tree import data_tree
 from bmrjax.diagnose import Finding, diagnose
+from bmrjax.facts import without_predictions
 from bmrjax.handlers import prune
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.draws import model_draws, posterior_draws
@@ -200,12 +201,11 @@ class Result:
             keep={name: jnp.asarray(mask) for name, mask in point.keep.items()},
             metrics=dict(point.metrics),
             vfe=point.vfe,
+            facts=self.facts if point.vfe == self.vfe else without_predictions(self.facts),
         )
 
     def smallest(self, *, vfe_within: float) -> "Result":
         """Return the sparsest point whose `Point.objective` is within a fraction of the best one's.
-
-        The objective is the VFE, unless the schedule counts the masks' cost too.
 
         Args:
             vfe_within: 0.05 admits a VFE up to 5 % above the best of the path.

@@ -1,5 +1,7 @@
 """Starting a fit in one compiled program: no tracer stays behind, every guide works after."""
 
+from collections import OrderedDict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ from numpyro.infer.autoguide import (
 from numpyro.infer.initialization import init_to_median, init_to_value
 
 import bmrjax as bmr
-from bmrjax.infer import AutoMeanField
+from bmrjax.infer import AutoMeanField, compiled
 from bmrjax.infer.init import init_to_network, initialise
 from bmrjax.infer.log_scale import log_scale
 
@@ -54,7 +56,7 @@ GUIDES = {
 
 def start(guide, model=program, key=0, loss=None):
     loss = Trace_ELBO() if loss is None else loss
-    return initialise(model, guide, loss, jax.random.key(key), data(), {})
+    return initialise(model, guide, loss, jax.random.key(key), data())
 
 
 @pytest.mark.parametrize("make", GUIDES.values(), ids=GUIDES.keys())
@@ -182,19 +184,20 @@ def test_log_scales_are_positive_and_never_infinite():
     assert guide.scale_constraint is log_scale
 
 
-def test_programs_that_start_at_other_networks_are_compiled_once():
-    def start(seed, width, programs):
+def test_programs_that_start_at_other_networks_are_compiled_once(monkeypatch):
+    def start(seed, width):
         network = bmr.nn.MLP(3, (width,), 2, key=jax.random.key(seed))
         model = bmr.programs.classifier(network, bmr.priors.Flat())
         guide = bmr.infer.AutoMeanField(model)
-        args = jnp.ones((8, 3)), jnp.zeros(8, int)
-        begun = initialise(model, guide, Trace_ELBO(), jax.random.key(0), args, {}, programs)
+        batch = jnp.ones((8, 3)), jnp.zeros(8, int)
+        begun = initialise(model, guide, Trace_ELBO(), jax.random.key(0), batch)
         weight = begun.params["net.layers.0.weight_auto_loc"]
         np.testing.assert_allclose(0.1 * weight, network.layers[0].weight, rtol=1e-5)
 
-    programs = {}
-    start(0, 4, programs)
-    start(1, 4, programs)
+    monkeypatch.setattr(compiled, "_programs", OrderedDict())
+    programs = compiled._programs
+    start(0, 4)
+    start(1, 4)
     assert len(programs) == 1
-    start(1, 5, programs)
+    start(1, 5)
     assert len(programs) == 2

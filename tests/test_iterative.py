@@ -167,6 +167,7 @@ class Script(bmr.schedules.Schedule):
 
 def test_what_is_gone_comes_back_is_trained_and_may_be_taken_back():
     options = OPTIONS | {"schedule": Script(), "steps_per_epoch": 300, "num_epochs": 5}
+    options["guide"] = bmr.infer.AutoMeanField(program)
     result = bmr.sparsify(program, data(), key=jax.random.key(0), **options)
     assert [row["kept"] for row in result.history] == [4, 2, 4]
     assert [row["taken_back"] for row in result.history] == [False, False, True]

@@ -229,7 +229,7 @@ def free_energy_report(
         sites = row_sites(model, data, jax.random.key(0), name="free_energy_report")
     batch = jax.tree.map(lambda a: a[:batch_size], data)
     prepare_guide(model, guide, params, batch)
-    check_params(model, guide, params, batch, told="free_energy_report")
+    check_params(model, guide, params, batch, caller="free_energy_report")
     found = _normal_sites(model, guide, params, batch, keep)
     names = list(found.posterior)
     shapes = {name: q.loc.shape for name, q in found.posterior.items()}

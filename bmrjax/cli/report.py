@@ -212,7 +212,7 @@ def _in_target_unit(document: dict[str, Any]) -> list[str]:
     if document.get("rmse") is None or not isinstance(flat, list) or len(flat) != 1:
         return []
     name = (document.get("target_names") or ["the target"])[0]
-    return [f"  {f'RMSE in the unit of {name}':<28}{document['rmse'] * flat[0]:.4g}"]
+    return [f"  {f'RMSE in the unit of {name}':<27} {document['rmse'] * flat[0]:.4g}"]
 
 
 def _flat(values: Any) -> list[float]:

@@ -71,7 +71,7 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
 
 
 def check_params(
-    model: Callable, guide: Callable, params: Mapping[str, Any], batch: Data, *, told: str
+    model: Callable, guide: Callable, params: Mapping[str, Any], batch: Data, *, caller: str
 ) -> None:
     """Refuse parameters that lack some of the program's or the guide's, which would start anew.
 
@@ -80,7 +80,7 @@ def check_params(
         guide: Its guide, which has met the program.
         params: Constrained parameters.
         batch: Arguments of the program.
-        told: Who asks, for the message.
+        caller: Who asks, for the message.
 
     Raises:
         ValueError: Naming what is missing.
@@ -88,7 +88,7 @@ def check_params(
     missing = _missing_params(model, guide, params, batch)
     if missing:
         raise ValueError(
-            f"{told}: the parameters {missing[:5]} of the program and its guide are missing. Give all that "
+            f"{caller}: the parameters {missing[:5]} of the program and its guide are missing. Give all that "
             "the fit returned: result.params, or svi.get_params(state)."
         )
 

@@ -1,0 +1,123 @@
+"""Calls of `sparsify` that are interrupted, repeated, or made by several threads."""
+
+import signal
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bmrjax as bmr
+from bmrjax.infer import compiled
+
+X = np.random.default_rng(0).normal(size=(40, 2)).astype("f4")
+Y = (X @ np.array([1.0, -1.0])).astype("f4")
+offset = jnp.zeros(40)
+
+
+def program(x, y=None):
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ b + offset, 1.0), obs=y)
+
+
+def fit(**settings):
+    guide = bmr.infer.AutoMeanField(program)
+    fixed = {"guide": guide, "batch_size": None, "steps_per_epoch": 5, "num_epochs": 4}
+    settings = {**fixed, "progress": False, "key": jax.random.key(0), **settings}
+    return bmr.sparsify(program, (X, Y), **settings)
+
+
+@dataclass(frozen=True)
+class PressingCtrlC(bmr.schedules.Schedule):
+    """Sends the signal of Ctrl-C before some epochs, for the first member that gets there."""
+
+    epochs: tuple[int, ...]
+    sent: list[int] = field(default_factory=list)
+
+    def __call__(self, report, memory):
+        if report.epoch not in self.sent:
+            self.sent.append(report.epoch)
+            for _ in range(self.epochs.count(report.epoch)):
+                signal.raise_signal(signal.SIGINT)
+        return bmr.schedules.Action(), memory
+
+
+@pytest.fixture
+def python_s_own_handler():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_s_own_handler")
+class TestInterrupt:
+    def test_the_epoch_is_finished_and_the_result_is_in_the_error(self, tmp_path, capsys):
+        options = {"directory": tmp_path, "checkpoint_interval": 1e6}
+        with pytest.raises(bmr.InterruptedFit, match="after epoch 3.*resume=True") as caught:
+            fit(schedule=PressingCtrlC((2,)), **options)
+        assert "press Ctrl-C again to stop at once" in capsys.readouterr().err
+        result = caught.value.result
+        assert len(result.history) == 3
+        assert result.predict(jax.random.key(1), X).mean.shape == (40,)
+        assert isinstance(caught.value, KeyboardInterrupt)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        # The run goes on from there, and ends as one that was never stopped.
+        resumed = fit(schedule=PressingCtrlC(()), resume=True, **options)
+        whole = fit(schedule=PressingCtrlC(()))
+        np.testing.assert_array_equal(resumed.params["b_auto_loc"], whole.params["b_auto_loc"])
+
+    def test_a_second_one_stops_at_once(self):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            fit(schedule=PressingCtrlC((1, 1)))
+        assert not isinstance(caught.value, bmr.InterruptedFit)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_members_come_back_too(self):
+        keys = jax.random.split(jax.random.key(0), 2)
+        with pytest.raises(bmr.InterruptedFit) as caught:
+            bmr.ensemble(
+                program,
+                (X, Y),
+                keys=keys,
+                guide=bmr.infer.AutoMeanField,
+                schedule=PressingCtrlC((1,)),
+                batch_size=None,
+                steps_per_epoch=5,
+                num_epochs=4,
+                progress=False,
+            )
+        assert [len(result.history) for result in caught.value.result] == [2, 2]
+
+
+def test_a_second_call_compiles_nothing(monkeypatch):
+    programs = OrderedDict()
+    monkeypatch.setattr(compiled, "_programs", programs)
+    first = fit()
+    made = list(programs)
+    second = fit()
+    assert made
+    assert set(programs) == set(made)
+    np.testing.assert_array_equal(first.params["b_auto_loc"], second.params["b_auto_loc"])
+
+
+def test_what_a_program_closes_over_may_change(monkeypatch):
+    before = fit()
+    monkeypatch.setitem(globals(), "offset", jnp.full(40, 3.0))
+    after = fit()
+    assert after.vfe > before.vfe + 100
+
+
+def test_calls_from_several_threads_wait_for_each_other():
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(fit().vfe)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert set(found) == {fit().vfe}

@@ -41,10 +41,10 @@ def started():
     guide = bmr.infer.AutoMeanField(model)
     batch = jax.random.normal(jax.random.key(1), (8, 4)), jnp.zeros(8, jnp.int32)
     loss = TraceMeanField_ELBO()
-    start = initialise(model, guide, loss, jax.random.key(2), batch, {})
+    start = initialise(model, guide, loss, jax.random.key(2), batch)
     params = start.constrain(start.params)
     params["net.layers.0.global.log_a_auto_scale"] = jnp.asarray(3.0)
-    return network, prior, bmr.Result(params, {}, {}, 8, model=model, guide=guide)
+    return network, prior, bmr.Result(params, {}, {}, 8, unpruned_model=model, unpruned_guide=guide)
 
 
 def test_posterior_means_carry_the_horseshoes_scale(script, started):

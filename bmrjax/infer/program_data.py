@@ -116,6 +116,12 @@ def _readable(
         except (TypeError, ValueError, IndexError) as error:
             _explain_lengths(checked, error, name)
             raise
+        try:
+            jax.eval_shape(lambda batch: _observe(model, batch), found)
+        except (TypeError, ValueError) as error:
+            _explain_lengths(
+                checked, error, name
+            )  # other shapes are explained where they are checked
         if isinstance(found, Batch) and not found.rows:  # the data points are still as many
             constants = found.constants
             found = Batch((), Constants(constants.structure, constants.values, rows))
@@ -128,6 +134,13 @@ def _readable(
 
 def _run(model: Callable, batch: Data) -> None:
     sites_of(at_start(model), *arguments(batch))
+
+
+def _observe(model: Callable, batch: Data) -> None:
+    """Put the observed values and their distributions together, which fails for unequal lengths."""
+    for site in sites_of(at_start(model), *arguments(batch)).values():
+        if site["type"] == "sample" and site["is_observed"]:
+            log_density_shape(site)
 
 
 def _explain_lengths(data: Data, error: Exception, name: str) -> None:

@@ -10,10 +10,10 @@ import sys
 
 NUM_DEVICES = int(os.environ.get("MESH_DEVICES", "8"))
 _FLAGS = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count={NUM_DEVICES}"
-
-# A virtual device that waits for the others holds a thread of XLA's pool, at times more than one.
-os.environ.setdefault("NPROC", str(8 * NUM_DEVICES))
+if __name__ == "__main__":  # not when pytest looks for doctests here
+    os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count={NUM_DEVICES}"
+    # A virtual device that waits for the others holds a thread of XLA's pool, at times more than one.
+    os.environ.setdefault("NPROC", str(8 * NUM_DEVICES))
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ _MOST = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
 
 
-def compiled(lowered: Any) -> Any:
+def compiled(lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
     """Return a lowered program compiled, or the same one of an earlier run.
 
     Programs are known by their text, which holds everything that they compute with, constants included.
@@ -20,17 +21,20 @@ def compiled(lowered: Any) -> Any:
 
     Args:
         lowered: From ``jax.jit(f).trace(...).lower()`` or ``jax.jit(f).lower(...)``.
+        options: Compiler options.
     """
+    options = dict(options or {})
     if jax.device_count() > 1 or getattr(jax.config, "jax_use_simplified_jaxpr_constants", False):
         # On which devices, and which hidden arguments: that is not in the text.
-        return lowered.compile()
+        return lowered.compile(options)
     text = lowered.as_text()
     if "callback" in text:
-        return lowered.compile()
+        return lowered.compile(options)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    key = digest, lowered.in_tree, lowered.out_tree, jax.default_backend()
+    chosen = tuple(sorted(options.items()))
+    key = digest, lowered.in_tree, lowered.out_tree, jax.default_backend(), chosen
     if key not in _programs:
-        _programs[key] = lowered.compile()
+        _programs[key] = lowered.compile(options)
     _programs.move_to_end(key)
     if len(_programs) > _MOST:
         _programs.popitem(last=False)

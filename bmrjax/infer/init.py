@@ -20,6 +20,7 @@ from numpyro.primitives import Messenger
 
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.compiled import compiled
+from bmrjax.infer.quick_compile import quick_options
 
 # Attributes of an automatic guide that hold functions over the arguments of its set-up.
 _REBUILT = ("model", "_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides", "_loss_fn")
@@ -191,7 +192,7 @@ def _compiled(traced: ClosedJaxpr, inputs: list[Any]) -> Any:
         return jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, consts))(*inputs)
 
     lowered = jax.jit(call).lower(traced.consts, inputs)
-    return compiled(lowered)
+    return compiled(lowered, quick_options())
 
 
 class _Static(NamedTuple):

@@ -17,9 +17,12 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array
 
 from bmrjax.infer.compiled import compiled
+from bmrjax.infer.quick_compile import options_for
 
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
+
+_STEPS_OF_A_RUN = 10_000
 
 
 def _is_jaxpr(value: Any) -> bool:
@@ -114,7 +117,9 @@ class Loop:
         if self.mode == "dispatch":
             traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
         assert traced is not None
-        return compiled(traced.lower())
+        # The choice must not depend on the length of the run, which may go on with more epochs.
+        options = options_for(traced.jaxpr.jaxpr, _STEPS_OF_A_RUN)
+        return compiled(traced.lower(), options)
 
     def _whole(self, carry: Any, n: Any, *args: Any) -> Any:
         """Take all steps, unless what is asked ends them."""

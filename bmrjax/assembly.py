@@ -123,7 +123,7 @@ class Assembly:
                 start=settings.start,
                 mesh=settings.mesh,
             )(model)
-        self.guide = guide
+        self.guide: Any = guide
         if loss is not None and settings.estimator != "global":
             raise ValueError(
                 "sparsify: the estimator is a part of the loss; give one of the two, such as "

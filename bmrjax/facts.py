@@ -15,6 +15,7 @@ from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import central_values
+from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import sites_of
 
 _CLASSES = (
@@ -44,7 +45,7 @@ class Examination:
 
     def __init__(self, model: Callable, guide: Callable):
         self._model, self._guide = model, guide
-        self._run = jax.jit(self._at_centre)
+        self._run = quick_jit(self._at_centre)
         self._roles: dict[str, Any] = {}
 
     def __call__(

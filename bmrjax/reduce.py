@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bmrjax.criteria import Criterion, Decision, Groups
 from bmrjax.criteria.base import Sites
 from bmrjax.criteria.select import smallest
+from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.schedules import Order
 
 
@@ -91,4 +91,4 @@ def jit_reduce(criterion: Criterion, order: Order, layers: Mapping[str, str]) ->
             criterion, order, posterior, prior, layers, state, keep, fraction, beyond
         )
 
-    return jax.jit(run)
+    return quick_jit(run)

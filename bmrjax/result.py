@@ -240,7 +240,7 @@ class Result:
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")
-        check_key(key, "most_predictive")
+        check_key(key, "most_predictive", num_samples=num_samples)
         data = self._checked(data, "most_predictive: data")
         evaluator = self._evaluator()
         chosen: Result | None = None
@@ -292,7 +292,7 @@ class Result:
             TypeError: If `key` is no PRNG key.
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
-        check_key(key, "Result.predict")
+        check_key(key, "Result.predict", num_samples=num_samples, batch_size=batch_size)
         given = by_position_or_name(inputs, named, "predict")
         data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
@@ -308,7 +308,7 @@ class Result:
     @one_at_a_time
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
-        check_key(key, "Result.evaluate")
+        check_key(key, "Result.evaluate", num_samples=num_samples)
         data = self._checked(data, "Result.evaluate: data")
         return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)
 
@@ -337,7 +337,7 @@ class Result:
             ValueError: For data that cannot be used, or parts of the data where the program needs all of
                 them.
         """
-        check_key(key, "Result.free_energy")
+        check_key(key, "Result.free_energy", num_samples=num_samples, batch_size=batch_size)
         model, guide = self._programs()
         arrays = self._checked(data, "Result.free_energy: data")
         arrays = program_data(model, arrays, batch_size=batch_size, name="Result.free_energy: data")
@@ -399,7 +399,7 @@ class Result:
         Raises:
             TypeError: If `key` is no PRNG key.
         """
-        check_key(key, "Result.sample")
+        check_key(key, "Result.sample", num_samples=num_samples)
         model, guide = self._programs()
         data = self._inputs(inputs, named, "sample", program=model if deterministic else guide)
         latent_key, model_key = jax.random.split(key)
@@ -439,7 +439,7 @@ class Result:
             TypeError: If `key` is no PRNG key.
             ValueError: For names that are no sites of the program.
         """
-        check_key(key, "Result.predictive")
+        check_key(key, "Result.predictive", num_samples=num_samples)
         model, guide = self._programs()
         data = self._inputs(inputs, named, "predictive", program=model)
         latent_key, model_key = jax.random.split(key)
@@ -511,7 +511,7 @@ class Result:
             TypeError: If `key` is no PRNG key.
             ImportError: Without the package xarray.
         """
-        check_key(key, "Result.to_arviz")
+        check_key(key, "Result.to_arviz", num_samples=num_samples)
         data = self._inputs(inputs, named, "to_arviz")
         return data_tree(self, key, data, num_samples=num_samples, prior_samples=prior_samples)
 

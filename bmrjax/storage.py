@@ -14,9 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bmrjax.infer.guide import AutoMeanField
-from bmrjax.infer.joint_guide import AutoLowRank, AutoMultivariate
-from bmrjax.infer.matrix_guide import AutoMatrixNormal
+from bmrjax.infer.default_guide import guide_of
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.saved_leaves import SavedLeaves, names_and_leaves
 from bmrjax.inspection import Inspection
@@ -201,7 +199,7 @@ def load(
         raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
     model, guide = unpruned(model)[0], unpruned(guide)[0]
     if model is not None and guide is None:
-        guide = _guide_of(model, params)
+        guide = _guide_for(model, params)
     return Result(
         params=jax.tree.map(jnp.asarray, params),
         keep={name: jnp.asarray(mask) for name, mask in keep.items()},
@@ -212,21 +210,17 @@ def load(
     )
 
 
-def _guide_of(model: Callable, params: dict[str, Any]) -> Any:
-    """Return the automatic guide of bmrjax whose parameters these are, with the default prefix.
+def _guide_for(model: Callable, params: dict[str, Any]) -> Any:
+    """Return the automatic guide of bmrjax whose parameters these are.
 
     Raises:
         ValueError: If they are those of none.
     """
-    if "auto_scale_tril" in params:
-        return AutoMultivariate(model)
-    if "auto_cov_factor" in params:
-        return AutoLowRank(model, rank=params["auto_cov_factor"].shape[1])
-    if any(name.endswith(("_auto_row_factor", "_auto_column_factor")) for name in params):
-        return AutoMatrixNormal(model)
-    if any(name.endswith("_auto_loc") for name in params):
-        return AutoMeanField(model)
-    raise ValueError(
-        f"load: the result has the parameters {sorted(params)[:5]}, which are those of no automatic guide "
-        "with the prefix 'auto'. Give the guide that was fitted: bmr.load(directory, model=..., guide=...)."
-    )
+    make = guide_of(params)
+    if make is None:
+        raise ValueError(
+            f"load: the result has the parameters {sorted(params)[:5]}, which are those of no automatic "
+            "guide with the prefix 'auto'. Give the guide that was fitted: "
+            "bmr.load(directory, model=..., guide=...)."
+        )
+    return make(model)

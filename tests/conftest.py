@@ -11,6 +11,8 @@ import hypothesis
 import jax
 import pytest
 
+from bmrjax.infer import quick_compile
+
 # Most of the time of these tests is compilation, a third of it kernels that XLA would fuse. The
 # notebooks run with the compiler's defaults. XLA stops at a flag that it does not know: these are those
 # of the version in constraints.txt.
@@ -56,6 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "jax_persistent_cache_min_compile_time_secs": 0.2,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
+    # A long fit is worth the compiler's time here too.
+    quick_compile._DEFAULT.update(
+        xla_backend_optimization_level=3, xla_cpu_use_fusion_emitters=True
+    )
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)

@@ -544,3 +544,29 @@ def test_modules_and_nested_dicts_are_saved(tmp_path):
     assert isinstance(again.params["features$params"], Linear)
     for left, right in zip(jax.tree.leaves(again.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize(
+    ("method", "takes"),
+    [
+        ("predict", ("num_samples", "batch_size")),
+        ("evaluate", ("num_samples",)),
+        ("free_energy", ("num_samples", "batch_size")),
+        ("sample", ("num_samples",)),
+        ("predictive", ("num_samples",)),
+        ("to_arviz", ("num_samples",)),
+    ],
+)
+def test_counts_are_at_least_one(method, takes):
+    call = getattr(made_up(infer.AutoMeanField), method)
+    inputs = {} if method == "sample" else {"data": data()}
+    if method in ("predict", "predictive"):
+        inputs = {"x": data()[0]}
+    for name in takes:
+        for count, error, message in (
+            (0, ValueError, f"Result.{method}: {name} must be at least 1, got 0"),
+            (-3, ValueError, "at least 1, got -3"),
+            (2.0, TypeError, f"{name} must be an integer, got 2.0"),
+        ):
+            with pytest.raises(error, match=message):
+                call(jax.random.key(0), **inputs, **{name: count})

@@ -1,5 +1,6 @@
 """The guide of a program for which none is given."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +18,8 @@ from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.init import at_start
-from bmrjax.infer.joint_guide import AutoMultivariate, is_real
+from bmrjax.infer.joint_guide import AutoLowRank, AutoMultivariate, is_real
+from bmrjax.infer.matrix_guide import AutoMatrixNormal
 from bmrjax.infer.tracing import sites_of
 from bmrjax.reduction import Normal
 
@@ -34,8 +36,8 @@ def default_guide(
     loss: Any = None,
     start: Any = None,
     mesh: Any = None,
-) -> type[AutoMeanField] | type[AutoMultivariate]:
-    """Return the class of the guide that `sparsify` uses for a program if none is given.
+) -> Callable[[Callable], Any]:
+    """Return what makes the guide that `sparsify` uses for a program if none is given.
 
     A joint normal posterior knows which elements can stand in for each other, and moves the others when one
     is removed. It is chosen where it can be fitted well: for programs with at most 300 latent elements, at
@@ -52,7 +54,7 @@ def default_guide(
         mesh: Devices to spread the run over, if any.
 
     Returns:
-        `infer.AutoMultivariate` or `infer.AutoMeanField`.
+        `infer.AutoMultivariate` or `infer.AutoMeanField`; with a start, the guide of its parameters.
 
     Example:
         >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -68,7 +70,7 @@ def default_guide(
         'AutoMeanField'
     """
     if start is not None:
-        return guide_of(getattr(start, "params", start))
+        return guide_of(getattr(start, "params", start)) or AutoMeanField
     if criterion is None or criterion.family is not Normal:
         return AutoMeanField
     if estimator != "global" or loss is not None or mesh is not None:
@@ -76,13 +78,19 @@ def default_guide(
     return AutoMultivariate if _is_small_and_plain(model, data) else AutoMeanField
 
 
-def guide_of(params: Mapping[str, Any]) -> type[AutoMeanField] | type[AutoMultivariate]:
-    """Return the class of the default guide that has these parameters.
+def guide_of(params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+    """Return what makes the automatic guide with these parameters, or None if they are those of none.
 
     Args:
-        params: Of a fit with a default guide, by name.
+        params: Parameters by name, with the default prefix ``auto``.
     """
-    return AutoMultivariate if "auto_scale_tril" in params else AutoMeanField
+    if "auto_scale_tril" in params:
+        return AutoMultivariate
+    if "auto_cov_factor" in params:
+        return functools.partial(AutoLowRank, rank=params["auto_cov_factor"].shape[1])
+    if any(name.endswith(("_auto_row_factor", "_auto_column_factor")) for name in params):
+        return AutoMatrixNormal
+    return AutoMeanField if any(name.endswith("_auto_loc") for name in params) else None
 
 
 def _is_small_and_plain(model: Callable, data: Data) -> bool:

@@ -11,6 +11,7 @@ from numpyro.primitives import Messenger
 
 from bmrjax.handlers import draws, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments
+from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import is_latent, sites_of
 
 
@@ -36,7 +37,7 @@ def posterior_draws(
         Site name to draws, with a leading axis of `num_samples`; removed elements are zero.
     """
 
-    @jax.jit
+    @quick_jit
     def run(keys: Array, params: Mapping[str, Any], keep: Keep, data: Data) -> dict[str, Array]:
         program = prune(guide, keep)
         args, kwargs = arguments(data)
@@ -76,7 +77,7 @@ def model_draws(
         the deterministic sites; each with the leading axis of the draws.
     """
 
-    @jax.jit
+    @quick_jit
     def run(
         keys: Array, latents: Mapping[str, Array], params: Mapping[str, Any], keep: Keep, data: Data
     ) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -117,7 +118,7 @@ def log_likelihoods(
         data: Arguments of the program, with its targets.
     """
 
-    @jax.jit
+    @quick_jit
     def run(
         latents: Mapping[str, Array], params: Mapping[str, Any], keep: Keep, data: Data
     ) -> tuple[dict[str, Array], dict[str, Array]]:

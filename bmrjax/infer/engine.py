@@ -30,6 +30,7 @@ from bmrjax.infer.mixed_precision import (
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prefetch import prefetch
+from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.settled import Settled
 from bmrjax.infer.stacked import chosen, stacked, unstacked
 from bmrjax.infer.state import EpochInfo, State, counted
@@ -113,10 +114,10 @@ class Engine:
             loop=loop,
             placement=self.placement,
         )
-        self._order = jax.jit(self._make_order, static_argnums=(1,))
-        self._orders = jax.jit(jax.vmap(self._make_order, (0, None)), static_argnums=(1,))
-        self._sites = jax.jit(self._site_posteriors)
-        self._conditioned = jax.jit(self._condition)
+        self._order = quick_jit(self._make_order, static_argnums=(1,))
+        self._orders = quick_jit(jax.vmap(self._make_order, (0, None)), static_argnums=(1,))
+        self._sites = quick_jit(self._site_posteriors)
+        self._conditioned = quick_jit(self._condition)
         self.init_seconds = 0.0
 
     @property
@@ -164,7 +165,7 @@ class Engine:
         start = initialise(model, guide, self.loss, key, batch)
         self._constrain, self._unconstrain = start.constrain, start.unconstrain
         zero = jnp.zeros((), jnp.int32)
-        opt_state = jax.jit(self.optimizer.init)(start.params)
+        opt_state = quick_jit(self.optimizer.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
         params, opt_state, mutable = jax.tree.map(
             lambda x: jnp.array(x, copy=True), (start.params, opt_state, start.mutable)
@@ -207,7 +208,7 @@ class Engine:
                 for name, value in mutable.items()
             }
             mutable = jax.tree.map(lambda x: jnp.array(x, copy=True), mutable)
-        opt_state = jax.jit(self.optimizer.init)(first)
+        opt_state = quick_jit(self.optimizer.init)(first)
         opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)
         state = replace(state, params=first, opt_state=opt_state, mutable=mutable)
         return self.placement.parted(state)

@@ -12,6 +12,7 @@ from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, temp
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.placement import Placement
+from bmrjax.infer.quick_compile import quick_jit
 
 
 class FreeEnergy:
@@ -43,7 +44,7 @@ class FreeEnergy:
         self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
         self.row_sites = row_sites
         self._loop = Loop(self._step, loop)
-        self._divergence = jax.jit(self._divergence_on, static_argnames="num_samples")
+        self._divergence = quick_jit(self._divergence_on, static_argnames="num_samples")
 
     def _step(
         self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array

@@ -26,6 +26,7 @@ from bmrjax.distributions import (
 from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.init import given_start
+from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import sites_of
 
 Location = Literal["zero", "fixed", "latent"]
@@ -111,7 +112,7 @@ def prior_facts(model: Callable, batch: Data) -> dict[str, PriorFacts]:
                     facts.stored[part] = [_summary(value, np)] * 2
         return traced
 
-    compiled = jax.jit(locate)
+    compiled = quick_jit(locate)
     traced = jax.eval_shape(compiled, *_point(0), batch)
     if traced:
         for i in range(2):

@@ -10,6 +10,7 @@ from bmrjax.handlers import log_density_shape
 from bmrjax.infer.arguments import Batch, Constants, Data, arguments, length
 from bmrjax.infer.check_data import NonFiniteDataError, check_data, lengths, parts_of, row_paths
 from bmrjax.infer.init import at_start
+from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.rows import NEEDS_VALUES, check_on_batch
 from bmrjax.infer.tracing import sites_of
 
@@ -162,4 +163,4 @@ def _is_finite(model: Callable, data: Data) -> bool:
             if site["type"] == "sample" and site["is_observed"]
         ]
 
-    return all(bool(each) for each in jax.jit(densities)(data))
+    return all(bool(each) for each in quick_jit(densities)(data))

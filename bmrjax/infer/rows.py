@@ -14,6 +14,7 @@ from bmrjax.handlers import draws, inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.check_data import row_paths
 from bmrjax.infer.init import at_start
+from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import sites_of
 
 # So many rows show how a log density moves with its row.
@@ -75,7 +76,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
 
     check_on_batch(model, jax.tree.map(lambda a: a[:-1], part), part, name)
     _check_latents(look, part, key, name)
-    compared = jax.jit(lambda batch, noise: look(batch, key, noise).log_density)
+    compared = quick_jit(lambda batch, noise: look(batch, key, noise).log_density)
     first = compared(part, key)
     order = np.random.default_rng(0).integers(0, size, size)
     moved = compared(jax.tree.map(lambda a: a[order], part), key)

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bmrjax.infer.quick_compile import quick_jit
 
-@jax.jit
+
+@quick_jit
 def stacked(trees: Sequence[Any]) -> Any:
     """Return one tree of arrays with a leading axis over the members."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
@@ -24,7 +26,7 @@ def chosen(which: Array, old: Any, new: Any) -> Any:
     return jax.tree.map(choose, old, new)
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@functools.partial(quick_jit, static_argnums=1)
 def unstacked(tree: Any, count: int) -> list[Any]:
     """Undo `stacked`."""
     return [jax.tree.map(lambda x, i=i: x[i], tree) for i in range(count)]

@@ -1,0 +1,86 @@
+"""Compile quickly what computes little, and well what computes much."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bmrjax.infer import quick_compile
+from bmrjax.infer.loop import Loop
+from bmrjax.infer.quick_compile import options_for, quick_jit, quick_options
+
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Record the options that programs are compiled with."""
+    found = []
+
+    def spy(jaxpr, num_calls):
+        found.append(bool(options_for(jaxpr, num_calls).items() >= QUICK.items()))
+        return options_for(jaxpr, num_calls)
+
+    monkeypatch.setattr(quick_compile, "options_for", spy)
+    return found
+
+
+def repeated(x):
+    return jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, length=1000)[0]
+
+
+def either(x):
+    return jax.lax.cond(x[0] > 0, repeated, jnp.cos, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "size", "num_calls", "quick"),
+    [
+        (jnp.sin, 100, 100, True),
+        (jnp.sin, 100, 1_000_000, False),
+        (jnp.sin, 10_000_000, 1, False),
+        (repeated, 100, 1, True),
+        (repeated, 100, 100, False),
+        (jax.jit(repeated), 100, 100, False),
+        (either, 100, 100, False),
+    ],
+)
+def test_it_depends_on_how_much_is_computed(function, size, num_calls, quick):
+    jaxpr = jax.make_jaxpr(function)(jnp.ones(size))
+    assert (options_for(jaxpr.jaxpr, num_calls).items() >= QUICK.items()) == quick
+
+
+def test_other_shapes_are_another_choice(chosen):
+    function = quick_jit(lambda x, n: jnp.sin(x) ** n, static_argnums=1)
+    for size in (10, 10, 2_000_000, 10):
+        found = function(jnp.full(size, 0.5), 2)
+        np.testing.assert_allclose(found, np.sin(0.5) ** 2, rtol=1e-6)
+    assert chosen == [True, False]
+
+
+def test_it_can_be_called_in_other_programs():
+    function = quick_jit(lambda x, *, y: x @ y)
+    x, y = jnp.ones((4, 3)), jnp.arange(3.0)
+    np.testing.assert_array_equal(jax.jit(function)(x, y=y), [3.0] * 4)
+    np.testing.assert_array_equal(jax.vmap(function, axis_size=4)(x, y=jnp.ones((4, 3))), [3.0] * 4)
+    gradient = jax.grad(lambda x: function(x, y=y).sum())(x)
+    np.testing.assert_array_equal(gradient, jnp.tile(y, (4, 1)))
+
+
+def test_a_compiler_without_the_options_gets_none(monkeypatch):
+    monkeypatch.setattr(quick_compile, "_QUICK", {"xla_no_such_option": 1})
+    assert quick_options.__wrapped__() == {}
+
+
+def test_both_ways_give_the_same_numbers(monkeypatch):
+    def step(x, i, y):
+        return jnp.tanh(x @ y + i) * jnp.exp(-(x**2)) + jax.random.normal(
+            jax.random.key(i), x.shape
+        )
+
+    x, y = jnp.linspace(-1, 1, 12).reshape(3, 4), jnp.eye(4)
+    found = []
+    for options in ({}, quick_options()):
+        monkeypatch.setattr("bmrjax.infer.loop.options_for", lambda *_, o=options: o)
+        found.append(Loop(step, "fused")(jnp.array(x), 5, y))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)

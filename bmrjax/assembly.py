@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
@@ -258,7 +259,9 @@ class Assembly:
                 guide=type(guide).__name__,
                 started=begun,
             )
-            keep = {name: jnp.ones(q.loc.shape, bool) for name, q in found.posterior.items()}
+            keep = {
+                name: jnp.asarray(np.ones(q.loc.shape, bool)) for name, q in found.posterior.items()
+            }
             keep |= _carried_over(begun, keep)
             if criterion is not None:
                 criterion_state = criterion.init(found.posterior)

@@ -7,8 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 import jax
 import numpy as np
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.infer.arguments import Batch, Data
 from bmrjax.infer.check_data import check_data
+
+
+@quick_jit
+def _rows_of(array: jax.Array, rows: jax.Array) -> jax.Array:
+    return array[rows]
 
 
 def checksum(data: Data) -> int:
@@ -16,7 +22,7 @@ def checksum(data: Data) -> int:
     found = 0
     for array in jax.tree.leaves(data):
         rows = np.linspace(0, len(array) - 1, min(len(array), 1024)).astype(int)
-        found = zlib.crc32(np.ascontiguousarray(np.asarray(array[rows])).tobytes(), found)
+        found = zlib.crc32(np.ascontiguousarray(np.asarray(_rows_of(array, rows))).tobytes(), found)
     if isinstance(data, Batch):
         found = zlib.crc32(data.constants.fingerprint().encode(), found)
     return found

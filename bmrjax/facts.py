@@ -10,12 +10,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import Criterion
 from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import central_values
-from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import sites_of
 
 _CLASSES = (

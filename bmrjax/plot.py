@@ -87,7 +87,7 @@ def sparsity_per_layer(result: Result) -> "Figure":
     kept: dict[str, list[int]] = {}
     for name, mask in result.keep.items():
         counts = kept.setdefault(result.layers.get(name, name), [0, 0])
-        counts[0] += int(mask.sum())
+        counts[0] += int(np.asarray(mask).sum())
         counts[1] += mask.size
     names = list(kept)
     fractions = [1 - left / total for left, total in kept.values()]

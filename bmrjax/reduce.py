@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import Criterion, Decision, Groups
 from bmrjax.criteria.base import Sites
 from bmrjax.criteria.select import smallest
-from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.schedules import Order
 
 

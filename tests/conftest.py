@@ -11,7 +11,7 @@ import hypothesis
 import jax
 import pytest
 
-from bmrjax.infer import quick_compile
+from bmrjax.backend import quick_compile
 
 # Most of the time of these tests is compilation, a third of it kernels that XLA would fuse. The
 # notebooks run with the compiler's defaults. XLA stops at a flag that it does not know: these are those

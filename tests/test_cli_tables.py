@@ -7,7 +7,7 @@ import pytest
 from failing import fails
 
 from bmrjax import cli
-from bmrjax.cli.choose import sparsest_within, without_inputs
+from bmrjax.cli.choose import constant_within, sparsest_within, without_inputs
 from bmrjax.cli.options import Sparsify, resumed
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import used_inputs
@@ -70,6 +70,18 @@ def test_the_sparsest_point_within_one_standard_error_is_chosen():
     assert sparsest_within(log_probs, [90, 20, 5], within=1000.0) == 2
     with pytest.raises(ValueError, match="No point of the path has a finite negative log likel"):
         sparsest_within(np.full((2, 3), np.nan), [2, 1], within=1.0)
+
+
+def test_a_network_has_to_be_better_than_a_constant_by_two_standard_errors():
+    constant = np.full(100, -1.4)
+    gain = np.random.default_rng(0).normal(size=100)
+    gain = (gain - gain.mean()) / gain.std(ddof=1)
+    for errors, chosen in ((0.5, 0), (1.9, 0), (2.1, None), (8.0, None)):
+        log_probs = np.stack([constant, constant + gain + errors / 10])
+        assert constant_within(log_probs, [0], within=2.0) == chosen
+    # The better one of two constants, and none that is not finite.
+    assert constant_within(np.stack([constant, constant + 0.1]), [0, 1], within=2.0) == 1
+    assert constant_within(np.stack([constant * np.nan, constant]), [0], within=2.0) is None
 
 
 def test_inputs_are_kept_only_if_they_lead_to_an_output():

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bmrjax.infer import quick_compile
+from bmrjax.backend import quick_compile
+from bmrjax.backend.quick_compile import options_for, quick_jit, quick_options
 from bmrjax.infer.loop import Loop
-from bmrjax.infer.quick_compile import options_for, quick_jit, quick_options
 
 QUICK = {"xla_backend_optimization_level": 0}
 

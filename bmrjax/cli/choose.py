@@ -51,18 +51,58 @@ def sparsest_within(
         )
     if not within:
         return best
+    as_good = [
+        i
+        for i in range(len(values))
+        if np.isfinite(means[i]) and _excess(values[best], values[i]) <= within
+    ]
+    return min(as_good, key=lambda i: (kept[i], -means[i]))
+
+
+def constant_within(
+    log_probs: Float[Array, "points rows"], constants: Sequence[int], *, within: float
+) -> int | None:
+    """Return the constant that predicts about as well as the best point, if there is one.
+
+    A network has to show that it is better than a constant: with 40 validation rows of pure noise, the best
+    of ten points is better by more than one standard error in a third of all cases.
+
+    Args:
+        log_probs: Log predictive density of each validation row, at each point, in nats.
+        constants: Positions of the points that do not read the inputs.
+        within: Standard errors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax.cli.choose import constant_within
+        >>> log_probs = jnp.array([[-1.0, -2.0, -1.5], [-1.2, -2.2, -1.2]])
+        >>> constant_within(log_probs, [1], within=2.0)
+        1
+        >>> constant_within(log_probs, [], within=2.0) is None
+        True
+    """
+    import numpy as np
+
+    values = np.asarray(log_probs, np.float64)
+    means = np.where(np.isfinite(values).all(1), values.mean(1), -np.inf)
+    best, constant = int(np.argmax(means)), max(constants, key=lambda i: means[i], default=None)
+    if constant is None or not np.isfinite(means[constant]):
+        return None
+    return constant if _excess(values[best], values[constant]) <= within else None
+
+
+def _excess(best: Any, other: Any) -> float:
+    """Return by how many standard errors, paired over the rows, one point is worse than the best one."""
+    import numpy as np
+
+    loss = best - other
+    error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
     # A difference of so few nats per data point is of no use, however certain it is.
-    least = 0.005
-    chosen = best
-    for i in range(len(values)):
-        if not np.isfinite(means[i]):
-            continue
-        loss = values[best] - values[i]
-        error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
-        sparser = (kept[i], -means[i]) < (kept[chosen], -means[chosen])
-        if loss.mean() <= within * max(error, least) and sparser:
-            chosen = i
-    return chosen
+    return loss.mean() / max(error, 0.005)
+
+
+# How many times the standard errors that a denser point has to be better by.
+_FOR_A_NETWORK = 2.0
 
 
 def choose_point(
@@ -78,8 +118,8 @@ def choose_point(
     """Return the result at the point that the validation rows choose, with its metrics on the test rows.
 
     With `within`, one more point is compared: the last one without anything that reads the inputs. It is the
-    answer where the inputs do not predict the targets, and joins the path only then. The other points of the
-    path get their metrics on the test rows too, which decide nothing.
+    answer unless the best point is better by twice as many standard errors, and joins the path only then.
+    The other points of the path get their metrics on the test rows too, which decide nothing.
 
     Args:
         result: Of a fit with a path.
@@ -120,6 +160,10 @@ def choose_point(
         point.metrics.update({name: float(score) for name, score in scores.items()})
     kept = [point.kept for point in points]
     index = sparsest_within(jnp.stack(log_probs), kept, within=within)
+    constants = [i for i, point in enumerate(points) if _reads_no_input(point)]
+    if within and index not in constants:
+        found = constant_within(jnp.stack(log_probs), constants, within=_FOR_A_NETWORK * within)
+        index = index if found is None else found
     if points[index] is constant:
         unmeasured = dataclasses.replace(result, path=points).at(index)
         vfe = unmeasured.free_energy(key, train, num_samples=10)
@@ -149,7 +193,7 @@ def without_inputs(path: Sequence[Any]) -> Any:
 
     last = [point for point in path if not point.taken_back][-1]
     first = last.keep.get("net.layers.0.weight")
-    if first is None or not np.any(first):
+    if first is None or _reads_no_input(last):
         return None
     keep = {**last.keep, "net.layers.0.weight": np.zeros_like(first)}
     kept = last.kept - int(np.sum(first))
@@ -157,3 +201,8 @@ def without_inputs(path: Sequence[Any]) -> Any:
     return dataclasses.replace(
         last, keep=keep, kept=kept, vfe=float("nan"), metrics={}, params=params
     )
+
+
+def _reads_no_input(point: Any) -> bool:
+    first = point.keep.get("net.layers.0.weight")
+    return first is not None and not first.any()

@@ -218,12 +218,14 @@ def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int
 def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
     array = jnp.asarray(part.array)
     if jnp.issubdtype(array.dtype, jnp.inexact) and not allow_non_finite:
-        bad = ~jnp.isfinite(array.reshape(array.shape[0], -1)).all(-1)
+        given: Any = array if isinstance(part.array, jax.Array) else np.asarray(part.array)
+        of = jnp if isinstance(part.array, jax.Array) else np  # compiles nothing
+        bad = ~of.isfinite(given.reshape(len(given), -1)).all(-1)
         count = int(bad.sum())
         if count:
             raise NonFiniteDataError(
                 f"{name}{_shown(part)} has NaN or infinite values in {count} of "
-                f"{array.shape[0]} rows, first in row {int(jnp.argmax(bad))}. "
+                f"{array.shape[0]} rows, first in row {int(bad.argmax())}. "
                 "Drop or impute them first."
             )
     return array

@@ -9,9 +9,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments
-from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import is_latent, sites_of
 
 

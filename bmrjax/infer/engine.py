@@ -14,6 +14,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Batch, Data, Keep, arguments, length
 from bmrjax.infer.check_data import check_data
@@ -30,7 +31,6 @@ from bmrjax.infer.mixed_precision import (
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prefetch import prefetch
-from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.settled import Settled
 from bmrjax.infer.stacked import chosen, stacked, unstacked
 from bmrjax.infer.state import EpochInfo, State, counted
@@ -163,7 +163,7 @@ class Engine:
         model = self.model if model is None else model
         guide = self.guide if guide is None else guide
         start = initialise(model, guide, self.loss, key, batch)
-        self._constrain, self._unconstrain = start.constrain, start.unconstrain
+        self._constrain, self._unconstrain = quick_jit(start.constrain), start.unconstrain
         zero = jnp.zeros((), jnp.int32)
         opt_state = quick_jit(self.optimizer.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.quick_compile import quick_jit
 
 
 class FreeEnergy:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
@@ -18,9 +19,9 @@ from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
+from bmrjax.backend.quick_compile import quick_options
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.compiled import compiled
-from bmrjax.infer.quick_compile import quick_options
 
 # Attributes of an automatic guide that hold functions over the arguments of its set-up.
 _REBUILT = ("model", "_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides", "_loss_fn")
@@ -131,7 +132,7 @@ def initialise(
 def _is_finite(tree: Any) -> bool:
     """Say whether all numbers of a parameter, which may be a tree of arrays, are finite."""
     arrays = [x for x in jax.tree.leaves(tree) if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact)]
-    return all(bool(jax.numpy.all(jax.numpy.isfinite(x))) for x in arrays)
+    return all(np.isfinite(np.asarray(x)).all() for x in arrays)
 
 
 def set_up(

@@ -16,8 +16,8 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jaxtyping import Array
 
+from bmrjax.backend.quick_compile import options_for
 from bmrjax.infer.compiled import compiled
-from bmrjax.infer.quick_compile import options_for
 
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]

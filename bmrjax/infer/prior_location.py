@@ -16,6 +16,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.distributions import (
     PerDatum,
     atoms_are_known,
@@ -26,7 +27,6 @@ from bmrjax.distributions import (
 from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.init import given_start
-from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import sites_of
 
 Location = Literal["zero", "fixed", "latent"]

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import log_density_shape
 from bmrjax.infer.arguments import Batch, Constants, Data, arguments, length
 from bmrjax.infer.check_data import NonFiniteDataError, check_data, lengths, parts_of, row_paths
 from bmrjax.infer.init import at_start
-from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.rows import NEEDS_VALUES, check_on_batch
 from bmrjax.infer.tracing import sites_of
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpyro
 from jaxtyping import Array
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.check_data import row_paths
 from bmrjax.infer.init import at_start
-from bmrjax.infer.quick_compile import quick_jit
 from bmrjax.infer.tracing import sites_of
 
 # So many rows show how a log density moves with its row.
@@ -60,7 +60,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
     size = min(rows, _ROWS)
     if size < 2:
         return _by_shape(model, data, key)
-    part = jax.tree.map(lambda a: a[:size], data)
+    part = jax.tree.map(lambda a: np.asarray(a[:size]), data)
     plates: dict[str, tuple[int, int]] = {}
 
     def look(batch: Data, key: Array, noise: Array) -> _Look:

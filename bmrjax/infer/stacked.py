@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.infer.quick_compile import quick_jit
+from bmrjax.backend.quick_compile import quick_jit
 
 
 @quick_jit

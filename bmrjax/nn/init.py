@@ -1,5 +1,6 @@
 """Initial weights of the zoo."""
 
+import functools
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -7,7 +8,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bmrjax.backend.quick_compile import quick_jit
+
 Layer = TypeVar("Layer", eqx.nn.Linear, eqx.nn.Conv2d)
+
+
+@functools.partial(quick_jit, static_argnums=(1, 2, 3))
+def _drawn(key: Array, shape: tuple[int, ...], dtype: Any, gain: float) -> Array:
+    """Draw weights whose first axis are the outputs, the second the inputs, the others space."""
+    draw = jax.nn.initializers.variance_scaling(gain, "fan_in", "normal", in_axis=1, out_axis=0)
+    if len(shape) == 2:
+        return draw(key, shape, dtype)
+    axes = (*range(2, len(shape)), 1, 0)
+    draw = jax.nn.initializers.variance_scaling(gain, "fan_in", "normal")
+    fresh = draw(key, tuple(shape[a] for a in axes), dtype)
+    return jnp.transpose(fresh, tuple(axes.index(a) for a in range(len(shape))))
 
 
 def scaled(kind: type[Layer], *sizes: int, gain: float = 1.0, key: Array, **options: Any) -> Layer:
@@ -24,16 +39,8 @@ def scaled(kind: type[Layer], *sizes: int, gain: float = 1.0, key: Array, **opti
         **options: What else the class takes.
     """
     layer = eqx.filter_eval_shape(kind, *sizes, key=key, **options)
-    draw = jax.nn.initializers.variance_scaling(gain, "fan_in", "normal", in_axis=1, out_axis=0)
-    weight = layer.weight
-    if weight.ndim > 2:
-        axes = tuple(range(2, weight.ndim)) + (1, 0)
-        draw = jax.nn.initializers.variance_scaling(gain, "fan_in", "normal")
-        fresh = draw(key, tuple(weight.shape[a] for a in axes), weight.dtype)
-        fresh = jnp.transpose(fresh, tuple(axes.index(a) for a in range(weight.ndim)))
-    else:
-        fresh = draw(key, weight.shape, weight.dtype)
-    layer = eqx.tree_at(lambda x: x.weight, layer, fresh)
+    weight = _drawn(key, layer.weight.shape, layer.weight.dtype, gain)
+    layer = eqx.tree_at(lambda x: x.weight, layer, weight)
     if layer.bias is None:
         return layer
     return eqx.tree_at(lambda x: x.bias, layer, jnp.zeros(layer.bias.shape, layer.bias.dtype))

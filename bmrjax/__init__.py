@@ -26,6 +26,7 @@ from bmrjax.infer import init_to_network as init_to_network
 from bmrjax.inspect_program import inspect as inspect
 from bmrjax.inspection import Inspection as Inspection
 from bmrjax.inspection import SiteReport as SiteReport
+from bmrjax.load_result import load as load
 from bmrjax.nn import lift as lift
 from bmrjax.point import Point as Point
 from bmrjax.report import FreeEnergyCurve as FreeEnergyCurve
@@ -33,7 +34,6 @@ from bmrjax.report import FreeEnergyReport as FreeEnergyReport
 from bmrjax.report import free_energy_report as free_energy_report
 from bmrjax.result import Result as Result
 from bmrjax.sparsify import sparsify as sparsify
-from bmrjax.storage import load as load
 from bmrjax.structure import compact as compact
 from bmrjax.trade_off import TradeOff as TradeOff
 from bmrjax.trade_off import trade_off as trade_off

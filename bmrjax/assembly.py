@@ -267,7 +267,7 @@ class Assembly:
                 criterion_state = criterion.init(found.posterior)
                 criterion_state = criterion.with_keep(criterion_state, keep)
                 keep, criterion_state = self.placement.parted((keep, criterion_state))
-                # What it cannot read is told now, and not after the epochs before the first reduction.
+                # Raise for what it cannot read now, not after the epochs before the first reduction.
                 ask = functools.partial(criterion, layers=found.layers)
                 jax.eval_shape(ask, found.posterior, found.prior, criterion_state)
                 reducer = self._reducer(criterion, found)
@@ -290,7 +290,7 @@ class Assembly:
                 num_compilations=engine.num_compilations,
                 unpruned_model=model,
                 unpruned_guide=guide,
-                hyperparameters=member.told(),
+                hyperparameters=member.record(),
                 row_arguments=self.row_paths,
                 by_rows=self.row_sites is not None,
                 columns=self.columns,

@@ -241,7 +241,7 @@ def _shown(runners: list[Runner]) -> dict[str, str]:
     shown = [runner.shown() for runner in runners if runner.history]
     ranges = {}
     for name in shown[0]:
-        values = sorted((told[name] for told in shown if name in told), key=float)
+        values = sorted((found[name] for found in shown if name in found), key=float)
         low, high = values[0], values[-1]
         ranges[name] = low if low == high else f"{low}–{high}"
     return ranges

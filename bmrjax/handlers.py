@@ -16,7 +16,7 @@ class NoiseDraws(NamedTuple):
     """How multiplicative noise is drawn.
 
     Attributes:
-        num_data: One draw a datum for so many; None for a single draw.
+        num_data: One draw per data point for so many; None for a single draw.
         at_mean: No draws at all, the noise is at its mean.
     """
 
@@ -225,7 +225,7 @@ class draws(Messenger):
 
     Args:
         fn: A NumPyro program or its guide.
-        num_data: One draw a datum for so many; None for a single draw.
+        num_data: One draw per data point for so many; None for a single draw.
         at_mean: No draws at all, the noise is at its mean.
     """
 
@@ -291,7 +291,7 @@ def training_step() -> Int[Array, ""] | None:
 def noise_draws() -> NoiseDraws:
     """Return how the `draws` handler around the caller wants noise drawn; by default, once.
 
-    While it trains, and where it measures the free energy, the engine asks for one draw a datum; where
+    While it trains, and where it measures the free energy, the engine asks for one draw per data point; where
     it predicts, for the mean.
 
     Example:

@@ -82,16 +82,16 @@ class Member:
         data = {name: jnp.asarray(value, float) for name, value in self.values.items()}
         return substitute(program, data=data) if data else program
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return it as JSON values, without what is as the settings say."""
-        told = {name: np.asarray(value).tolist() for name, value in self.values.items()}
+        found = {name: np.asarray(value).tolist() for name, value in self.values.items()}
         if self.kl_weight is not None:
-            told["kl_weight"] = self.kl_weight
+            found["kl_weight"] = self.kl_weight
         if self.rate != 1.0:
-            told["rate"] = self.rate
+            found["rate"] = self.rate
         if self.criterion is not None:
-            told["criterion"] = repr(self.criterion)
-        return told
+            found["criterion"] = repr(self.criterion)
+        return found
 
 
 def members_of(grid: Mapping[str, Sequence[Any]] | None) -> list[Member]:
@@ -107,9 +107,9 @@ def members_of(grid: Mapping[str, Sequence[Any]] | None) -> list[Member]:
             raise ValueError(f"ensemble: grid['{name}'] is {values!r}; give a list of values.")
         shapes = {np.shape(value) for value in values if name not in RESERVED}
         if len(shapes) > 1:
-            told = " and ".join(map(str, sorted(shapes, key=len)))
+            found = " and ".join(map(str, sorted(shapes, key=len)))
             raise ValueError(
-                f"ensemble: grid['{name}'] has values of shapes {told}; give one shape."
+                f"ensemble: grid['{name}'] has values of shapes {found}; give one shape."
             )
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     return [_member(point) for point in points]

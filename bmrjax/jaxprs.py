@@ -1,4 +1,4 @@
-"""What those who read a jaxpr share."""
+"""Helpers for reading jaxprs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

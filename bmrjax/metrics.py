@@ -44,7 +44,7 @@ def expected_calibration_error(
 
 
 def negative_log_likelihood(log_probs: Float[Array, " data"]) -> Float[Array, ""]:
-    """Return the mean over data of minus the log predictive density, in nats a datum."""
+    """Return the mean over data of minus the log predictive density, in nats per data point."""
     return -jnp.mean(log_probs)
 
 

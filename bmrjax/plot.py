@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Colours that readers with any colour vision tell apart (Okabe and Ito, 2008).
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 _PURPLE = "#CC79A7"
-_TITLES = {"accuracy": "Accuracy", "rmse": "RMSE", "nll": "NLL, nats a datum", "ece": "ECE"}
+_TITLES = {"accuracy": "Accuracy", "rmse": "RMSE", "nll": "NLL, nats per data point", "ece": "ECE"}
 
 
 def learning_curves(result: Result) -> "Figure":
@@ -49,7 +49,7 @@ def learning_curves(result: Result) -> "Figure":
     for name, ax in zip(panels, axes, strict=True):
         if name == "vfe":
             rows = [{**row, "vfe": row["vfe"] / result.num_data} for row in history]
-            ax.set_title("VFE, nats a datum (mean over an epoch)")
+            ax.set_title("VFE, nats per data point (mean over an epoch)")
             if min(row["vfe"] for row in rows) > 0:
                 _log(ax, "y")
             _curve(ax, rows, "vfe", _BLUE)
@@ -193,7 +193,7 @@ def path(result: Result) -> "Figure":
             i = now[-1]
             ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 3}
             ax.scatter(kept[i], ys[i], label=f"this result: {kept[i]:,} kept", **ring)
-        ax.set_title("VFE, nats a datum" if name == "vfe" else f"{_TITLES[name]}, held out")
+        ax.set_title("VFE, nats per data point" if name == "vfe" else f"{_TITLES[name]}, held out")
         ax.set_xlabel(f"Elements kept, of {points[0].total:,}")
         if min(kept) > 0:
             _log(ax, "x")

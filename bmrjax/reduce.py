@@ -1,4 +1,4 @@
-"""One reduction: ask the criterion, cap the round, return the new masks."""
+"""One reduction: call the criterion, cap the round, return the new masks."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

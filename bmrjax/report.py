@@ -31,7 +31,7 @@ from bmrjax.infer.rows import row_sites
 from bmrjax.reduction import Normal
 from bmrjax.serial import one_at_a_time
 
-# Who goes first: the lowest score, of a site by its name, posterior and prior.
+# Which elements are removed first: the lowest score, of a site by its name, posterior and prior.
 ORDERS: dict[str, Callable[[str, Any, Any], Array]] = {
     "bmr": lambda name, q, p: -reduction.delta_f_each(q, p),
     "snr": lambda name, q, p: SignalToNoise(fraction=0.0).score(name, q),
@@ -112,23 +112,23 @@ class FreeEnergyReport:
         """Say whether reducing in one go would go too far.
 
         Args:
-            tolerance: Least `overshoot` that counts, nats a datum.
+            tolerance: Least `overshoot` that counts, nats per data point.
         """
         return not self.overshoot <= tolerance * self.num_data
 
     def summary(self) -> str:
         """Return in words what a reduction in one go would do, and what to do instead."""
         change = self.proposed_vfe - self.start
-        told = (
+        summary = (
             f"A reduction in one go removes {self.proposed:,} of {self.num_kept:,} elements "
             f"({self.rate:.1%}) and takes the VFE from {self.start:,.1f} to {self.proposed_vfe:,.1f} nats "
             f"({change:+,.1f}), before anything is fitted again."
         )
         if not self.overshoots():
-            return f"{told} It does not overshoot."
+            return f"{summary} It does not overshoot."
         order, rate, lowest = self._on_the_way()
         return (
-            f"{told} It overshoots by {self.overshoot:,.1f} nats: by the order '{order}', the VFE is "
+            f"{summary} It overshoots by {self.overshoot:,.1f} nats: by the order '{order}', the VFE is "
             f"lowest at {rate:.1%} ({lowest:,.1f} nats). Reduce in rounds instead, with "
             "schedules.Verified() or schedules.Iterative()."
         )

@@ -33,6 +33,7 @@ from bmrjax.inspection import Inspection
 from bmrjax.point import Point, best, kept_counts, sparsity_per_layer
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.result_inputs import by_position_or_name, check_without_arguments, checked_data
+from bmrjax.save_result import save_result
 from bmrjax.serial import one_at_a_time
 from bmrjax.shown import shown
 from bmrjax.structure.compact import Compact, compact
@@ -595,6 +596,4 @@ class Result:
 
         Arrays go to safetensors, the rest to JSON; the folder is complete or not there.
         """
-        from bmrjax.storage import save
-
-        save(self, Path(directory))
+        save_result(self, Path(directory))

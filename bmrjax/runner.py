@@ -492,7 +492,7 @@ class Runner:
             "schedule": None if reducer is None else type(reducer.schedule).__name__,
             "estimator": getattr(self.engine.loss, "estimator", "global"),
             "matmul_dtype": self.engine.matmul_dtype,
-            "hyperparameters": self.member.told() or None,
+            "hyperparameters": self.member.record() or None,
             "key (after the first split)": np.asarray(key).tolist(),
         }
 

@@ -71,7 +71,8 @@ def sparsify(
             one.
         key: PRNG key of the run; the same key gives the same result on the same machine.
         num_epochs: Epochs at most, those that a schedule takes back included.
-        criterion: Who stays; None fits without reducing (mean-field, or MAP with AutoDelta).
+        criterion: Decides which elements are kept; None fits without reducing (mean-field, or MAP with
+            AutoDelta).
             `criteria.SpikeAndSlab` removes most; `criteria.Shrinkage` keeps up to three times as
             many weights, and predicts better.
         schedule: When to reduce and how much; `schedules.Verified` by default.
@@ -82,9 +83,9 @@ def sparsify(
             pruned program or guide (`Result.model`, `Result.guide`) leaves out stays removed.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         loss: A NumPyro ELBO; by default the one that `estimator` names.
-        estimator: Of the expected log likelihood: ``"global"``, one sample of the weights a step (Bayes by
-            backprop); ``"local"``, a sample of the pre-activations a datum; or ``"moments"``, no sampling
-            on the way. See `infer.PropagatedELBO`.
+        estimator: Of the expected log likelihood: ``"global"``, one sample of the weights per step (Bayes by
+            backprop); ``"local"``, a sample of the pre-activations per data point; or ``"moments"``, without
+            sampling. See `infer.PropagatedELBO`.
         batch_size: Data per step. With None, or with at least as many as there are, every step sees all
             rows in their order and nothing is scaled, as in `numpyro.infer.SVI`.
         steps_per_epoch: Optimiser steps per epoch. By default, one pass over the data, and at least 100 steps
@@ -94,7 +95,7 @@ def sparsify(
             argument whose values the program reads is found without.
         sites: Names of the sites to reduce. By default those with a normal prior and posterior that have more
             than one element and a prior centred at zero, and the weights of networks; `inspect` lists them.
-        held_out: Data like `data` for the metrics of the history. They decide nothing.
+        held_out: Data like `data` for the metrics of the history. Used for reporting only.
         eval_samples: Posterior samples of those metrics.
         eval_every: Epochs between them; by default so many that they cost under a tenth of the
             training, counted in passes through the network. Points of the path have them too.

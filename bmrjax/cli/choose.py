@@ -119,7 +119,7 @@ def choose_point(
 
     With `within`, one more point is compared: the last one without anything that reads the inputs. It is the
     answer unless the best point is better by twice as many standard errors, and joins the path only then.
-    The other points of the path get their metrics on the test rows too, which decide nothing.
+    The other points of the path get their metrics on the test rows too, for reporting only.
 
     Args:
         result: Of a fit with a path.

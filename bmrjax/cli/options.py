@@ -111,7 +111,7 @@ class Sparsify:
     """noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"
     """Of the expected log likelihood: one sample of the weights a step, a sample of the pre-activations
-    a datum, or means and variances without sampling."""
+    per data point, or means and variances without sampling."""
     matmul_dtype: Literal["bfloat16"] | None = None
     """bfloat16 multiplies matrices and convolves in it while training, with sums and all else in float32; for
     GPUs and TPUs."""

@@ -28,7 +28,7 @@ def run_predict(options: Predict) -> None:
     import jax
     import numpy as np
 
-    from bmrjax.cli.compress import CompressedNetwork
+    from bmrjax.cli.compressed_network import CompressedNetwork
 
     if options.samples < 1:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")

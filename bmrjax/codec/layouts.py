@@ -126,7 +126,7 @@ class Bitmap:
 
     Lines are rows or columns, whichever are fewer. Where a line crosses another, an entry is likely if the
     line has many and the other has many left: the odds are the product. What follows from the counts is
-    not told.
+    not sent.
     Needs an arithmetic coder.
     """
 
@@ -165,7 +165,7 @@ class Bitmap:
 
 
 class _Margins:
-    """What is known of a line before it is told, from the counts and the lines before."""
+    """What is known of a line before it is sent, from the counts and the lines before."""
 
     def __init__(self, counts: np.ndarray, across: np.ndarray):
         self._counts, self._left = counts, across.copy()
@@ -173,13 +173,13 @@ class _Margins:
         self._lines = len(self.live)
 
     def _fixed(self, line: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return who must have an entry here, who may, and how many of those have one."""
+        """Return which places must have an entry, which may, and how many of the latter have one."""
         must = self._left >= self._lines
         may = np.flatnonzero((self._left > 0) & ~must)
         return must, may, int(self._counts[line]) - int(must.sum())
 
     def open(self, line: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places that are to be told of a line, and the probabilities of entries there."""
+        """Return the places that have to be sent for a line, and the probabilities of entries there."""
         _, may, some = self._fixed(line)
         if not 0 < some < len(may):
             return may, np.zeros(0)

@@ -40,9 +40,9 @@ class RateDistortion(Quantiser):
     Arrays without a posterior are quantised by `Uniform`.
 
     Args:
-        rate: λ, in nats a bit; more for a smaller file. ln 2 would make the sum the length of a message that
-            tells network and data. But the posterior of independent weights does not know what many changes
-            do together, so the default is less; choose it on validation data.
+        rate: λ, in nats per bit; more for a smaller file. With ln 2, the sum is the length of a message that
+            describes network and data. But the posterior of independent weights does not know what many
+            changes do together, so the default is less; choose it on validation data.
         iterations: Turns.
         without_posterior: For arrays that have none.
 

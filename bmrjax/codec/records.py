@@ -36,9 +36,9 @@ class Row:
         name: Path to it in the network.
         shape: Its shape.
         entries: How many of its numbers are not zero.
-        kind: How its numbers are told: ``"grid"``, ``"codebook"`` or ``"drawn"`` for those that are
+        kind: How its numbers are sent: ``"grid"``, ``"codebook"`` or ``"drawn"`` for those that are
             quantised, ``"float16"``, ``"exact"``, ``"constant"`` for others, ``"rising"`` for indices.
-        layout: How their places are told, where not all are there.
+        layout: How their places are sent, where not all are there.
         place_bits: For where the entries are.
         value_bits: For what they are.
     """
@@ -165,7 +165,7 @@ class RecordReader:
 
     Args:
         reader: An `ArithmeticReader` or a `HuffmanReader`.
-        room: Bytes of the code: an array that is told byte by byte has no more.
+        room: Bytes of the code: an array that is sent byte by byte has no more.
     """
 
     def __init__(self, reader: Any, room: int):

@@ -1,4 +1,4 @@
-"""Minimal random codes: a sample of the posterior, told by the numbers of random candidates."""
+"""Minimal random codes: a sample of the posterior, sent as the numbers of random candidates."""
 
 import functools
 import math
@@ -62,7 +62,7 @@ class RelativeEntropy:
     Encoder and decoder draw the same candidates for a block of weights from the coding distribution, a normal
     with the width of the array's own weights. The encoder picks one with probability proportional to the
     posterior over the coding density, and sends its number. A block takes weights until their divergence is
-    the budget. Zeros stay zeros and are told by the layout. What is decoded is one draw from the
+    the budget. Zeros stay zeros and are sent by the layout. What is decoded is one draw from the
     posterior, not its mean.
 
     Give it to `encode` as the quantiser. Arrays without a posterior are quantised by `Uniform`.

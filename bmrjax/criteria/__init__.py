@@ -1,4 +1,4 @@
-"""Who stays: a criterion turns a posterior and its prior into evidence differences and masks."""
+"""Criteria: from a posterior and its prior to evidence differences and masks."""
 
 from bmrjax.criteria.base import Criterion as Criterion
 from bmrjax.criteria.base import Decision as Decision

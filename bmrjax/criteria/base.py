@@ -41,7 +41,7 @@ def by_layer(
     return found
 
 
-def require(criterion: object, name: str, test: Callable[[Any], Any], told: str) -> None:
+def require(criterion: object, name: str, test: Callable[[Any], Any], expected: str) -> None:
     """Raise ValueError, naming the criterion, for a number of it that fails a test.
 
     A traced number has no value yet, and passes, as does what JAX puts in a number's place.
@@ -52,14 +52,14 @@ def require(criterion: object, name: str, test: Callable[[Any], Any], told: str)
     ):
         return
     if not np.all(test(np.asarray(value))):
-        raise ValueError(f"{type(criterion).__name__}: {name} must be {told}, got {value}.")
+        raise ValueError(f"{type(criterion).__name__}: {name} must be {expected}, got {value}.")
 
 
 class Decision(NamedTuple):
     """What a criterion decides.
 
     Attributes:
-        keep: A boolean mask a site, shaped as the site; True stays in the model.
+        keep: A boolean mask per site, shaped as the site; True stays in the model.
         delta_f: ln of the evidence without the element over the evidence with it, in nats,
             shaped as the site. Positive favours removal.
         state: The criterion's state for the next call.
@@ -76,7 +76,7 @@ class MaskState:
     """The state of a criterion that remembers only what it removed.
 
     Attributes:
-        keep: Masks a site.
+        keep: Masks by site.
     """
 
     keep: dict[str, Bool[Array, "..."]]

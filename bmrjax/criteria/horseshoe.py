@@ -28,7 +28,7 @@ class RegularizedHorseshoeState:
     """The horseshoe posterior of the last reduction.
 
     Attributes:
-        keep: Masks a site.
+        keep: Masks by site.
         weight: Posterior mean of 1 − κ, in [0, 1]: how much of an element's estimate the prior leaves
             standing; zero for what an earlier round removed.
         log_scale: Posterior mean of ln υ of the layer that the site is in.

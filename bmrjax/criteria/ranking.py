@@ -52,7 +52,7 @@ class Ranking(MaskCriterion):
 
     @abc.abstractmethod
     def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
-        """Return a non-negative score an element; the lowest go first.
+        """Return a non-negative score per element; the lowest are removed first.
 
         Args:
             name: Of the site.
@@ -67,7 +67,7 @@ class Ranking(MaskCriterion):
         *,
         layers: Mapping[str, str] | None = None,
     ) -> Decision:
-        """Reduce once; see `Criterion`. `delta_f` is told for comparison, and decides nothing."""
+        """Reduce once; see `Criterion`. `delta_f` is for comparison only."""
         del layers
         delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
         scores = {name: self.score(name, q) for name, q in posterior.items()}
@@ -171,7 +171,7 @@ class GivenScores(Ranking):
     """Score by numbers that were computed elsewhere, such as norms of weights or of gradients; see `Ranking`.
 
     Args:
-        scores: Site name to non-negative numbers, shaped as the site; the lowest go first.
+        scores: Site name to non-negative numbers, shaped as the site; the lowest are removed first.
 
     Example:
         >>> import jax.numpy as jnp

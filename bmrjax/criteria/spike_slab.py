@@ -22,7 +22,7 @@ class SpikeAndSlabState:
     """The spike-and-slab posterior of the last reduction.
 
     Attributes:
-        keep: Masks a site.
+        keep: Masks by site.
         inclusion_prob: q(λ = 1) a site, in [0, 1]; zero for what an earlier round removed.
         alpha: First Beta parameter of q(π_l) of the layer that the site is in, a site.
         beta: The second.

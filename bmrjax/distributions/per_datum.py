@@ -26,10 +26,10 @@ class PerDatum(Prunable):
         num_data: Draws, along a leading axis; None for a single one without that axis.
         at_mean: Be the mean instead of a draw.
         kl_weight: Factor on the divergence; the one of the prior counts.
-        is_per_datum: Whether a guide may draw it a datum.
+        is_per_datum: Whether a guide may draw it per data point.
 
     References:
-        Kingma, Salimans and Welling (2015), for a draw a datum; Neklyudov et al. (2017).
+        Kingma, Salimans and Welling (2015), for a draw per data point; Neklyudov et al. (2017).
     """
 
     arg_constraints = {}

@@ -95,18 +95,20 @@ def _check_shapes(name: str, fn: Any, value: Any) -> None:
     """Refuse a value and a distribution each of which would be repeated along the other."""
     shape, batch = jnp.shape(value), tuple(fn.batch_shape)
     values = shape[: len(shape) - fn.event_dim]
-    told = (
+    shapes = (
         f"sparsify: the observed values of '{name}' have shape {shape}, and their distribution has batch "
         f"shape {batch} and event shape {tuple(fn.event_shape)}: "
     )
     try:
         joint = jnp.broadcast_shapes(values, batch)
     except ValueError:
-        raise ValueError(f"{told}these do not go together. Give one value a datum.") from None
+        raise ValueError(
+            f"{shapes}these do not go together. Give one value per data point."
+        ) from None
     if len(joint) and joint not in (values, batch) and len(values) and len(batch):
         raise ValueError(
-            f"{told}together they would be {joint}, every value under every datum's likelihood. Give both "
-            "one shape, as with net(x)[:, 0] or y[:, 0]."
+            f"{shapes}together they would be {joint}, every value under every likelihood. Give "
+            "both one shape, as with net(x)[:, 0] or y[:, 0]."
         )
 
 

@@ -402,7 +402,7 @@ class Engine:
 
         Args:
             state: Consumed: its buffers are donated.
-            keep: Masks a site.
+            keep: Masks by site.
             data: The whole data set, arrays with a common leading axis.
             key: PRNG key of this epoch; the same key gives the same epoch.
             num_steps: Steps; every row is seen once before any is seen twice.
@@ -433,11 +433,11 @@ class Engine:
 
         Args:
             states: One a fit. Kept intact.
-            keeps: Masks a site, one dict a fit.
+            keeps: Masks by site, one dict per fit.
             data: The whole data set, shared.
             keys: PRNG key of this epoch, one a fit.
             num_steps: Steps of each.
-            rates: Factor on the optimiser's updates, one a fit; nobody waits for a fit to settle whose
+            rates: Factor on the optimiser's updates, one per fit; a fit does not have to settle if its
                 factor is 0.
             kl_weights: Factor on the divergence, one a fit; by default the engine's.
         """
@@ -504,7 +504,7 @@ class Engine:
 
         Args:
             state: Kept intact.
-            keep: Masks a site.
+            keep: Masks by site.
             data: The whole data set, every row of which counts.
             key: PRNG key; with the same one, states are compared under the same random numbers.
         """
@@ -535,7 +535,7 @@ class Engine:
         Args:
             state: Kept intact.
             batch: One batch of data.
-            keep: Masks a site; a joint posterior is that of what they keep.
+            keep: Masks by site; a joint posterior is that of what they keep.
         """
         posterior, prior = self._sites(state, batch, dict(keep or {}))
         return SitePosteriors(posterior, prior, dict(self._layers))

@@ -45,15 +45,15 @@ class PropagatedELBO(ELBO):
     program is run with means and variances in place of the latent sites whose prior and posterior
     are independent normals, by an interpreter of its jaxpr:
 
-    - ``"local"``: where an operation is not linear, its arguments are sampled, one sample a datum. Exact in
-      distribution for dense layers; positions that share a filter, steps that share a weight, and
-      tokens get samples of their own, which changes nothing in any one of them, and something in how they
-      go together. The gradient varies less than that of one sample of the weights.
+    - ``"local"``: where an operation is not linear, its arguments are sampled, one sample per data point.
+      Exact in distribution for dense layers. Positions that share a filter, time steps that share a
+      weight, and tokens get samples of their own: the distribution of each is right, their joint
+      distribution is not. The gradient varies less than that of one sample of the weights.
     - ``"moments"``: nothing is sampled on the way. Exact for linear maps of independent elements, and for the
       rectifier of a normal; elementwise functions by quadrature, products of two
       uncertain arrays and gates as if the two were independent; steps, as of a comparison, to a few
       per cent. A normal likelihood is then taken in closed form; the parameters of any other are
-      sampled once a datum, at the last layer, and so are observed values that depend on weights. Not
+      sampled once per data point, at the last layer, and so are observed values that depend on weights. Not
       for attention, whose softmax has no such rule. The units of a layer count as independent, so the
       spread of one that is normalised by the others comes out too large.
 

@@ -93,7 +93,7 @@ class FreeEnergy:
 
         Args:
             params: Constrained parameters and mutable sites.
-            keep: Masks a site.
+            keep: Masks by site.
             data: The data, every row of which counts.
             key: PRNG key.
             num_passes: Passes over the data to average over, each with fresh posterior samples.
@@ -116,7 +116,7 @@ class FreeEnergy:
 
         Args:
             params: Constrained parameters and mutable sites.
-            keep: Masks a site.
+            keep: Masks by site.
             data: The data, of which only the shape counts, unless a prior looks at them.
             key: PRNG key, for sites whose divergence has no closed form.
             num_samples: Posterior samples of theirs to average over.

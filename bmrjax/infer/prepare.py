@@ -80,7 +80,7 @@ def check_params(
         guide: Its guide, which has met the program.
         params: Constrained parameters.
         batch: Arguments of the program.
-        caller: Who asks, for the message.
+        caller: Name of the calling function, for the message.
 
     Raises:
         ValueError: Naming what is missing.

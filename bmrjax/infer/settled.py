@@ -17,7 +17,7 @@ class Settled:
 
     Args:
         window: Steps averaged on either side.
-        tolerance: Least fall that counts, nats a datum.
+        tolerance: Least fall that counts, nats per data point.
 
     Example:
         >>> import jax.numpy as jnp
@@ -41,7 +41,7 @@ class Settled:
         """Say whether the fit has settled.
 
         Args:
-            losses: VFE of each step, nats a datum; NaN where it was skipped.
+            losses: VFE of each step, nats per data point; NaN where it was skipped.
             step: Steps taken so far.
         """
         window = self.window

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array
 
 from bmrjax.layers import Tensor
-from bmrjax.nn.lift import Values, check_tensor
+from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
 
 
@@ -40,7 +40,7 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 
 class EquinoxAdapter:
-    """See `bmrjax.nn.lift.Adapter`."""
+    """See `bmrjax.nn.adapter.Adapter`."""
 
     def __init__(self, name: str, network: eqx.Module, state: eqx.nn.State | None):
         self._name, self._network, self._state = name, network, state

@@ -1,9 +1,9 @@
 """Turning a network into random weights inside a NumPyro program."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
@@ -12,41 +12,10 @@ from numpyro.primitives import apply_stack, mutable
 from bmrjax.distributions import PerDatum, TruncatedLogUniform
 from bmrjax.handlers import noise_draws
 from bmrjax.layers import Layer, Tensor
+from bmrjax.nn.adapter import Adapter, Values
+from bmrjax.nn.equinox_adapter import EquinoxAdapter
+from bmrjax.nn.nnx_adapter import NNXAdapter
 from bmrjax.priors import Prior
-
-Values = Mapping[str, Mapping[str, Array]]
-
-
-class Adapter(Protocol):
-    """What `lift` needs to know of a network library. One file a library."""
-
-    def layers(self) -> dict[str, tuple[str, dict[str, Tensor]]]:
-        """Return layer path to (kind, tensors), in the order of the network."""
-        ...
-
-    def buffers(self) -> dict[str, Array]:
-        """Return running statistics by name; empty for a network without any."""
-        ...
-
-    def build(self, values: Values) -> Any:
-        """Return the network with `values` in place of its own tensors."""
-        ...
-
-    def whole(self, values: Values, buffers: Mapping[str, Array]) -> Any:
-        """Return what was lifted, with these tensors and running statistics."""
-        ...
-
-    def apply(
-        self,
-        values: Values,
-        buffers: Mapping[str, Array],
-        args: tuple[Array, ...],
-        *,
-        inference: bool,
-        key: Array | None,
-    ) -> tuple[Any, dict[str, Array]]:
-        """Run the network on a batch; return the outputs and the new running statistics."""
-        ...
 
 
 class Lifted:
@@ -214,7 +183,7 @@ def _each(tensor: Tensor) -> bool:
 
 
 def _noise(layer: Layer, part: str, num_data: int | None) -> Array:
-    """Sample multiplicative noise under its own prior; a draw a datum with a leading axis of them."""
+    """Sample multiplicative noise under its own prior; a draw per data point with a leading axis of them."""
     tensor = layer.tensors[part]
     noise = tensor.noise
     assert noise is not None
@@ -241,18 +210,12 @@ def _check_drawn(name: str, prior: Prior, layer: Layer, drawn: Mapping[str, Arra
 
 
 def _adapter(name: str, network: Any) -> Any:
-    import equinox as eqx
-
-    from bmrjax.nn.equinox_adapter import EquinoxAdapter
-
     if isinstance(network, eqx.Module):
         return EquinoxAdapter(name, network, None)
     pair = isinstance(network, tuple) and len(network) == 2
     if pair and isinstance(network[0], eqx.Module) and isinstance(network[1], eqx.nn.State):
         return EquinoxAdapter(name, network[0], network[1])
     if any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__):
-        from bmrjax.nn.nnx_adapter import NNXAdapter
-
         module: Any = network
         return NNXAdapter(name, module)
     hint = ""
@@ -262,27 +225,3 @@ def _adapter(name: str, network: Any) -> Any:
         f"lift('{name}'): expected an Equinox module, an (Equinox module, State) pair or a Flax NNX "
         f"module, got {type(network).__name__}.{hint}"
     )
-
-
-def check_tensor(name: str, path: str, value: Any) -> bool:
-    """Say whether an array becomes random; refuse what cannot.
-
-    Args:
-        name: The name given to `lift`.
-        path: Where the array is in the network.
-        value: The array.
-
-    Returns:
-        True for floating arrays, False for integers, booleans and PRNG keys.
-
-    Raises:
-        TypeError: For complex or reduced-precision arrays that no real-valued prior can draw.
-    """
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return False
-    if jnp.issubdtype(value.dtype, jnp.complexfloating):
-        raise TypeError(
-            f"lift('{name}'): layer '{path}' holds a complex array ({value.dtype}), which a real "
-            "prior cannot draw. Split it into real and imaginary parts."
-        )
-    return bool(jnp.issubdtype(value.dtype, jnp.floating))

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from bmrjax.layers import Tensor
-from bmrjax.nn.lift import Values, check_tensor
+from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.nnx_multiplicative_noise import NNXMultiplicativeNoise
 
 
@@ -29,7 +29,7 @@ def _fill(rest: dict[Any, Any], buffers: Mapping[str, Array]) -> None:
 
 
 class NNXAdapter:
-    """See `bmrjax.nn.lift.Adapter`."""
+    """See `bmrjax.nn.adapter.Adapter`."""
 
     def __init__(self, name: str, network: nnx.Module):
         self._network = network

@@ -1,4 +1,4 @@
-"""What a schedule sees, what it answers, and who goes first where a round is capped."""
+"""What a schedule sees and answers, and which elements are removed first where a round is capped."""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ Memory = dict[str, Any]
 
 
 class Order(Protocol):
-    """Which of the elements that a criterion would remove go first when a round is capped."""
+    """Which of the elements that a criterion would remove are removed first when a round is capped."""
 
     def __call__(self, posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-        """Return a non-negative score an element, a site; the smallest go first."""
+        """Return a non-negative score per element, by site; the smallest are removed first."""
         ...
 
 
@@ -116,7 +116,7 @@ class Schedule(abc.ABC):
     """Decide before each epoch whether to reduce.
 
     Attributes:
-        order: Which candidates go first when a round is capped.
+        order: Which candidates are removed first when a round is capped.
         verifies: Whether reductions can be taken back, so that the loop keeps a state to return to;
             before a regrowth it always does.
         measures: Whether the VFE is measured, so that the result is the best point; so it is where

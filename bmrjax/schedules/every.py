@@ -27,7 +27,7 @@ class Every(Schedule):
         wait: Epochs before the first reduction.
         fraction: Cap on what a round may remove, as a fraction of what is kept.
         cooldown: Last epochs without reductions, over which the learning rate falls to zero.
-        order: Who goes first under the cap.
+        order: Which elements are removed first under the cap.
 
     References:
         Marković, Friston and Kiebel (2024), Algorithm 1.

@@ -40,7 +40,7 @@ class Iterative(Schedule):
         min_fraction: These rounds are over when the fraction falls below this.
         regrowths: How often at most, once nothing more is removed, all that is gone comes back, is
             trained and reduced again. What then has the higher VFE is taken back, and the run ends.
-        order: Who goes first.
+        order: Which elements are removed first.
 
     References:
         Beckers et al. (2024), Algorithm 1, which has neither the search nor the rounds beyond; section

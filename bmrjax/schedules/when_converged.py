@@ -28,7 +28,7 @@ class WhenConverged(Schedule):
         window: Epochs averaged on either side; also the least number between reductions, halved.
         fraction: Cap on what a round may remove.
         cooldown: Last epochs without reductions, over which the learning rate falls to zero.
-        order: Who goes first under the cap.
+        order: Which elements are removed first under the cap.
 
     References:
         Beckers et al. (2024), Algorithm 1: train to convergence, reduce, repeat.

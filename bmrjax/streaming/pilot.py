@@ -60,7 +60,7 @@ def guess(
     Args:
         layer: Its tensors, each with its prior scale.
         read: Returns means and widths of a pair from one index to another.
-        announce: Told of every such stretch before the first is read.
+        announce: Called with every such stretch before the first is read.
         alpha: α_0 of the criterion.
         beta: β_0.
         num_steps: Iterations.

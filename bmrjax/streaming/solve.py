@@ -46,7 +46,7 @@ class Solution:
     """The fixed point of a layer.
 
     Attributes:
-        zeta: ζ of each iteration, in nats; the last one decides who stays.
+        zeta: ζ of each iteration, in nats; the last one decides what is kept.
         included: Σq at the last ζ.
         truncation: How far the last ζ could be off by Taylor's remainder alone, in nats.
     """

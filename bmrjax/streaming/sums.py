@@ -42,7 +42,7 @@ def relative_rounding(chunk: int) -> float:
 def powers_of(steps: int) -> list[int]:
     """Return how many moments each ζ needs.
 
-    The first is known, so Σq does. The last one decides, but what its sums say is only told: Σq and
+    The first is known, so Σq does. The last one decides, but what its sums say is only reported: Σq and
     Σq² do. Those in between take the iteration on.
     """
     return [1] + [3] * (steps - 2) + [2] * (steps > 1)

@@ -110,7 +110,7 @@ class Compact:
         rows = [("parameters", self.before.parameters, self.after.parameters)]
         rows += [("not zero", self.before.nonzero, self.after.nonzero)]
         rows += [("bytes", self.before.bytes, self.after.bytes)]
-        rows += [("FLOPs a datum", int(self.before.flops), int(self.after.flops))]
+        rows += [("FLOPs per data point", int(self.before.flops), int(self.after.flops))]
         lines = [f"{name:<14} {a:>14,} -> {b:>12,}  ({_times(a, b)})" for name, a, b in rows]
         if self.inputs is not None:
             lines.append(f"inputs read: {len(self.inputs):,}")
@@ -266,8 +266,8 @@ def _resized(parts: Parts, tried: _Tried) -> list[Resized]:
         after = tuple(int(mask.sum()) for mask in tried.plan.keep[i])
         stays = []
         for axis in range(old.ndim):
-            told = tried.plan.stays.get((i, axis), {})
-            stays += [f"{n} of axis {axis} stay: {reason}" for reason, n in told.items()]
+            why = tried.plan.stays.get((i, axis), {})
+            stays += [f"{n} of axis {axis} stay: {reason}" for reason, n in why.items()]
             if (i, axis) in tried.refused:
                 stays.append(f"axis {axis} stays: {tried.refused[i, axis]}")
         keep = tuple(np.asarray(mask, bool) for mask in tried.plan.keep[i])

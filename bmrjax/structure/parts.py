@@ -86,7 +86,7 @@ def checked_inputs(
     """Return example inputs as arrays.
 
     Args:
-        caller: Who asks, for the message.
+        caller: Name of the calling function, for the message.
         network: The network.
         parts: The network, taken apart.
         given: Example inputs.

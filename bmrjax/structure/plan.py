@@ -170,8 +170,8 @@ class Planner:
             for unit in labels.tolist():
                 reason = units.reason(unit) or reasons.get(unit)
                 if unit not in used and reason and unit in summed:
-                    told = found.stays.setdefault(place, {})
-                    told[reason] = told.get(reason, 0) + 1
+                    why = found.stays.setdefault(place, {})
+                    why[reason] = why.get(reason, 0) + 1
         return found
 
     def _labels(self, site: Site) -> np.ndarray:

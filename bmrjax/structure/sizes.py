@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 
 import jax
 
-from bmrjax.nn.with_noise import Noisy
-
 Rule = Callable[[Any, Any], dict[str, Any]]
 Function = TypeVar("Function", bound=Rule)
 
@@ -110,8 +108,8 @@ def _embedding(old: Any, new: Any) -> dict[str, Any]:
 
 
 def _weight(layer: Any) -> Any:
-    """Return the weight of a linear layer, which may have noise around it."""
-    return (layer.layer if isinstance(layer, Noisy) else layer).weight
+    """Return the weight of a linear layer, which may have noise around it (`nn.Noisy`)."""
+    return getattr(layer, "layer", layer).weight
 
 
 @sizes_of("equinox.nn.MLP")

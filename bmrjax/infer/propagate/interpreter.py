@@ -1,4 +1,4 @@
-"""Run a function with uncertain arrays in place of numbers, by its jaxpr and a rule a primitive."""
+"""Run a function with uncertain arrays in place of numbers, by its jaxpr and one rule per primitive."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

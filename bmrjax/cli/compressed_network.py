@@ -1,0 +1,75 @@
+"""Predictions of the files that `bmrjax compress` writes."""
+
+from pathlib import Path
+from typing import Any
+
+
+class CompressedNetwork:
+    """A network from a file, with what goes with it.
+
+    Args:
+        path: Of a file that `bmrjax compress` wrote.
+
+    Raises:
+        CodecError: If it is none, or damaged.
+    """
+
+    def __init__(self, path: Path):
+        from bmrjax import codec
+        from bmrjax.codec.network import read_file
+
+        data = read_file(path)
+        self.network = codec.decode(data)
+        self.about = _checked(codec.inspect(data).extra, path)
+        self._path = path
+
+    def predict(self, x: Any) -> Any:
+        """Return class probabilities, or outputs in standard units, for standardised inputs."""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        from bmrjax.codec import CodecError
+        from bmrjax.structure.parts import equinox_batched, is_equinox, nnx_batched
+
+        batched = equinox_batched if is_equinox(self.network) else nnx_batched
+        run = jax.jit(batched(self.network))
+        try:
+            outputs = np.concatenate(
+                [run(jnp.asarray(x[i : i + 1000])) for i in range(0, len(x), 1000)]
+            )
+        except Exception as error:
+            raise CodecError(f"the network in {self._path} does not run: {error}") from None
+        if self.about["num_classes"] is not None:
+            return np.asarray(jax.nn.softmax(jnp.asarray(outputs)))
+        # One target is a vector, as the run has it.
+        return outputs[:, 0] if outputs.shape[1:] == (1,) else outputs
+
+
+def _checked(extra: Any, path: Path) -> dict[str, Any]:
+    """Return what goes with a network, if it is what `bmrjax compress` writes."""
+    import numpy as np
+
+    from bmrjax.codec import CodecError
+
+    try:
+        shape = tuple(extra["input_shape"])
+        arrays = [np.asarray(extra[f"input_{part}"], np.float64) for part in ("mean", "scale")]
+        classes = extra.get("num_classes")
+        good = classes is None or (type(classes) is int and classes > 0)
+        good = good and all(type(n) is int and n > 0 for n in shape)
+        # Statistics of one datum, whatever their axes before it.
+        good = good and all(np.broadcast_shapes(a.shape, (1, *shape))[1:] == shape for a in arrays)
+        if classes is None:
+            arrays += [
+                np.asarray(extra[f"target_{part}"], np.float64) for part in ("mean", "scale")
+            ]
+        good = good and all(np.isfinite(a).all() for a in arrays)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        good = False
+    if not good:
+        raise CodecError(
+            f"{path} holds a network without its data's shape and units, which bmrjax compress writes. In "
+            "Python, codec.load reads it."
+        )
+    return {"num_classes": None, **extra}

@@ -1,0 +1,81 @@
+"""Saving results: safetensors for arrays, JSON for the rest."""
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from bmrjax.flat_arrays import flatten_arrays
+
+FORMAT = 1
+FILES = ("result.json", "arrays.safetensors")
+PLAIN = (
+    "layers",
+    "num_data",
+    "history",
+    "metrics",
+    "timing",
+    "num_skipped",
+    "loop_mode",
+    "num_compilations",
+    "vfe",
+)
+NAMES = ("columns", "class_names", "row_arguments")
+
+
+def save_result(result: Any, directory: Path) -> None:
+    """Write `result` to `directory`, atomically: a new folder takes the old one's place."""
+    arrays: dict[str, np.ndarray] = {}
+    document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in PLAIN}}
+    document |= {"hyperparameters": result.hyperparameters, "by_rows": result.by_rows}
+    document |= {k: v if v is None else list(v) for k in NAMES for v in [getattr(result, k)]}
+    document["inspection"], document["facts"] = result.inspection.rows(), result.facts
+    document["params"] = flatten_arrays("params", result.params, arrays)
+    document["keep"] = flatten_arrays("keep", result.keep, arrays)
+    document["path"] = [
+        {
+            "epoch": point.epoch,
+            "vfe": point.vfe,
+            "kept": point.kept,
+            "total": point.total,
+            "metrics": point.metrics,
+            "mask_cost": point.mask_cost,
+            "taken_back": point.taken_back,
+            "params": flatten_arrays(f"path/{i}/params", point.params, arrays),
+            "keep": flatten_arrays(f"path/{i}/keep", point.keep, arrays),
+        }
+        for i, point in enumerate(result.path)
+    ]
+    directory = directory.absolute()
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"{directory} is a file; give a folder to save to.")
+    # The folder is replaced as a whole, so it must hold nothing that is not ours.
+    others = {p.name for p in directory.iterdir()} - set(FILES) if directory.exists() else set()
+    if others:
+        raise ValueError(
+            f"{directory} holds more than a saved result ({sorted(others)[:3]}), which saving "
+            "would replace; give another folder."
+        )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    staging = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
+    old = staging.with_name(staging.name + ".old")
+    staging.mkdir()
+    try:
+        save_file(arrays, staging / FILES[1])
+        (staging / FILES[0]).write_text(json.dumps(document, indent=1, allow_nan=True))
+        if directory.exists():
+            os.replace(directory, old)
+        try:
+            os.replace(staging, directory)
+        except BaseException:
+            if old.exists():
+                os.replace(old, directory)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

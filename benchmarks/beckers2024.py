@@ -25,8 +25,8 @@ import records
 
 import bmrjax as bmr
 from bmrjax import criteria, nn, priors, programs, schedules
-from bmrjax.csv_file import read_csv
 from bmrjax.data import Dataset
+from bmrjax.data.csv_file import read_csv
 from bmrjax.infer import AutoMeanField, Settled
 
 ESTIMATORS = ("moments", "global", "local")

@@ -117,7 +117,7 @@ def networks(folder, root, *, further):
     from bmrjax.cli.documents import read_json
     from bmrjax.cli.saved import loaded_run
     from bmrjax.cli.sparsify import split_off
-    from bmrjax.point import best
+    from bmrjax.run.point import best
 
     options, result = loaded_run(folder, read_json(folder))
     found = data.load(options.data, data_root=root)

@@ -16,7 +16,7 @@ import bmrjax as bmr
 from bmrjax import nn, priors, programs
 from bmrjax.infer import AutoMeanField, Engine, elbo, init_to_network
 from bmrjax.infer.loop import Loop
-from bmrjax.reduce import jit_reduce
+from bmrjax.run.reduce_once import jit_reduce
 
 RATE = 1e-3
 KINDS = ("deterministic", "map", "global", "local", "moments", "noise", "horseshoe")

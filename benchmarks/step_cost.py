@@ -116,7 +116,7 @@ def reduction_ms(engine, state, keep, batch, repeats):
     import jax.numpy as jnp
 
     import bmrjax as bmr
-    from bmrjax.reduce import jit_reduce
+    from bmrjax.run.reduce_once import jit_reduce
 
     criterion = bmr.criteria.SpikeAndSlab()
     found = engine.site_posteriors(state, batch)

@@ -8,8 +8,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 from numpyro.primitives import Messenger, apply_stack
 
+from bmrjax.backend.noise import with_fast_noise
 from bmrjax.distributions import pruned
-from bmrjax.noise import with_fast_noise
 
 
 class NoiseDraws(NamedTuple):
@@ -194,7 +194,7 @@ class hide_data(Messenger):
 
 
 class fast_noise(Messenger):
-    """Draw normal latent sites by `bmrjax.noise`, which is faster than JAX's generator on CPU."""
+    """Draw normal latent sites by `bmrjax.backend.noise`, which is faster than JAX's generator on CPU."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the faster sampler in place of the site's own."""

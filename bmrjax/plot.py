@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bmrjax.report import FreeEnergyReport
-from bmrjax.result import Result
-from bmrjax.trade_off import TradeOff
+from bmrjax.judge.free_energy_report import FreeEnergyReport
+from bmrjax.run.result import Result
+from bmrjax.run.trade_off import TradeOff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

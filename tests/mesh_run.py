@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 import optax  # noqa: E402
 
 import bmrjax as bmr  # noqa: E402
-from bmrjax.assembly import Assembly, Settings  # noqa: E402
+from bmrjax.run.assembly import Assembly, Settings  # noqa: E402
 
 BATCH = 48
 COLLECTIVE = re.compile(

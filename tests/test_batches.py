@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bmrjax.batches import Batches, check_data
+from bmrjax.run.batches import Batches, check_data
 
 
 def test_arrays_of_any_kind_go_to_the_device():

@@ -17,8 +17,8 @@ import pytest
 from numpyro.primitives import mutable
 
 import bmrjax as bmr
-from bmrjax.checkpoint import Checkpointer
-from bmrjax.runner import Runner
+from bmrjax.run.checkpoint import Checkpointer
+from bmrjax.run.runner import Runner
 
 SIZE = 12
 # A prior so much for excluding that some rounds remove too much, and are taken back.

@@ -12,7 +12,7 @@ from bmrjax.cli.options import Sparsify, resumed
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import used_inputs
 from bmrjax.data import load
-from bmrjax.result import Point
+from bmrjax.run.result import Point
 
 
 def test_settings_are_in_proportion_to_the_data(tmp_path):

@@ -11,8 +11,8 @@ import optax
 import pytest
 
 import bmrjax as bmr
-from bmrjax.diagnose import warn_of
-from bmrjax.facts import Examination
+from bmrjax.run.diagnose import warn_of
+from bmrjax.run.facts import Examination
 
 ROWS = 60
 X = jax.random.normal(jax.random.key(0), (ROWS, 3))

@@ -9,7 +9,7 @@ from flax import nnx
 
 import bmrjax as bmr
 from bmrjax import criteria, nn, reduction, structure
-from bmrjax.reduce import reduce_once
+from bmrjax.run.reduce_once import reduce_once
 from bmrjax.schedules import smallest_magnitude_first
 
 KEY = jax.random.key(0)

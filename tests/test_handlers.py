@@ -9,7 +9,8 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from numpyro.infer.util import log_density
 from starting import loss_of, started
 
-from bmrjax import handlers, noise
+from bmrjax import handlers
+from bmrjax.backend import noise
 
 X = jax.random.normal(jax.random.key(0), (12, 4))
 Y = X @ jnp.array([1.0, 0.0, -2.0, 0.0]) + 0.1

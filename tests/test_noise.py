@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from bmrjax import noise
+from bmrjax.backend import noise
 
 SHAPES = [(), (0,), (1,), (7,), (33, 5), (2, 3, 4), (10_001,)]
 

@@ -7,7 +7,7 @@ import pytest
 
 import bmrjax as bmr
 from bmrjax import data, nn
-from bmrjax.series import periodic
+from bmrjax.data.series import periodic
 
 
 def test_the_state_is_what_the_gates_say():

@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as hnp
 from bmrjax import criteria, schedules
 from bmrjax.criteria import Decision
 from bmrjax.criteria.select import smallest
-from bmrjax.reduce import jit_reduce, reduce_once
 from bmrjax.reduction import Normal
+from bmrjax.run.reduce_once import jit_reduce, reduce_once
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

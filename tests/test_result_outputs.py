@@ -411,7 +411,7 @@ def test_the_summary_of_atoms_has_inclusion_probabilities():
 
 
 def test_names_are_for_axes_that_stand_for_columns():
-    from bmrjax.element_names import named_axes
+    from bmrjax.run.element_names import named_axes
 
     columns, classes = ("a", "b"), ("x", "y", "z")
     shapes = {
@@ -489,7 +489,7 @@ def with_modules(x, y=None):
 
 
 def test_modules_and_nested_dicts_are_saved(tmp_path):
-    from bmrjax.checkpoint import Checkpointer
+    from bmrjax.run.checkpoint import Checkpointer
 
     guide = infer.AutoMeanField(with_modules)
     x, y = data()

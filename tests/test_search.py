@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bmrjax.search import lowest
+from bmrjax.run.search import lowest
 
 
 class Measured:

@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 from safetensors.numpy import load_file, save_file
 
 import bmrjax as bmr
-from bmrjax import save_result as storage
+from bmrjax.run import save_result as storage
 
 
 def program(x, y=None):

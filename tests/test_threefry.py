@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bmrjax.threefry import is_threefry, threefry2x32, unrolled
+from bmrjax.backend.threefry import is_threefry, threefry2x32, unrolled
 
 KEY = jax.random.key(9)
 

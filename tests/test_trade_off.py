@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bmrjax as bmr
-from bmrjax.trade_off import TradeOff
+from bmrjax.run.trade_off import TradeOff
 
 
 def result(rows, **metrics):

@@ -1,42 +1,48 @@
 """The command line. The only place that maps words to objects."""
 
+import importlib
 import os
 import sys
+from typing import Any
 
 import tyro
 
-from bmrjax.cli.compress import run_compress
-from bmrjax.cli.options import Compact, Compress, Info, Predict, Sparsify
-from bmrjax.cli.reduce import Reduce, run_reduce
-from bmrjax.cli.saved import run_compact, run_info, run_predict
-from bmrjax.cli.sparsify import run_sparsify
+from bmrjax.cli.options import Compact, Compress, Info, Predict, Sparsify, check_options
+from bmrjax.cli.reduce_options import Reduce
+
+COMMANDS: dict[str, Any] = {
+    "sparsify": Sparsify,
+    "info": Info,
+    "predict": Predict,
+    "compact": Compact,
+    "compress": Compress,
+    "reduce": Reduce,
+}
+# Where the function of each command is; help and refused options load none of them, nor JAX.
+_MODULES = {
+    Sparsify: "sparsify",
+    Info: "saved",
+    Predict: "saved",
+    Compact: "saved",
+    Compress: "compress",
+    Reduce: "reduce",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors are one line on stderr and exit code 2."""
     command = tyro.extras.subcommand_cli_from_dict(
-        {
-            "sparsify": Sparsify,
-            "info": Info,
-            "predict": Predict,
-            "compact": Compact,
-            "compress": Compress,
-            "reduce": Reduce,
-        },
+        COMMANDS,
         prog="bmrjax",
         description="Bayesian model reduction for JAX and NumPyro.",
         args=arguments,
     )
-    run = {
-        Sparsify: run_sparsify,
-        Info: run_info,
-        Predict: run_predict,
-        Compact: run_compact,
-        Compress: run_compress,
-        Reduce: run_reduce,
-    }[type(command)]
     try:
-        run(command)
+        if isinstance(command, Sparsify):
+            check_options(command)
+        kind = type(command)
+        module = importlib.import_module(f"bmrjax.cli.{_MODULES[kind]}")
+        getattr(module, f"run_{kind.__name__.lower()}")(command)
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
         if os.environ.get("BMRJAX_DEBUG"):
             raise

@@ -3,6 +3,12 @@
 import math
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import optax
+from numpyro.infer.autoguide import AutoDelta
+
+from bmrjax import criteria, nn, priors, programs, reduction, schedules, structure
 from bmrjax.cli.options import (
     BLOCK_NETS,
     IMAGE_NETS,
@@ -11,14 +17,11 @@ from bmrjax.cli.options import (
     kl_warmup_of,
     learning_rate_of,
 )
+from bmrjax.infer import AutoMeanField, init_to_network
 
 
 def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
     """Return the network that the options name."""
-    import jax
-
-    from bmrjax import nn
-
     dropout = 0.2 if options.method == "map" else 0.0
     key = jax.random.key(options.seed)
     if options.net in IMAGE_NETS and len(input_shape) != 3:
@@ -57,8 +60,6 @@ def _given(setting: Any) -> Any:
 def _block_network(
     options: Sparsify, input_shape: tuple[int, ...], outputs: int, dropout: float, key: Any
 ) -> Any:
-    from bmrjax import nn
-
     size: dict[str, Any] = {"image_size": input_shape[1:]}
     if options.depth is not None:
         size["depth"] = options.depth
@@ -79,8 +80,6 @@ def _block_network(
 
 def build_schedule(options: Sparsify) -> Any:
     """Return the schedule that the options name."""
-    from bmrjax import schedules
-
     given = {
         name: value
         for name in ("wait", "refit", "cooldown", "fraction")
@@ -113,11 +112,6 @@ def build_programs(
     options: Sparsify, input_shape: tuple[int, ...], outputs: int, num_classes: int | None
 ) -> tuple:
     """Return the program and its guide."""
-    from numpyro.infer.autoguide import AutoDelta
-
-    from bmrjax import init_to_network, nn, programs
-    from bmrjax.infer import AutoMeanField
-
     network = build_network(options, input_shape, outputs)
     build = programs.classifier if num_classes else programs.regression
     if options.method == "noise":
@@ -133,8 +127,6 @@ def build_programs(
 
 def build_prior(options: Sparsify) -> Any:
     """Return the prior that the options name."""
-    from bmrjax import priors
-
     if options.prior == "log-uniform":
         return priors.LogUniform()
     kind = {
@@ -149,8 +141,6 @@ def build_prior(options: Sparsify) -> Any:
 
 def build_optimizer(options: Sparsify) -> Any:
     """Return AdaBelief, with a rate of its own for the parameters of noise."""
-    import optax
-
     rate = learning_rate_of(options)
     if options.method != "noise":
         return optax.adabelief(rate)
@@ -167,8 +157,6 @@ def build_optimizer(options: Sparsify) -> Any:
 
 def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
     """Return the criterion that the options name, or None."""
-    from bmrjax import criteria, reduction
-
     if options.method == "noise":
         if options.rule == "snr":
             return criteria.SignalToNoise(threshold=1.0, family=reduction.LogNormal)
@@ -194,10 +182,6 @@ def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: in
 
 
 def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
-    import jax.numpy as jnp
-
-    from bmrjax import structure
-
     network, example = build_network(options, input_shape, outputs), jnp.zeros(input_shape)
     along: Any = options.groups
     if options.net.endswith("-nnx"):
@@ -214,7 +198,6 @@ def build_mesh(options: Sparsify) -> Any:
     """Return the mesh that ``--mesh`` asks for, or None without it."""
     if options.mesh is None:
         return None
-    import jax
 
     sizes: dict[str, int] = {}
     for part in options.mesh.split(","):

@@ -4,7 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+from bmrjax import metrics
+from bmrjax.infer.evaluate import Evaluator
+from bmrjax.run.facts import Examination
 
 
 def sparsest_within(
@@ -39,8 +46,6 @@ def sparsest_within(
         Breiman, Friedman, Olshen and Stone (1984), Classification and regression trees, section 3.4.3,
         for the rule of one standard error.
     """
-    import numpy as np
-
     values = np.asarray(log_probs, np.float64)
     means = np.where(np.isfinite(values).all(1), values.mean(1), -np.inf)
     best = int(np.argmax(means))
@@ -81,8 +86,6 @@ def constant_within(
         >>> constant_within(log_probs, [], within=2.0) is None
         True
     """
-    import numpy as np
-
     values = np.asarray(log_probs, np.float64)
     means = np.where(np.isfinite(values).all(1), values.mean(1), -np.inf)
     best, constant = int(np.argmax(means)), max(constants, key=lambda i: means[i], default=None)
@@ -93,8 +96,6 @@ def constant_within(
 
 def _excess(best: Any, other: Any) -> float:
     """Return by how many standard errors, paired over the rows, one point is worse than the best one."""
-    import numpy as np
-
     loss = best - other
     error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
     # A difference of so few nats per data point is of no use, however certain it is.
@@ -130,14 +131,6 @@ def choose_point(
         num_samples: Posterior samples.
         within: See `sparsest_within`.
     """
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from bmrjax import metrics
-    from bmrjax.facts import Examination
-    from bmrjax.infer.evaluate import Evaluator
-
     rows = len(validation[0])
     constant = without_inputs(result.path) if within else None
     points = result.path if constant is None else [*result.path, constant]
@@ -189,8 +182,6 @@ def without_inputs(path: Sequence[Any]) -> Any:
     Returns:
         A new point, whose VFE is not measured; None for other networks, and where no input is read anyway.
     """
-    import numpy as np
-
     last = [point for point in path if not point.taken_back][-1]
     first = last.keep.get("net.layers.0.weight")
     if first is None or _reads_no_input(last):

@@ -2,8 +2,14 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+
+from bmrjax import codec, nn
 from bmrjax.cli.documents import read_json
 from bmrjax.cli.options import Compress
+from bmrjax.cli.saved import loaded_run
+from bmrjax.structure import compact
+from bmrjax.structure.parts import is_nnx
 
 # What goes with a network: how its inputs were standardised, and what its outputs mean.
 _EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mean", "target_scale")
@@ -11,15 +17,10 @@ _EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mea
 
 def run_compress(options: Compress) -> None:
     """Write a saved run's network as a small file."""
-    from bmrjax import codec, compact, nn
-    from bmrjax.cli.saved import loaded_run
-    from bmrjax.structure.parts import is_nnx
-
     document = read_json(options.directory)
     quantiser = _quantiser(options)
     if options.coder == "huffman" and options.layout == "bitmap":
         raise ValueError("--layout bitmap needs --coder range or ans.")
-    import jax.numpy as jnp
 
     run, result = loaded_run(options.directory, document)
     example = jnp.zeros((2, *document["input_shape"]))
@@ -49,8 +50,6 @@ def run_compress(options: Compress) -> None:
 
 
 def _quantiser(options: Compress) -> Any:
-    from bmrjax import codec
-
     if options.rate is not None and options.quantiser != "rate-distortion":
         raise ValueError("--rate goes with --quantiser rate-distortion.")
     if options.quantiser == "rate-distortion":

@@ -3,6 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax import codec
+from bmrjax.codec import CodecError
+from bmrjax.codec.network import read_file
+from bmrjax.structure.parts import equinox_batched, is_equinox, nnx_batched
+
 
 class CompressedNetwork:
     """A network from a file, with what goes with it.
@@ -15,9 +24,6 @@ class CompressedNetwork:
     """
 
     def __init__(self, path: Path):
-        from bmrjax import codec
-        from bmrjax.codec.network import read_file
-
         data = read_file(path)
         self.network = codec.decode(data)
         self.about = _checked(codec.inspect(data).extra, path)
@@ -25,13 +31,6 @@ class CompressedNetwork:
 
     def predict(self, x: Any) -> Any:
         """Return class probabilities, or outputs in standard units, for standardised inputs."""
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
-
-        from bmrjax.codec import CodecError
-        from bmrjax.structure.parts import equinox_batched, is_equinox, nnx_batched
-
         batched = equinox_batched if is_equinox(self.network) else nnx_batched
         run = jax.jit(batched(self.network))
         try:
@@ -48,10 +47,6 @@ class CompressedNetwork:
 
 def _checked(extra: Any, path: Path) -> dict[str, Any]:
     """Return what goes with a network, if it is what `bmrjax compress` writes."""
-    import numpy as np
-
-    from bmrjax.codec import CodecError
-
     try:
         shape = tuple(extra["input_shape"])
         arrays = [np.asarray(extra[f"input_{part}"], np.float64) for part in ("mean", "scale")]

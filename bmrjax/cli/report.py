@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from bmrjax.cli.build import num_outputs
 from bmrjax.cli.options import Sparsify, config_of
 
@@ -18,8 +21,6 @@ def document_of(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
     import platform
     import statistics
     from importlib.metadata import version
-
-    import jax
 
     seconds = [row["seconds"] for row in result.history]
     reducing = _rounds(result.history)
@@ -82,8 +83,6 @@ def trivial_metrics(found: Any) -> dict[str, float]:
 
     It is the mean and the variance of the training targets, or the shares of the classes.
     """
-    import numpy as np
-
     y, held = (np.asarray(part[1], np.float64) for part in (found.train, found.test))
     if found.num_classes is None:
         # Training targets are standardised.
@@ -108,8 +107,6 @@ def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
     Returns:
         Their names; None without names, or where the network is no chain of layers.
     """
-    import numpy as np
-
     layers = sorted(
         (name for name in result.keep if re.fullmatch(r"net\.layers\.\d+\.weight", name)),
         key=lambda name: int(name.split(".")[2]),

@@ -4,10 +4,22 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax import nn
 from bmrjax.cli.build import build_programs
+from bmrjax.cli.compressed_network import CompressedNetwork
 from bmrjax.cli.documents import read_json
 from bmrjax.cli.options import Compact, Info, Predict, Sparsify
 from bmrjax.cli.report import summary_of
+from bmrjax.data.csv_file import read_csv
+from bmrjax.data.series import SIGNALS
+from bmrjax.data.sources import BUNDLED, HUB, load
+from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
+from bmrjax.run.load_result import load as load_result
+from bmrjax.structure import compact, named_arrays
 
 
 def run_info(options: Info) -> None:
@@ -25,11 +37,6 @@ def run_info(options: Info) -> None:
 
 def run_predict(options: Predict) -> None:
     """Predict with a saved run, or with a compressed network."""
-    import jax
-    import numpy as np
-
-    from bmrjax.cli.compressed_network import CompressedNetwork
-
     if options.samples < 1:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")
     file = CompressedNetwork(options.directory) if options.directory.is_file() else None
@@ -71,8 +78,6 @@ def _write_csv(path: Path, values: Any, document: dict[str, Any]) -> None:
     """Write predictions under the names of the targets, or of the classes and the likeliest of them."""
     import csv
 
-    import numpy as np
-
     values = np.asarray(values).reshape(len(values), -1)
     count = values.shape[1]
     classes = document["num_classes"] is not None
@@ -88,8 +93,6 @@ def _write_csv(path: Path, values: Any, document: dict[str, Any]) -> None:
 
 def _raw_data(options: Predict, document: dict[str, Any]) -> tuple[Any, Any]:
     """Return inputs in their own unit, and the targets where the data have them, standardised."""
-    from bmrjax.data import BUNDLED, HUB, SIGNALS, load
-
     name = str(options.data)
     if options.data.is_file() or name not in (*BUNDLED, *HUB, *SIGNALS):
         if not options.data.is_file():
@@ -105,11 +108,6 @@ def _raw_data(options: Predict, document: dict[str, Any]) -> tuple[Any, Any]:
 
 def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
     """Return the inputs of a CSV file with the columns of the run's, and its targets if it has them."""
-    import numpy as np
-
-    from bmrjax.csv_file import read_csv
-    from bmrjax.table_encoding import TableEncoding, as_numbers, as_text
-
     if document.get("table") is None:
         raise ValueError(
             f"{path}: predict reads inputs from .npy or .npz. A .csv needs the folder of a run that was "
@@ -131,8 +129,6 @@ def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
-    import numpy as np
-
     if document["num_classes"] is not None:
         return (
             f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} on {len(y):,} data points"
@@ -144,12 +140,7 @@ def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
 
 def run_compact(options: Compact) -> None:
     """Make a saved run's network smaller."""
-    import jax.numpy as jnp
-    import numpy as np
     from safetensors.numpy import save_file
-
-    from bmrjax import compact, nn
-    from bmrjax.structure import named_arrays
 
     document = read_json(options.directory)
     if options.repeats < 0 or any(size < 1 for size in options.batch_sizes):
@@ -180,8 +171,6 @@ def run_compact(options: Compact) -> None:
 
 def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any]:
     """Return the options of a run, and its result with its program."""
-    from bmrjax import load
-
     config: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v
         for k, v in document["config"].items()
@@ -191,13 +180,11 @@ def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any
     model, guide = build_programs(
         run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
     )
-    return run, load(directory / "model", model=model, guide=guide)
+    return run, load_result(directory / "model", model=model, guide=guide)
 
 
 def _inputs(path: Path) -> Any:
     import zipfile
-
-    import numpy as np
 
     if path.suffix not in (".npy", ".npz"):
         raise ValueError(

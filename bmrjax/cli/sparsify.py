@@ -5,6 +5,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bmrjax.cli.build import (
     build_criterion,
     build_mesh,
@@ -20,13 +22,17 @@ from bmrjax.cli.options import (
     PLOTS,
     Sparsify,
     check_lengths,
-    check_options,
     config_of,
     kl_warmup_of,
     resumed,
 )
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
+from bmrjax.data import load, split_rows
+from bmrjax.data.dataset import MANY_ROWS
+from bmrjax.errors import NonFiniteError
+from bmrjax.run.diagnose import FitWarning
+from bmrjax.run.sparsify import sparsify
 
 # The exit status of a run whose predictions do not depend on the inputs.
 CONSTANT = 3
@@ -40,13 +46,7 @@ def run_sparsify(options: Sparsify) -> None:
             inputs.
     """
     out = options.out
-    check_options(options)
     options = resumed(options)
-    import jax
-
-    from bmrjax import FitWarning, NonFiniteError, sparsify
-    from bmrjax.data import load
-    from bmrjax.dataset import MANY_ROWS
 
     found = load(
         options.data,
@@ -138,8 +138,6 @@ def split_off(train: Any, options: Sparsify, *, stratify: bool = False) -> tuple
         options: With the fraction and the seed.
         stratify: Whether the targets are labels, each of which is kept out in proportion.
     """
-    from bmrjax.data import split_rows
-
     if not options.validation:
         return train, None
     rows = len(train[0])

@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import bmrjax.nn
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.flax_networks import FlaxMLP, FlaxSelectInputs, FlaxViT
+from bmrjax.structure import SelectInputs
 
 Class = TypeVar("Class", bound=type)
 
@@ -54,9 +56,6 @@ class Hole:
 def _zoo() -> dict[str, type]:
     """Return the modules of `bmrjax.nn`, by name, and those of `equinox.nn`, with a prefix."""
     import equinox as eqx
-
-    import bmrjax.nn
-    from bmrjax.structure import SelectInputs
 
     files = pkgutil.iter_modules(bmrjax.nn.__path__, "bmrjax.nn.")
     own = [importlib.import_module(file.name) for file in files]

@@ -8,6 +8,10 @@ import jax
 import numpy as np
 
 from bmrjax.codec.errors import CodecError
+from bmrjax.nn import NNXMLP, NNXViT
+from bmrjax.structure import named_arrays
+from bmrjax.structure.nnx_select import NNXSelectInputs
+from bmrjax.structure.parts import parts_of
 
 # Building as many layers, or blocks, must not take long.
 _DEEPEST, _MOST_BLOCKS = 2**10, 2**7
@@ -50,9 +54,6 @@ def to_equinox(network: Any) -> eqx.Module:
     Raises:
         TypeError: For any other network, a subclass of one of these too.
     """
-    from bmrjax.nn import NNXMLP, NNXViT
-    from bmrjax.structure.nnx_select import NNXSelectInputs
-
     if isinstance(network, NNXSelectInputs):
         return FlaxSelectInputs(to_equinox(network.network), network.indices[...])
     # A subclass may compute something else, and would come back without saying so.
@@ -75,8 +76,6 @@ def to_flax(held: Any) -> Any:
         CodecError: If the arrays do not make a network.
     """
     if isinstance(held, FlaxSelectInputs):
-        from bmrjax.structure.nnx_select import NNXSelectInputs
-
         network = to_flax(held.network)
         return NNXSelectInputs(network, held.indices)
     if isinstance(held, FlaxViT):
@@ -86,9 +85,6 @@ def to_flax(held: Any) -> Any:
 
 def _mlp(held: FlaxMLP) -> Any:
     from flax import nnx
-
-    from bmrjax.nn import NNXMLP
-    from bmrjax.structure.parts import parts_of
 
     try:
         arrays = {
@@ -121,15 +117,11 @@ def _smallest_vit(depth: int, dropout: float) -> Any:
     """Return the smallest network of as many blocks: a form for the arrays of another."""
     from flax import nnx
 
-    from bmrjax.nn import NNXViT
-
     sizes = {"image_size": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1}
     return NNXViT(1, 1, **sizes, depth=depth, dropout=dropout, rngs=nnx.Rngs(0))
 
 
 def _held_vit(network: Any) -> FlaxViT:
-    from bmrjax.structure import named_arrays
-
     arrays = named_arrays(network)
     heads = [block.attention.heads for block in network.blocks]
     if list(arrays) != list(named_arrays(_smallest_vit(len(heads), 0.0))):
@@ -154,8 +146,6 @@ def _held_vit(network: Any) -> FlaxViT:
 
 
 def _vit(held: FlaxViT) -> Any:
-    from bmrjax.structure.parts import parts_of
-
     try:
         heads = [int(count) for count in held.heads]
         if not len(held.blocks) == len(heads) <= _MOST_BLOCKS or min(heads, default=1) < 1:

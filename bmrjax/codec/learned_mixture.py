@@ -10,6 +10,7 @@ from bmrjax.codec.errors import CodecError
 from bmrjax.codec.quantise import Mixture, to_bfloat16
 from bmrjax.codec.scales import only_network
 from bmrjax.distributions import mixture_log_prob
+from bmrjax.structure import named_arrays
 
 
 def learned_mixture(result: Any, *inputs: Any) -> Mixture:
@@ -41,8 +42,6 @@ def learned_mixture(result: Any, *inputs: Any) -> Mixture:
     References:
         Ullrich, Meeds and Welling (2017), section 3; Federici, Ullrich and Welling (2017), section 3.
     """
-    from bmrjax.structure import named_arrays
-
     name, network = only_network(result, *inputs)
     found = result.center(*inputs)
     parts = [found.get(f"{name}.sharing.{part}") for part in ("log_weight", "mean", "precision")]

@@ -19,6 +19,9 @@ from bmrjax.codec.records import RecordReader, RecordWriter, Row
 from bmrjax.codec.relative_entropy import RelativeEntropy
 from bmrjax.codec.report import Report
 from bmrjax.codec.scales import only_network, posterior_scales
+from bmrjax.run.result import Result
+from bmrjax.structure import Compact
+from bmrjax.structure.parts import is_nnx
 
 Coder = Literal["range", "ans", "huffman"]
 # Numbers of a decoded network at most: 128 MiB in float32, and some twenty times that while decoding.
@@ -110,10 +113,6 @@ def _resolved(
 ) -> tuple[Any, dict[str, np.ndarray], int | None]:
     """Return the network itself, posterior scales by path, and the numbers it had before."""
     import equinox as eqx
-
-    from bmrjax.result import Result
-    from bmrjax.structure import Compact
-    from bmrjax.structure.parts import is_nnx
 
     if isinstance(network, Result):
         if posterior_scale is None:

@@ -6,6 +6,8 @@ import jax
 import numpy as np
 
 from bmrjax.codec.errors import CodecError
+from bmrjax.reduction import Normal, SpikeAndSlab
+from bmrjax.structure import named_arrays
 
 
 def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
@@ -25,9 +27,6 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
     Raises:
         CodecError: If the program has no lifted network, or several.
     """
-    from bmrjax.reduction import Normal, SpikeAndSlab
-    from bmrjax.structure import named_arrays
-
     name, network = only_network(result, *inputs)
     try:
         posterior = result.posterior(*inputs)

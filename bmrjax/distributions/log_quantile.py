@@ -11,7 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
-from bmrjax.noise import once
+from bmrjax.backend.noise import once
 from bmrjax.reduction.log_normal import exponent, integral
 
 # Beyond this many standard deviations from the mean, the inverse of the normal CDF gives way to an expansion.

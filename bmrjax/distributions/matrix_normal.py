@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
+from bmrjax.backend.noise import normal
 from bmrjax.distributions.elements import Prunable, PrunedElements, normal_parameters
-from bmrjax.noise import normal
 
 
 class ScaledMatrixNormal(Prunable):

@@ -16,8 +16,8 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import promote_shapes
 
+from bmrjax.backend.noise import normal
 from bmrjax.distributions.elements import NotElementwiseError, PrunedElements, elementwise
-from bmrjax.noise import normal
 
 _atoms_are_known = ContextVar("_atoms_are_known", default=False)
 

@@ -13,8 +13,8 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import promote_shapes, validate_sample
 from numpyro.util import not_jax_tracer
 
+from bmrjax.backend.noise import uniform
 from bmrjax.distributions.log_quantile import log_quantile
-from bmrjax.noise import uniform
 from bmrjax.reduction.log_normal import LogNormal, LogUniform, divergence, exponent, integral
 
 

@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.backend.threefry import unrolled
 from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
 from bmrjax.infer.arguments import Batch, Data, Keep, arguments, length
 from bmrjax.infer.check_data import check_data
@@ -34,7 +35,6 @@ from bmrjax.infer.prefetch import prefetch
 from bmrjax.infer.settled import Settled
 from bmrjax.infer.stacked import chosen, stacked, unstacked
 from bmrjax.infer.state import EpochInfo, State, counted
-from bmrjax.threefry import unrolled
 
 # A measured VFE averages over at least so many posterior samples: on small data, one pass has so
 # few that their noise, not the reduction, would decide which rounds are taken back.

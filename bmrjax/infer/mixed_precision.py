@@ -7,7 +7,7 @@ import jax
 import jax.extend.core as jec
 import jax.numpy as jnp
 
-from bmrjax.jaxprs import CALLS, bind, closed
+from bmrjax.backend.jaxprs import CALLS, bind, closed
 
 MatmulDtype = Literal["bfloat16"]
 

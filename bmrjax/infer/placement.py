@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from bmrjax.noise import one_by_one
+from bmrjax.backend.noise import one_by_one
 
 DATA, MODEL = "data", "model"
 Tree = TypeVar("Tree")

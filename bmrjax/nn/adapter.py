@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.layers import Tensor
+from bmrjax.priors.layer import Tensor
 
 Values = Mapping[str, Mapping[str, Array]]
 

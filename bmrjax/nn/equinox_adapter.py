@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
-from bmrjax.layers import Tensor
 from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
+from bmrjax.priors.layer import Tensor
 
 
 def _path_name(path: tuple[Any, ...]) -> str:

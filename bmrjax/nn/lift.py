@@ -11,11 +11,11 @@ from numpyro.primitives import apply_stack, mutable
 
 from bmrjax.distributions import PerDatum, TruncatedLogUniform
 from bmrjax.handlers import noise_draws
-from bmrjax.layers import Layer, Tensor
 from bmrjax.nn.adapter import Adapter, Values
 from bmrjax.nn.equinox_adapter import EquinoxAdapter
 from bmrjax.nn.nnx_adapter import NNXAdapter
 from bmrjax.priors import Prior
+from bmrjax.priors.layer import Layer, Tensor
 
 
 class Lifted:

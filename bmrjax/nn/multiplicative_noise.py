@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.layers import Noise
+from bmrjax.priors.layer import Noise
 
 
 def check_noise(shape: tuple[int, ...], low: float, high: float, kl_weight: float) -> None:

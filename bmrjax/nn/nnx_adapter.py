@@ -7,9 +7,9 @@ import jax
 from flax import nnx
 from jaxtyping import Array
 
-from bmrjax.layers import Tensor
 from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.nnx_multiplicative_noise import NNXMultiplicativeNoise
+from bmrjax.priors.layer import Tensor
 
 
 def _fan_in(owner: type, part: str, shape: tuple[int, ...]) -> int:

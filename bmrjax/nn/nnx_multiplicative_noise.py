@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bmrjax.layers import Noise
 from bmrjax.nn.multiplicative_noise import check_input, check_noise
+from bmrjax.priors.layer import Noise
 
 
 class NNXMultiplicativeNoise(nnx.Module):

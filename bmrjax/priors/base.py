@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from bmrjax.layers import Layer, Tensor
+from bmrjax.priors.layer import Layer, Tensor
 
 
 def require_positive(prior: object, **values: float) -> None:

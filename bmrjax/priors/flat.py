@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 from jax import lax
 from jaxtyping import Array, Float
 
-from bmrjax.layers import Layer
 from bmrjax.priors.base import Prior, require_positive, standard_normal
+from bmrjax.priors.layer import Layer
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from bmrjax.distributions import LogGamma
-from bmrjax.layers import Layer, Tensor
 from bmrjax.priors.base import Prior, require_positive, standard_normal
+from bmrjax.priors.layer import Layer, Tensor
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import numpyro
 from jaxtyping import Array, Float
 
 from bmrjax.distributions import ImproperLogUniform
-from bmrjax.layers import Layer
 from bmrjax.priors.base import Prior
+from bmrjax.priors.layer import Layer
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from bmrjax.layers import Layer
 from bmrjax.priors.base import Prior, require_positive
+from bmrjax.priors.layer import Layer
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import optax
 from jaxtyping import Array, Float
 
 from bmrjax.distributions import ImproperLogUniform, SharedCenters
-from bmrjax.layers import Layer
 from bmrjax.priors.base import Prior, require_positive
+from bmrjax.priors.layer import Layer
 
 
 class Components(NamedTuple):

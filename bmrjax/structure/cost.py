@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.jaxprs import CALLS, closed, inner
+from bmrjax.backend.jaxprs import CALLS, closed, inner
 from bmrjax.structure.inference import compile_fastest
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from bmrjax.jaxprs import bind, bind_one
+from bmrjax.backend.jaxprs import bind, bind_one
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
 # Operations whose results are sums of elements of the first argument, or copies of them.

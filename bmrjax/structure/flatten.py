@@ -7,7 +7,7 @@ import jax
 import jax.extend.core as jec
 from jaxtyping import Array
 
-from bmrjax.jaxprs import bind, closed, evaluate
+from bmrjax.backend.jaxprs import bind, closed, evaluate
 
 # A longer loop stays one operation, of which nothing is known.
 MAX_UNROLLED = 128

@@ -9,7 +9,7 @@ import jax.extend.core as jec
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.jaxprs import bind_one
+from bmrjax.backend.jaxprs import bind_one
 
 # Operations that move the elements of one array about.
 MOVES = ("reshape", "transpose", "squeeze", "expand_dims", "convert_element_type", "copy", "copy_p")

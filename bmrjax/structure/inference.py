@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.jaxprs import CALLS, bind, closed, evaluate, inner
+from bmrjax.backend.jaxprs import CALLS, bind, closed, evaluate, inner
 from bmrjax.structure.shifted import SHIFTED, shifted
 
 # Calls of each form when two are compared; the fastest of them counts.

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.jaxprs import bind_one
+from bmrjax.backend.jaxprs import bind_one
 from bmrjax.structure.cost import compiled
 from bmrjax.structure.facts import Facts, Site, product, sites
 from bmrjax.structure.flatten import flatten

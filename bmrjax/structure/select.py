@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bmrjax.structure.nnx_select import NNXSelectInputs
+
 
 class SelectInputs(eqx.Module):
     """An Equinox network on some elements of its flattened input.
@@ -45,6 +47,5 @@ def select_inputs(network: Any, indices: np.ndarray) -> Any:
         return SelectInputs(network[0], indices), network[1]
     if isinstance(network, eqx.Module):
         return SelectInputs(network, indices)
-    from bmrjax.structure.nnx_select import NNXSelectInputs
 
     return NNXSelectInputs(network, indices)

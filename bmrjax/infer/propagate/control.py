@@ -9,10 +9,10 @@ import jax.extend.core as jec
 import jax.numpy as jnp
 from jax import lax
 
+from bmrjax.backend.jaxprs import CALLS, bind, closed, inner
 from bmrjax.infer.propagate.interpreter import Context, interpret, rule
 from bmrjax.infer.propagate.linear import elementwise, parts
 from bmrjax.infer.propagate.uncertain import FunctionOf, Uncertain
-from bmrjax.jaxprs import CALLS, bind, closed, inner
 
 
 @rule(*CALLS)

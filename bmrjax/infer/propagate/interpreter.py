@@ -10,9 +10,9 @@ import jax.extend.core as jec
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bmrjax.backend.jaxprs import CALLS, bind, bind_one
+from bmrjax.backend.noise import normal
 from bmrjax.infer.propagate.uncertain import GammaVariable, NotNormalError, Uncertain, root_of
-from bmrjax.jaxprs import CALLS, bind, bind_one
-from bmrjax.noise import normal
 
 Mode = Literal["local", "moments"]
 Rule = Callable[["Context", Any, list[Any]], Any]

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bmrjax.backend.jaxprs import bind, bind_one
 from bmrjax.infer.propagate.interpreter import Context, rule
 from bmrjax.infer.propagate.uncertain import (
     MAX_SOURCES,
@@ -15,7 +16,6 @@ from bmrjax.infer.propagate.uncertain import (
     Uncertain,
     sources_of,
 )
-from bmrjax.jaxprs import bind, bind_one
 
 
 def parts(value: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from jax import lax
 from jaxtyping import Array, Complex64, Float, UInt32
 
-from bmrjax.threefry import is_threefry, threefry2x32
+from bmrjax.backend.threefry import is_threefry, threefry2x32
 
 
 def _uniform(bits: UInt32[Array, " n"]) -> Float[Array, " n"]:

@@ -8,20 +8,20 @@ import jax
 import optax
 from jaxtyping import Array
 
-from bmrjax.assembly import Assembly
-from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
-from bmrjax.diagnose import warn_of
 from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.result import Result
+from bmrjax.run.assembly import Assembly
+from bmrjax.run.batches import Batches
+from bmrjax.run.diagnose import warn_of
+from bmrjax.run.result import Result
+from bmrjax.run.serial import one_at_a_time
+from bmrjax.run.settings import Settings
 from bmrjax.schedules import Schedule
-from bmrjax.serial import one_at_a_time
-from bmrjax.settings import Settings
 
 
 @one_at_a_time

@@ -11,12 +11,9 @@ import numpy as np
 from jaxtyping import Array
 from tqdm.auto import tqdm
 
-from bmrjax.batches import Batches
-from bmrjax.checkpoint import Checkpointer
 from bmrjax.criteria import Criterion
 from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
 from bmrjax.errors import InterruptedFit, NonFiniteError
-from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.evaluate import Evaluator
@@ -24,12 +21,15 @@ from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import only
 from bmrjax.infer.state import EpochInfo, State
-from bmrjax.interrupt import finishing_on_interrupt
-from bmrjax.point import Point, kept_counts, sparsity_per_layer
-from bmrjax.reduce import jit_reduce
-from bmrjax.result import Result
+from bmrjax.run.batches import Batches
+from bmrjax.run.checkpoint import Checkpointer
+from bmrjax.run.hyperparameter import Member
+from bmrjax.run.interrupt import finishing_on_interrupt
+from bmrjax.run.point import Point, kept_counts, sparsity_per_layer
+from bmrjax.run.reduce_once import jit_reduce
+from bmrjax.run.result import Result
+from bmrjax.run.search import lowest
 from bmrjax.schedules import Action, Report, Schedule
-from bmrjax.search import lowest
 
 _PLAIN = (
     "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "snapshot_point",

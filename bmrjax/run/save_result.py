@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from bmrjax.flat_arrays import flatten_arrays
+from bmrjax.run.flat_arrays import flatten_arrays
 
 FORMAT = 1
 FILES = ("result.json", "arrays.safetensors")

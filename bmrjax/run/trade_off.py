@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bmrjax.result import Result
+from bmrjax.run.result import Result
 
 _FALLS = ("nll", "ece", "rmse")  # a good model has little of these
 

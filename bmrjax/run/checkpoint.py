@@ -12,9 +12,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from safetensors.numpy import load_file, save_file
 
-from bmrjax.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.infer.saved_leaves import with_structure_of
-from bmrjax.point import Point
+from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
+from bmrjax.run.point import Point
 
 
 def _is_key(leaf: Any) -> bool:

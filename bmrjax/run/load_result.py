@@ -1,4 +1,4 @@
-"""Loading saved results; see `bmrjax.save_result`."""
+"""Loading saved results; see `bmrjax.run.save_result`."""
 
 import json
 from collections.abc import Callable
@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from bmrjax.flat_arrays import unflatten_arrays
 from bmrjax.infer.default_guide import guide_of
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.inspection import Inspection
-from bmrjax.point import Point
-from bmrjax.result import Result
-from bmrjax.save_result import FILES, FORMAT, NAMES, PLAIN
+from bmrjax.run.flat_arrays import unflatten_arrays
+from bmrjax.run.inspection import Inspection
+from bmrjax.run.point import Point
+from bmrjax.run.result import Result
+from bmrjax.run.save_result import FILES, FORMAT, NAMES, PLAIN
 
 
 def load(

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bmrjax.inspection import Inspection
-from bmrjax.point import kept_counts
+from bmrjax.run.inspection import Inspection
+from bmrjax.run.point import kept_counts
 
 
 def shown(result: Any) -> str:

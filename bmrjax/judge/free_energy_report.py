@@ -29,7 +29,7 @@ from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.rows import row_sites
 from bmrjax.reduction import Normal
-from bmrjax.serial import one_at_a_time
+from bmrjax.run.serial import one_at_a_time
 
 # Which elements are removed first: the lowest score, of a site by its name, posterior and prior.
 ORDERS: dict[str, Callable[[str, Any, Any], Array]] = {

@@ -12,19 +12,19 @@ from jaxtyping import Array
 from numpyro.infer.autoguide import AutoGuide
 from tqdm.auto import tqdm
 
-from bmrjax.assembly import Assembly
-from bmrjax.batches import Batches
 from bmrjax.errors import EnsembleError, InterruptedFit, NonFiniteError
-from bmrjax.hyperparameter import Member, members_of
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.program_data import program_data
-from bmrjax.interrupt import finishing_on_interrupt
-from bmrjax.result import Result
-from bmrjax.runner import Plan, Runner
-from bmrjax.serial import one_at_a_time
-from bmrjax.settings import Settings
+from bmrjax.run.assembly import Assembly
+from bmrjax.run.batches import Batches
+from bmrjax.run.hyperparameter import Member, members_of
+from bmrjax.run.interrupt import finishing_on_interrupt
+from bmrjax.run.result import Result
+from bmrjax.run.runner import Plan, Runner
+from bmrjax.run.serial import one_at_a_time
+from bmrjax.run.settings import Settings
 
 
 @one_at_a_time

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from bmrjax.table_encoding import TableEncoding
+from bmrjax.data.table_encoding import TableEncoding
 
 Task = Literal["classification", "regression"]
 Split = tuple[np.ndarray, np.ndarray]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bmrjax.table_encoding import listed
+from bmrjax.data.table_encoding import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ def read_csv(path: str | Path, *, categories: Sequence[str] = ()) -> "pd.DataFra
 
     Example:
         >>> import tempfile, pathlib
-        >>> from bmrjax.csv_file import read_csv
+        >>> from bmrjax.data.csv_file import read_csv
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
         >>> _ = path.write_text('age,"place of birth"\n31,Oslo\n,Rome\n')
         >>> read_csv(path).shape

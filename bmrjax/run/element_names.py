@@ -48,7 +48,7 @@ def element_names(shape: tuple[int, ...], axes: Sequence[Names]) -> list[str]:
         axes: Names along each axis, or None for numbers.
 
     Example:
-        >>> from bmrjax.element_names import element_names
+        >>> from bmrjax.run.element_names import element_names
         >>> element_names((2, 2), [None, ("age", "height")])
         ['0, age', '0, height', '1, age', '1, height']
     """

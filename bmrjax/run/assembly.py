@@ -15,13 +15,9 @@ import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
-from bmrjax.batches import Batches, checksum
-from bmrjax.checkpoint import Checkpointer
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
-from bmrjax.facts import Examination
 from bmrjax.handlers import both_masks
-from bmrjax.hyperparameter import Member
 from bmrjax.infer.arguments import Data, length
 from bmrjax.infer.check_data import check_data, column_names, row_paths
 from bmrjax.infer.check_program import check_program
@@ -36,13 +32,17 @@ from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import State
-from bmrjax.inspection import Inspection
-from bmrjax.judged import reducible
-from bmrjax.point import best
-from bmrjax.result import Result
-from bmrjax.runner import Evaluation, Reducer, Runner
+from bmrjax.run.batches import Batches, checksum
+from bmrjax.run.checkpoint import Checkpointer
+from bmrjax.run.facts import Examination
+from bmrjax.run.hyperparameter import Member
+from bmrjax.run.inspection import Inspection
+from bmrjax.run.judged import reducible
+from bmrjax.run.point import best
+from bmrjax.run.result import Result
+from bmrjax.run.runner import Evaluation, Reducer, Runner
+from bmrjax.run.settings import Settings, check_kinds, check_program_kind
 from bmrjax.schedules import Schedule, Verified
-from bmrjax.settings import Settings, check_kinds, check_program_kind
 
 
 class Assembly:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bmrjax.csv_file import read_csv
-from bmrjax.dataset import FEW_CLASSES, ROWS_PER_CLASS, Dataset, Task, from_arrays, split_rows
-from bmrjax.table_encoding import (
+from bmrjax.data.csv_file import read_csv
+from bmrjax.data.dataset import FEW_CLASSES, ROWS_PER_CLASS, Dataset, Task, from_arrays, split_rows
+from bmrjax.data.table_encoding import (
     as_numbers,
     as_text,
     fit_encoding,

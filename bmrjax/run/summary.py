@@ -10,11 +10,11 @@ import numpyro.distributions as dist
 from bmrjax.criteria import Criterion
 from bmrjax.distributions import SpikeAndSlab as SpikeAndSlabOfNumPyro
 from bmrjax.distributions import TruncatedLogNormal
-from bmrjax.element_names import element_names, named_axes
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.posterior import only, site_posteriors
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.run.element_names import element_names, named_axes
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,7 +12,7 @@ from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
-from bmrjax.result import Result
+from bmrjax.run.result import Result
 from bmrjax.schedules import Schedule
 from bmrjax.structure.parts import is_equinox, is_nnx
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from bmrjax.criteria import Criterion
 from bmrjax.infer.posterior import SitePosteriors, only
 from bmrjax.infer.prior_location import PriorFacts
-from bmrjax.inspection import Inspection, SiteReport
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.run.inspection import Inspection, SiteReport
 
 _FAMILIES = {Normal: "normal", SpikeAndSlab: "spike-and-slab", LogNormal: "log-normal"}
 

@@ -8,10 +8,11 @@ import numpy as np
 import numpyro
 from jaxtyping import Array
 
-from bmrjax.element_names import Names, named_axes
+from bmrjax import __version__
 from bmrjax.handlers import draws, inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.draws import log_likelihoods, model_draws, posterior_draws
+from bmrjax.run.element_names import Names, named_axes
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -111,6 +112,4 @@ def _prior(
 
 
 def _attributes() -> dict[str, str]:
-    from bmrjax import __version__
-
     return {"inference_library": "bmrjax", "inference_library_version": __version__}

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bmrjax.dataset import Dataset, Split, Task, from_arrays, split_arrays, split_rows
-from bmrjax.frames import from_csv, from_frame
-from bmrjax.series import SIGNALS, periodic
-
-__all__ = ["Dataset", "from_arrays", "from_csv", "from_frame", "load", "split_rows"]
+from bmrjax.data.dataset import Dataset, Split, Task, from_arrays, split_arrays
+from bmrjax.data.frames import from_csv
+from bmrjax.data.series import SIGNALS, periodic
 
 HUB = {
     "mnist": "ylecun/mnist",

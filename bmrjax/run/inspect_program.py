@@ -11,7 +11,6 @@ import optax
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 
-from bmrjax.batches import Batches
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments, length
@@ -20,8 +19,9 @@ from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prior_location import prior_facts
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.rows import row_sites
-from bmrjax.inspection import Inspection
-from bmrjax.judged import judge
+from bmrjax.run.batches import Batches
+from bmrjax.run.inspection import Inspection
+from bmrjax.run.judged import judge
 
 
 def inspect(

@@ -12,12 +12,8 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Bool
 
-from bmrjax.at_center import networks_at_center, values_at_center
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
-from bmrjax.data_tree import data_tree
-from bmrjax.diagnose import Finding, diagnose
-from bmrjax.facts import without_predictions
 from bmrjax.handlers import prune
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.draws import model_draws, posterior_draws
@@ -29,15 +25,19 @@ from bmrjax.infer.prepare import prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import PrunedGuide
 from bmrjax.infer.rows import row_sites
-from bmrjax.inspection import Inspection
-from bmrjax.point import Point, best, kept_counts, sparsity_per_layer
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
-from bmrjax.result_inputs import by_position_or_name, check_without_arguments, checked_data
-from bmrjax.save_result import save_result
-from bmrjax.serial import one_at_a_time
-from bmrjax.shown import shown
+from bmrjax.run.at_center import networks_at_center, values_at_center
+from bmrjax.run.data_tree import data_tree
+from bmrjax.run.diagnose import Finding, diagnose
+from bmrjax.run.facts import without_predictions
+from bmrjax.run.inspection import Inspection
+from bmrjax.run.point import Point, best, kept_counts, sparsity_per_layer
+from bmrjax.run.result_inputs import by_position_or_name, check_without_arguments, checked_data
+from bmrjax.run.save_result import save_result
+from bmrjax.run.serial import one_at_a_time
+from bmrjax.run.shown import shown
+from bmrjax.run.summary import scores_of, summary_table
 from bmrjax.structure.compact import Compact, compact
-from bmrjax.summary import scores_of, summary_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -43,7 +43,7 @@ class TableEncoding:
 
     Example:
         >>> import pandas as pd
-        >>> from bmrjax.table_encoding import fit_encoding
+        >>> from bmrjax.data.table_encoding import fit_encoding
         >>> frame = pd.DataFrame({"age": [31.0, 40.0, 28.0], "place": ["Oslo", "Rome", "Oslo"]})
         >>> encoding, notes = fit_encoding(frame, name="people")
         >>> encoding.names

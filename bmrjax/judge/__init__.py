@@ -1,0 +1,1 @@
+"""What a reduction costs: predicted free energies beside measured ones."""

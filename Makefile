@@ -30,6 +30,7 @@ notebooks: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 types: $(INSTALLED)
 	$(BIN)/pyright --pythonpath $(BIN)/python

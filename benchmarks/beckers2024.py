@@ -177,7 +177,7 @@ def run(
     except bmr.EnsembleError as error:
         results, failures = error.results, error.failures
     seconds = time.perf_counter() - begin
-    told = [
+    summary = [
         {
             "data": name,
             "estimator": estimator,
@@ -197,7 +197,7 @@ def run(
         for seed, result in enumerate(results)
     ]
     if name != CURVES or rows != "all" or 0 in failures:
-        return told, {}
+        return summary, {}
     start = results[0].at(0)
     report_ = bmr.free_energy_report(
         start.model,
@@ -213,7 +213,7 @@ def run(
         order: {field: getattr(curve, field).tolist() for field in fields}
         for order, curve in report_.curves.items()
     }
-    return told, {"curves": curves, "kept": report_.num_kept, "proposed": report_.proposed}
+    return summary, {"curves": curves, "kept": report_.num_kept, "proposed": report_.proposed}
 
 
 def stages(result: bmr.Result) -> dict[str, Any]:
@@ -228,16 +228,16 @@ def stages(result: bmr.Result) -> dict[str, Any]:
         "iterative": min(first, key=lambda point: point.vfe),
         "regrown": min(path, key=lambda point: point.vfe),
     }
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         stage: {"vfe": point.vfe, "sparsity": 1 - point.kept / point.total, **point.metrics}
         for stage, point in ends.items()
     }
     steps = [row for row in result.history if not row["taken_back"]]
-    told["path"] = [
+    summary["path"] = [
         {"epoch": p.epoch, "vfe": p.vfe, "kept": p.kept, "taken_back": p.taken_back, **p.metrics}
         for p in result.path
     ]
-    return {**told, "epochs": len(steps), "total": path[0].total}
+    return {**summary, "epochs": len(steps), "total": path[0].total}
 
 
 def chosen(result: bmr.Result, validation: Any) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def main() -> None:
             stored.write_text(json.dumps(curves))
         for row in found:
             rows.add({**row, **records.environment()})
-        print(which, name, estimator, report.told(found[0]), flush=True)
+        print(which, name, estimator, report.summary(found[0]), flush=True)
         report.write(args.out, rows.rows, curves)
         jax.clear_caches()
         gc.collect()

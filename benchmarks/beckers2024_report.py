@@ -81,7 +81,7 @@ def write(out: Path, rows: list[dict[str, Any]], curves: dict[str, Any]) -> None
             bmr.plot.free_energy(_report(found)).savefig(out / f"fig2_fig3_boston_{estimator}.png")
 
 
-def told(row: dict[str, Any]) -> str:
+def summary(row: dict[str, Any]) -> str:
     """Return the VFE and the sparsity of a row's stages in words."""
     if "failed" in row:
         return row["failed"]

@@ -47,7 +47,7 @@ def quantile_calibration_error(hit: Any, log_confidence: Any, num_buckets: int) 
 
 
 def metrics(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return accuracy, NLL (nats a datum) and both ECEs of averaged class probabilities."""
+    """Return accuracy, NLL (nats per data point) and both ECEs of averaged class probabilities."""
     probs = np.asarray(probs, np.float64)
     confidence, hit = probs.max(-1), probs.argmax(-1) == labels
     index = np.clip((confidence * BINS).astype(int), 0, BINS - 1)

@@ -57,7 +57,7 @@ def methods():
 
 
 def scores(network, data):
-    """Return the accuracy of one network, and its negative log likelihood in nats a datum."""
+    """Return the accuracy of one network, and its negative log likelihood in nats per data point."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -238,7 +238,7 @@ def write_tables(rows, directory):
         "ratio",
         "accuracy",
         "NLL, nats",
-        "rate, nats a bit",
+        "rate, nats per bit",
     ]
     lines = []
     for (network, method), found in records.group(

@@ -193,7 +193,7 @@ def main() -> None:
         "network",
         "units",
         "parameters, millions",
-        "MFLOPs a datum",
+        "MFLOPs per data point",
         "KiB",
         "ms for a batch",
         "ms for a larger batch",

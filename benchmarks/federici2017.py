@@ -51,7 +51,7 @@ PAPER = {
 # and the narrower a compacted network, the fewer it takes.
 OFFSET_BITS = range(2, 9)
 RATES = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
-# How much more the data kept out may cost after quantisation, in nats a datum and relative.
+# How much more the data kept out may cost after quantisation, in nats per data point and relative.
 LOSS = 0.01
 # Soft weight sharing alone: the published mixture draws in only what is small.
 ALONE = {

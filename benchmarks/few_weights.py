@@ -58,7 +58,7 @@ def write_table(rows: records.Rows) -> None:
     ]
     lines.append(["mean", *mean])
     lines.append([*PUBLISHED, "–", "–", "–"])
-    header = ["seed", "accuracy", "weights kept", "NLL", "ECE", "VFE, nats a datum"]
+    header = ["seed", "accuracy", "weights kept", "NLL", "ECE", "VFE, nats per data point"]
     (rows.path.parent / "table.md").write_text(records.table(header, lines))
 
 

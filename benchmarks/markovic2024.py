@@ -45,7 +45,7 @@ class Method:
         label: What tables and figures call it.
         prior: Prior of the weights.
         rate: Learning rate of AdaBelief.
-        criterion: Who stays; None removes nothing.
+        criterion: Decides which weights are kept; None removes nothing.
         schedule: From the number of epochs to the schedule; None is the default one.
         point: Whether the posterior is a point, fitted with dropout.
     """
@@ -290,8 +290,8 @@ def epochs_of(result: bmr.Result) -> list[dict[str, Any]]:
         metrics = row if "nll" in row else points.get(row["epoch"], {})
         sparsity = 1 - row["kept"] / result.num_total if result.num_total else 0.0
         scores = {name: finite(metrics.get(name)) for name in ("accuracy", "nll", "ece")}
-        told = {"epoch": row["epoch"], **scores, "sparsity": sparsity}
-        found.append(told | {"taken_back": row["taken_back"]})
+        summary = {"epoch": row["epoch"], **scores, "sparsity": sparsity}
+        found.append(summary | {"taken_back": row["taken_back"]})
     return found
 
 
@@ -341,7 +341,7 @@ def main() -> None:
             if units is not None and what["seed"] == 0:
                 weights.store(args.out, weights.name_of(what), units)
             rows.add(row)
-            print(*what.values(), "failed" if "failed" in row else told(row), flush=True)
+            print(*what.values(), "failed" if "failed" in row else summary(row), flush=True)
         report.write_table(rows)
         if i + 1 == len(waiting) or waiting[i + 1][0][0]["seed"] != whats[0]["seed"]:
             report.write_figures(rows)
@@ -372,7 +372,7 @@ def main() -> None:
                 speed.write_table(timed)
 
 
-def told(row: dict[str, Any]) -> str:
+def summary(row: dict[str, Any]) -> str:
     """Return a row's figures for a line of the log."""
     names = ("accuracy", "nll", "ece", "sparsity", "step_ms", "seconds")
     return ", ".join(f"{n} {row[n]:.4g}" for n in names if row[n] is not None)

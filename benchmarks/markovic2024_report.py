@@ -47,7 +47,7 @@ ORDER = tuple(COLOURS)
 PRUNED_TICKS = (0.0, 0.5, 0.9, 0.99, 0.999)
 # Panels side by side, for pictures that have to be read.
 MOST_COLUMNS = 4
-METRICS = {"accuracy": "Accuracy", "ece": "ECE", "nll": "NLL, nats a datum"}
+METRICS = {"accuracy": "Accuracy", "ece": "ECE", "nll": "NLL, nats per data point"}
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 IMAGES = {"fashion_mnist": 60_000, "mnist": 60_000, "cifar10": 50_000}
 NETS = {"lenet5": "LeNet-5", "mlp": "MLP 5×400", "vit": "ViT", "mixer": "MLP-Mixer"}
@@ -108,7 +108,7 @@ def write_table(rows: records.Rows) -> None:
         "ECE",
         "sparsity",
         "sparsity, paper",
-        "VFE, nats a datum",
+        "VFE, nats per data point",
         "step, ms",
         "seeds",
         "epochs × steps",

@@ -128,7 +128,16 @@ def fit_table(rows: list[dict[str, Any]]) -> str:
         records.mean_and_error([b[k] - f[k] for b, f in pairs], d) for k, d in FIGURES.items()
     ]
     lines.append(["bfloat16 − float32, seed by seed", *differences, str(len(pairs)), ""])
-    header = ["products", "accuracy", "NLL", "ECE", "VFE a datum", "sparsity", "seeds", "command"]
+    header = [
+        "products",
+        "accuracy",
+        "NLL",
+        "ECE",
+        "VFE per data point",
+        "sparsity",
+        "seeds",
+        "command",
+    ]
     return records.table(header, lines)
 
 

@@ -147,7 +147,7 @@ def write_table(rows: records.Rows) -> None:
         "data",
         "network",
         "schedule",
-        "VFE, nats a datum",
+        "VFE, nats per data point",
         "held out",
         "NLL",
         "kept",

@@ -116,7 +116,7 @@ def driver(name: str) -> str:
     return "dispatch" if convolutions and jax.default_backend() == "cpu" else "fused"
 
 
-def told(sides: Any, *, beside: str = "deterministic") -> dict[str, Any]:
+def summary(sides: Any, *, beside: str = "deterministic") -> dict[str, Any]:
     """Return the figures of sides, each with its ratio to one of them."""
     import speed_steps
 
@@ -160,7 +160,7 @@ def network(name: str, args: argparse.Namespace) -> dict[str, Any]:
         n = max(steps // 10, 1) if kind == "moments" else steps
         try:
             sides[kind] = speed_steps.warm(speed_steps.side(kind, whole, data, batch, n, mode))
-        # A kind that a network cannot take is told, and ends nothing.
+        # A kind that a network cannot take is summary, and ends nothing.
         except Exception as error:
             failed[kind] = f"{type(error).__name__}: {error}"
         report.say(f"{name}: {kind} compiled and warm in {time.perf_counter() - begin:.0f} s")
@@ -187,7 +187,7 @@ def network(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "batch": batch,
         "flops_deterministic": speed_steps.flops(whole, data, batch),
         "data_bytes": sum(a.nbytes for a in data),
-        "steps": told(sides),
+        "steps": summary(sides),
         "failed": failed,
         "not_timed": missing,
         "reduction": {
@@ -219,7 +219,7 @@ def scaling(axis: str, value: int, args: argparse.Namespace) -> dict[str, Any]:
         "hidden": list(hidden),
         "batch": batch,
         "flops_deterministic": speed_steps.flops(whole, data, batch),
-        "steps": told(sides),
+        "steps": summary(sides),
     }
 
 
@@ -248,7 +248,7 @@ def devices(value: int, args: argparse.Namespace) -> dict[str, Any]:
         "batch": batch,
         "data_bytes": sum(a.nbytes for a in data),
         "virtual": jax.default_backend() == "cpu",
-        "steps": told(sides, beside="one"),
+        "steps": summary(sides, beside="one"),
     }
 
 
@@ -301,7 +301,7 @@ def seeds(estimator: Any, args: argparse.Namespace) -> dict[str, Any]:
     turn = min(size["steps_per_epoch"], 500)
     sides = speed_steps.seeds(program, estimator, train, size["batch_size"], turn, SEEDS)
     speed_steps.take_turns(sides, args.repeats, args.seconds / 2)
-    steps = told(sides, beside="one")
+    steps = summary(sides, beside="one")
     return {"data": name, "seeds": SEEDS, **size, "runs": times, "steps": steps}
 
 

@@ -200,7 +200,7 @@ def _finetuned(network: eqx.Module, train: Any, fit: Fit, seed: int) -> eqx.Modu
 
 
 def score(network: eqx.Module, data: Any, batch_size: int = 1000) -> dict[str, float]:
-    """Return accuracy in percent and NLL in nats a datum of a plain network."""
+    """Return accuracy in percent and NLL in nats per data point of a plain network."""
     x, y = data
     apply = eqx.filter_jit(lambda net, rows: jax.vmap(net)(rows))
     logits = jnp.concatenate(

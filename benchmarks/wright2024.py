@@ -4,7 +4,7 @@
 
 Noise multiplies the outputs of every layer but the last, and a rule removes units after every epoch of
 training, with a few epochs of fine-tuning at the end. The rules are the published ones, with the divergence
-that their authors' code has by default, a mean over units and layers beside the mean loss of a datum
+that their authors' code has by default, a mean over units and layers beside the mean loss per data point
 (``--divergence published``, BMRS-N with their margin), or with that of the evidence's bound, the sum, and
 the equations as printed (``--divergence elbo``). ``ours`` is BMRS-U with that sum times one factor a row.
 Each run is a row of results.json at once; a stopped command goes on with what is missing.

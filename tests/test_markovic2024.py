@@ -135,7 +135,7 @@ def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
         "–",
         "–",
     )
-    assert first["VFE, nats a datum"] == "–"
+    assert first["VFE, nats per data point"] == "–"
     assert ours["ACC"] == "0.8500 ± 0.0500"
     assert (ours["step, ms"], first["step, ms"]) == ("2.5", "0.5")
     published = [ours[f"{name}, paper"] for name in ("ACC", "NLL", "sparsity")]

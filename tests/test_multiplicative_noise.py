@@ -63,7 +63,7 @@ class TestLayer:
         np.testing.assert_array_equal(nn.MultiplicativeNoise(shape)(x), x)
         nnx_layer = nn.NNXMultiplicativeNoise(shape)
         each = jnp.stack([value, 2 * value])
-        nnx_layer.value = nnx.Param(each)  # as a lifted network holds a draw a datum
+        nnx_layer.value = nnx.Param(each)  # as a lifted network holds one draw per data point
         np.testing.assert_array_equal(
             nnx_layer(jnp.stack([x, x])), jnp.stack([x * value, 2 * x * value])
         )

@@ -7,12 +7,13 @@ import pytest
 from failing import fails
 
 from bmrjax import cli
-from bmrjax.cli.choose import constant_within, sparsest_within, without_inputs
+from bmrjax.cli.choose import constant_within, without_inputs
 from bmrjax.cli.options import Sparsify, resumed
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import used_inputs
 from bmrjax.data import load
 from bmrjax.run.result import Point
+from bmrjax.run.sparsest import sparsest_within
 
 
 def test_settings_are_in_proportion_to_the_data(tmp_path):

@@ -186,10 +186,15 @@ def test_the_most_predictive_point(result):
     assert chosen.vfe == result.path[int(np.argmin(scores))].vfe
     with pytest.raises(ValueError, match="no path to choose from"):
         bmr.Result({}, {}, {}, ROWS).most_predictive(key, data)
-    with pytest.raises(ValueError, match="no point of the path has a finite"):
+    with pytest.raises(ValueError, match="No point of the path has a finite"):
         result.most_predictive(key, (data[0] * 1e30, data[1]), num_samples=2)
     with pytest.raises(TypeError, match="most_predictive: data: expected a tuple"):
         result.most_predictive(key, data[0])
+    sparser = result.most_predictive(key, data, num_samples=20, within=1e6)
+    assert sparser.num_kept == min(point.kept for point in result.path) < chosen.num_kept
+    assert sparser.metrics["nll"] > chosen.metrics["nll"]
+    with pytest.raises(ValueError, match="within counts standard errors and must not be negative"):
+        result.most_predictive(key, data, within=-1.0)
 
 
 def test_the_key_decides_everything(result):

@@ -267,6 +267,12 @@ class Evaluator:
         self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
     ) -> dict[str, float]:
         """Return accuracy, NLL and 20-bin ECE for classes, or NLL otherwise, and RMSE if there is a mean."""
+        return self.scores(params, keep, data, key, num_samples=num_samples)[0]
+
+    def scores(
+        self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
+    ) -> tuple[dict[str, float], Array]:
+        """Return what `metrics` returns, and the log predictive density of each row, in nats."""
         found = self._totals(params, keep, data, key, num_samples=num_samples)
         result = {"nll": metrics.negative_log_likelihood(found["log_prob"])}
         if "mean" in found and self._is_probability:
@@ -277,7 +283,7 @@ class Evaluator:
             error = metrics.root_mean_squared_error(found["mean"], found["value"])
             if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
                 result["rmse"] = error
-        return {name: float(value) for name, value in result.items()}
+        return {name: float(value) for name, value in result.items()}, found["log_prob"]
 
 
 def _is_probability(fn: Any) -> bool:

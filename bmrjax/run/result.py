@@ -1,7 +1,6 @@
 """The result of a run."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jaxtyping import Array, Bool
 
@@ -36,6 +36,7 @@ from bmrjax.run.result_inputs import by_position_or_name, check_without_argument
 from bmrjax.run.save_result import save_result
 from bmrjax.run.serial import one_at_a_time
 from bmrjax.run.shown import shown
+from bmrjax.run.sparsest import sparsest_within
 from bmrjax.run.summary import scores_of, summary_table
 from bmrjax.structure.compact import Compact, compact
 
@@ -221,7 +222,9 @@ class Result:
         return self.at(min(good, key=lambda i: self.path[i].kept))
 
     @one_at_a_time
-    def most_predictive(self, key: Array, data: Any, *, num_samples: int = 100) -> "Result":
+    def most_predictive(
+        self, key: Array, data: Any, *, num_samples: int = 100, within: float = 0.0
+    ) -> "Result":
         """Return the point of the path with the lowest negative log likelihood on `data`.
 
         The point with the best VFE is the sparsest that a mean-field posterior can justify, and on
@@ -232,6 +235,7 @@ class Result:
             key: PRNG key; all points see the same noise.
             data: Held-out data of the form that the program was fitted on.
             num_samples: Posterior samples.
+            within: With 1, the sparsest point within one standard error of it, as the command line takes.
 
         Returns:
             That point; its `metrics` are those on `data` (the NLL in nats per data point).
@@ -244,21 +248,15 @@ class Result:
         check_key(key, "most_predictive", num_samples=num_samples)
         data = self._checked(data, "most_predictive: data")
         evaluator = self._evaluator()
-        chosen: Result | None = None
+        metrics, log_probs = [], []
         for i in range(len(self.path)):
-            point = self.at(i)
-            point.metrics = evaluator.metrics(
-                point.params, point.keep, data, key, num_samples=num_samples
-            )
-            nll = point.metrics["nll"]
-            if math.isfinite(nll) and (chosen is None or nll < chosen.metrics["nll"]):
-                chosen = point
-        if chosen is None:
-            raise ValueError(
-                "most_predictive: no point of the path has a finite negative log likelihood on these "
-                "data. Look for values far outside what the program was fitted on."
-            )
-        return chosen
+            at = self.at(i)
+            found = evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
+            metrics.append(found[0])
+            log_probs.append(np.asarray(found[1]))
+        kept = [point.kept for point in self.path]
+        index = sparsest_within(np.stack(log_probs), kept, within=within)
+        return dataclasses.replace(self.at(index), metrics=metrics[index])
 
     @one_at_a_time
     def predict(

@@ -1,0 +1,69 @@
+"""The sparsest point that predicts as well as the best one, by rows that were kept out."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+
+def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, within: float) -> int:
+    """Return the sparsest point that predicts about as well as the best one.
+
+    A point is eligible if its negative log likelihood exceeds the lowest one by at most `within`
+    standard errors of their difference, paired over the rows, where the error counts as 0.005 nats at least.
+
+    Args:
+        log_probs: Log predictive density of each validation row, at each point of the path, in nats.
+        kept: Weights that each point keeps.
+        within: Standard errors; 0 for the lowest negative log likelihood itself.
+
+    Returns:
+        The position of the point.
+
+    Raises:
+        ValueError: If no point has a finite score, or for a negative `within`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax.run.sparsest import sparsest_within
+        >>> log_probs = jnp.array([[-1.0, -2.0, -1.5], [-1.2, -1.9, -1.5], [-4.0, -4.0, -4.2]])
+        >>> sparsest_within(log_probs, [90, 20, 3], within=1.0)
+        1
+        >>> sparsest_within(log_probs, [90, 20, 3], within=0.0)
+        0
+
+    References:
+        Breiman, Friedman, Olshen and Stone (1984), Classification and regression trees, section 3.4.3,
+        for the rule of one standard error.
+    """
+    if not within >= 0:
+        raise ValueError(f"within counts standard errors and must not be negative, got {within}.")
+    values = np.asarray(log_probs, np.float64)
+    means = np.where(np.isfinite(values).all(1), values.mean(1), -np.inf)
+    best = int(np.argmax(means))
+    if not np.isfinite(means[best]):
+        raise ValueError(
+            "No point of the path has a finite negative log likelihood on the rows that were kept out. Look "
+            "for values far outside what the program was fitted on."
+        )
+    if not within:
+        return best
+    as_good = [
+        i
+        for i in range(len(values))
+        if np.isfinite(means[i]) and excess(values[best], values[i]) <= within
+    ]
+    return min(as_good, key=lambda i: (kept[i], -means[i]))
+
+
+def excess(best: Float[Any, " rows"], other: Float[Any, " rows"]) -> float:
+    """Return by how many standard errors, paired over the rows, one point is worse than another.
+
+    Args:
+        best: Log predictive density of each row at the better point, in nats.
+        other: The same at the other point.
+    """
+    loss = best - other
+    error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
+    # A difference of so few nats per data point is of no use, however certain it is.
+    return loss.mean() / max(error, 0.005)

@@ -190,11 +190,24 @@ def test_the_most_predictive_point(result):
         result.most_predictive(key, (data[0] * 1e30, data[1]), num_samples=2)
     with pytest.raises(TypeError, match="most_predictive: data: expected a tuple"):
         result.most_predictive(key, data[0])
-    sparser = result.most_predictive(key, data, num_samples=20, within=1e6)
-    assert sparser.num_kept == min(point.kept for point in result.path) < chosen.num_kept
-    assert sparser.metrics["nll"] > chosen.metrics["nll"]
     with pytest.raises(ValueError, match="within counts standard errors and must not be negative"):
         result.most_predictive(key, data, within=-1.0)
+
+
+def test_the_sparsest_point_that_predicts_about_as_well(result, monkeypatch):
+    noise = np.random.default_rng(0).normal(size=ROWS)
+
+    def scores(self, params, keep, data, key, *, num_samples):
+        kept = sum(int(mask.sum()) for mask in keep.values())
+        log_prob = 0.1 * kept + 0.01 * kept * noise
+        return {"nll": -float(log_prob.mean())}, log_prob
+
+    monkeypatch.setattr(bmr.infer.evaluate.Evaluator, "scores", scores)
+    kept = [point.kept for point in result.path]
+    for within, expected in ((0.0, max(kept)), (1.0, max(kept)), (1e6, min(kept))):
+        chosen = result.most_predictive(jax.random.key(0), make_data(1), within=within)
+        assert chosen.num_kept == expected
+        assert chosen.metrics["nll"] == pytest.approx(-0.1 * expected, rel=0.05)
 
 
 def test_the_key_decides_everything(result):

@@ -108,7 +108,7 @@ def load_weights(
         if name not in found:
             hint = f" The file has '{source[extra[0]]}', which the network lacks." if extra else ""
             problems.append(
-                f"'{name}' ({array.dtype}{array.shape}) is missing.{hint} Give names that differ by "
+                f"'{name}' ({array.dtype}{array.shape}) is missing.{hint} Names that differ can be given by "
                 "rename=; what the file need not have, by keep=."
             )
             continue

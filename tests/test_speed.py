@@ -73,7 +73,7 @@ def test_operations_are_those_of_the_matrix_products(scripts):
 
 
 def test_a_row_has_ratios_within_turns(scripts, stepped):
-    told = scripts.speed.told(stepped)
+    told = scripts.speed.summary(stepped)
     ours, plain = (told[kind]["milliseconds"] for kind in ("global", "deterministic"))
     assert len(ours) == len(plain) == 2
     ratios = np.divide(ours, plain)

@@ -400,7 +400,7 @@ def test_stopping_by_hand_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     def stop(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_info", stop)
+    monkeypatch.setattr("bmrjax.cli.saved.run_info", stop)
     with pytest.raises(SystemExit, match="130"):
         cli.main(["info", str(tmp_path)])
     assert "--resume" in capsys.readouterr().err

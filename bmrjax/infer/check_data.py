@@ -218,7 +218,7 @@ def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int
 def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
     array = jnp.asarray(part.array)
     if jnp.issubdtype(array.dtype, jnp.inexact) and not allow_non_finite:
-        given: Any = array if isinstance(part.array, jax.Array) else np.asarray(part.array)
+        given: Any = array if isinstance(part.array, jax.Array) else np.asarray(array)
         of = jnp if isinstance(part.array, jax.Array) else np  # compiles nothing
         bad = ~of.isfinite(given.reshape(len(given), -1)).all(-1)
         count = int(bad.sum())

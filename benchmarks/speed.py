@@ -160,7 +160,7 @@ def network(name: str, args: argparse.Namespace) -> dict[str, Any]:
         n = max(steps // 10, 1) if kind == "moments" else steps
         try:
             sides[kind] = speed_steps.warm(speed_steps.side(kind, whole, data, batch, n, mode))
-        # A kind that a network cannot take is summary, and ends nothing.
+        # A kind that a network cannot take is reported, and the others are measured.
         except Exception as error:
             failed[kind] = f"{type(error).__name__}: {error}"
         report.say(f"{name}: {kind} compiled and warm in {time.perf_counter() - begin:.0f} s")

@@ -73,13 +73,13 @@ def test_operations_are_those_of_the_matrix_products(scripts):
 
 
 def test_a_row_has_ratios_within_turns(scripts, stepped):
-    told = scripts.speed.summary(stepped)
-    ours, plain = (told[kind]["milliseconds"] for kind in ("global", "deterministic"))
+    steps = scripts.speed.summary(stepped)
+    ours, plain = (steps[kind]["milliseconds"] for kind in ("global", "deterministic"))
     assert len(ours) == len(plain) == 2
     ratios = np.divide(ours, plain)
-    found = told["global"]["ratio_to_deterministic"]
+    found = steps["global"]["ratio_to_deterministic"]
     np.testing.assert_allclose(found, [np.median(ratios), ratios.min(), ratios.max()])
-    assert told["deterministic"]["ratio_to_deterministic"] == [1.0, 1.0, 1.0]
+    assert steps["deterministic"]["ratio_to_deterministic"] == [1.0, 1.0, 1.0]
 
 
 def test_a_reduction_is_told_an_element(scripts, stepped):

@@ -1,1 +1,1 @@
-"""What is there for the sake of a compiler or a device, each with the figure that justifies it."""
+"""Workarounds for compilers and devices, each with the figure that justifies it."""

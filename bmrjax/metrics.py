@@ -1,13 +1,17 @@
 """Held-out metrics from predictive probabilities and means."""
 
+import functools
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from bmrjax.backend.quick_compile import quick_jit
 
 
 def accuracy(probs: Float[Array, "data classes"], labels: Int[Array, " data"]) -> Float[Array, ""]:
     """Return the fraction of data whose most probable class is the label."""
     _check_labels(probs, labels)
-    return jnp.mean(jnp.argmax(probs, -1) == labels)
+    return _accuracy(probs, labels)
 
 
 def expected_calibration_error(
@@ -36,16 +40,12 @@ def expected_calibration_error(
         Guo, Pleiss, Sun and Weinberger (2017), On calibration of modern neural networks.
     """
     _check_labels(probs, labels)
-    confidence = jnp.max(probs, -1)
-    correct = (jnp.argmax(probs, -1) == labels).astype(confidence.dtype)
-    index = jnp.clip((confidence * num_bins).astype(jnp.int32), 0, num_bins - 1)
-    gap = jnp.zeros(num_bins, confidence.dtype).at[index].add(correct - confidence)
-    return jnp.sum(jnp.abs(gap)) / confidence.shape[0]
+    return _calibration_error(probs, labels, num_bins)
 
 
 def negative_log_likelihood(log_probs: Float[Array, " data"]) -> Float[Array, ""]:
     """Return the mean over data of minus the log predictive density, in nats per data point."""
-    return -jnp.mean(log_probs)
+    return _minus_mean(log_probs)
 
 
 def root_mean_squared_error(
@@ -57,6 +57,33 @@ def root_mean_squared_error(
             f"root_mean_squared_error: the prediction has shape {prediction.shape}, the target "
             f"{target.shape}; give one prediction a target."
         )
+    return _root_mean_square(prediction, target)
+
+
+# One compiled program each, instead of one per operation.
+
+
+@quick_jit
+def _accuracy(probs: Array, labels: Array) -> Array:
+    return jnp.mean(jnp.argmax(probs, -1) == labels)
+
+
+@functools.partial(quick_jit, static_argnums=2)
+def _calibration_error(probs: Array, labels: Array, num_bins: int) -> Array:
+    confidence = jnp.max(probs, -1)
+    correct = (jnp.argmax(probs, -1) == labels).astype(confidence.dtype)
+    index = jnp.clip((confidence * num_bins).astype(jnp.int32), 0, num_bins - 1)
+    gap = jnp.zeros(num_bins, confidence.dtype).at[index].add(correct - confidence)
+    return jnp.sum(jnp.abs(gap)) / confidence.shape[0]
+
+
+@quick_jit
+def _minus_mean(log_probs: Array) -> Array:
+    return -jnp.mean(log_probs)
+
+
+@quick_jit
+def _root_mean_square(prediction: Array, target: Array) -> Array:
     return jnp.sqrt(jnp.mean(jnp.square(prediction - target)))
 
 

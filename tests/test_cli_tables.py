@@ -7,13 +7,13 @@ import pytest
 from failing import fails
 
 from bmrjax import cli
-from bmrjax.cli.choose import constant_within, without_inputs
+from bmrjax.cli.choose import constant_by_evidence, without_inputs
 from bmrjax.cli.options import Sparsify, resumed
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import used_inputs
 from bmrjax.data import load
 from bmrjax.run.result import Point
-from bmrjax.run.sparsest import sparsest_within
+from bmrjax.run.sparsest import excess, sparsest_within
 
 
 def test_settings_are_in_proportion_to_the_data(tmp_path):
@@ -73,16 +73,27 @@ def test_the_sparsest_point_within_one_standard_error_is_chosen():
         sparsest_within(np.full((2, 3), np.nan), [2, 1], within=1.0)
 
 
-def test_a_network_has_to_be_better_than_a_constant_by_two_standard_errors():
-    constant = np.full(100, -1.4)
-    gain = np.random.default_rng(0).normal(size=100)
-    gain = (gain - gain.mean()) / gain.std(ddof=1)
-    for errors, chosen in ((0.5, 0), (1.9, 0), (2.1, None), (8.0, None)):
-        log_probs = np.stack([constant, constant + gain + errors / 10])
-        assert constant_within(log_probs, [0], within=2.0) == chosen
+def test_a_constant_is_the_answer_where_the_evidence_does_not_rule_it_out():
+    constant, network = np.full(40, -1.4), np.full(40, -1.3)
+    # Four nats better on the validation rows, by chance: of no use where 99 were lost on the training rows.
+    log_probs = np.stack([constant, network])
+    assert constant_by_evidence(log_probs, [200.0, 299.0], [0]) == 0
+    assert constant_by_evidence(log_probs, [200.0, 202.0], [0]) == 0
+    assert constant_by_evidence(log_probs, [200.0, 200.0], [0]) is None
     # The better one of two constants, and none that is not finite.
-    assert constant_within(np.stack([constant, constant + 0.1]), [0, 1], within=2.0) == 1
-    assert constant_within(np.stack([constant * np.nan, constant]), [0], within=2.0) is None
+    assert constant_by_evidence(log_probs, [200.0, 200.0], [0, 1]) == 1
+    assert constant_by_evidence(log_probs * [[np.nan], [1.0]], [200.0, 200.0], [0]) is None
+    assert constant_by_evidence(log_probs, [np.nan, 200.0], [0]) is None
+
+
+def test_a_rare_class_does_not_end_in_a_constant():
+    """Four validation rows of 120 are positive: no score of theirs is two standard errors from another."""
+    rare = np.zeros(120)
+    rare[:4] = -5.0
+    network = np.where(rare < 0, [*np.linspace(-4.0, -0.1, 4), *np.zeros(116)], -0.02)
+    log_probs = np.stack([network, rare])
+    assert excess(network, rare) < 2
+    assert constant_by_evidence(log_probs, [53.0, 126.0], [1]) is None
 
 
 def test_inputs_are_kept_only_if_they_lead_to_an_output():

@@ -14,40 +14,43 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.run.facts import Examination
 from bmrjax.run.sparsest import excess, sparsest_within
 
+# By how many nats a network has to be better than a constant: a Bayes factor of 20, strong evidence by
+# Kass and Raftery (1995). On ten tables of pure noise the best network gains 1 nat at most.
+_STRONG = 3.0
+# Standard errors beyond which the validation rows alone decide against a constant.
+_NO_DOUBT = 5.0
 
-def constant_within(
-    log_probs: Float[Array, "points rows"], constants: Sequence[int], *, within: float
+
+def constant_by_evidence(
+    log_probs: Float[Any, "points rows"], vfes: Sequence[float], constants: Sequence[int]
 ) -> int | None:
-    """Return the constant that predicts about as well as the best point, if there is one.
+    """Return the constant that the evidence does not rule out, if there is one.
 
-    A network has to show that it is better than a constant. The best of many points is better on a few
-    validation rows by chance: by more than one standard error in two of ten tables of pure noise (60 and 300
-    rows, 15 % kept out), and in none of them by more than two.
+    A network has to show that it is better than a constant. The score of a few validation rows is not enough
+    for either: the best of many points is better by chance where there is nothing to find, and of a rare
+    class there are too few rows to tell. All rows together are: the log evidence of the training rows, which
+    the VFE bounds, and the log predictive density of the validation rows given these.
 
     Args:
         log_probs: Log predictive density of each validation row, at each point, in nats.
+        vfes: VFE of the training rows at each point, in nats for all of them.
         constants: Positions of the points that do not read the inputs.
-        within: Standard errors.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from bmrjax.cli.choose import constant_within
-        >>> log_probs = jnp.array([[-1.0, -2.0, -1.5], [-1.2, -2.2, -1.2]])
-        >>> constant_within(log_probs, [1], within=2.0)
+        >>> from bmrjax.cli.choose import constant_by_evidence
+        >>> log_probs = jnp.array([[-1.0, -1.0, -1.5], [-1.2, -1.2, -1.2]])
+        >>> constant_by_evidence(log_probs, [131.0, 130.0], [1])
         1
-        >>> constant_within(log_probs, [], within=2.0) is None
+        >>> constant_by_evidence(log_probs, [82.0, 130.0], [1]) is None
         True
     """
-    values = np.asarray(log_probs, np.float64)
-    means = np.where(np.isfinite(values).all(1), values.mean(1), -np.inf)
-    best, constant = int(np.argmax(means)), max(constants, key=lambda i: means[i], default=None)
-    if constant is None or not np.isfinite(means[constant]):
+    totals = np.asarray(log_probs, np.float64).sum(1) - np.asarray(vfes, np.float64)
+    totals = np.where(np.isfinite(totals), totals, -np.inf)
+    best, constant = totals.max(), max(constants, key=lambda i: totals[i], default=None)
+    if constant is None or not np.isfinite(totals[constant]):
         return None
-    return constant if excess(values[best], values[constant]) <= within else None
-
-
-# How many times the standard errors that a denser point has to be better by.
-_FOR_A_NETWORK = 2.0
+    return constant if best - totals[constant] <= _STRONG else None
 
 
 def choose_point(
@@ -63,8 +66,8 @@ def choose_point(
     """Return the result at the point that the validation rows choose, with its metrics on the test rows.
 
     With `within`, one more point is compared: the last one without anything that reads the inputs. It is the
-    answer unless the best point is better by twice as many standard errors, and joins the path only then.
-    The other points of the path get their metrics on the test rows too, for reporting only.
+    answer unless the evidence is against it, see `constant_by_evidence`, and joins the path only then. The
+    other points of the path get their metrics on the test rows too, for reporting only.
 
     Args:
         result: Of a fit with a path.
@@ -77,7 +80,7 @@ def choose_point(
     """
     rows = len(validation[0])
     constant = without_inputs(result.path) if within else None
-    points = result.path if constant is None else [*result.path, constant]
+    points = list(result.path) if constant is None else [*result.path, constant]
     # Validation and test rows go through one compiled program.
     both: Any = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
     evaluator = Evaluator(*result._programs())
@@ -85,27 +88,20 @@ def choose_point(
     for point in points:
         params, keep = jax.tree.map(jnp.asarray, (dict(point.params), dict(point.keep)))
         found = evaluator.predict(params, keep, both, key, num_samples=num_samples)
-        log_probs.append(found.log_prob[:rows])
-        mean, value = found.mean[rows:], found.value[rows:]
-        scores = {"nll": metrics.negative_log_likelihood(found.log_prob[rows:])}
+        log_prob, mean, value = map(np.asarray, (found.log_prob, found.mean, found.value))
+        log_probs.append(log_prob[:rows])
+        log_prob, mean, value = log_prob[rows:], mean[rows:], value[rows:]
+        scores = {"nll": metrics.negative_log_likelihood(log_prob)}
         if found.is_probability:
-            labels = value.astype(jnp.int32)
+            labels = value.astype(np.int32)
             scores["accuracy"] = metrics.accuracy(mean, labels)
             scores["ece"] = metrics.expected_calibration_error(mean, labels)
         else:
             scores["rmse"] = metrics.root_mean_squared_error(mean, value)
         point.metrics.update({name: float(score) for name, score in scores.items()})
-    kept = [point.kept for point in points]
-    index = sparsest_within(jnp.stack(log_probs), kept, within=within)
-    constants = [i for i, point in enumerate(points) if _reads_no_input(point)]
-    if within and index not in constants:
-        found = constant_within(jnp.stack(log_probs), constants, within=_FOR_A_NETWORK * within)
-        index = index if found is None else found
-    if points[index] is constant:
-        unmeasured = dataclasses.replace(result, path=points).at(index)
-        vfe = unmeasured.free_energy(key, train, num_samples=10)
-        measured = dataclasses.replace(points[index], vfe=vfe)
-        result = dataclasses.replace(result, path=[*result.path, measured])
+    index = _index(result, points, np.stack(log_probs), train, key, within=within)
+    if index == len(result.path):
+        result = dataclasses.replace(result, path=points)
     chosen = result.at(index)
     # What `Result.diagnose` reads was measured where the fit ended.
     facts = Examination(*result._programs())(
@@ -113,6 +109,40 @@ def choose_point(
     )
     chosen.facts = {**facts, "criterion": result.facts.get("criterion")}
     return chosen
+
+
+def _index(
+    result: Any,
+    points: list[Any],
+    log_probs: Float[np.ndarray, "points rows"],
+    train: Any,
+    key: Array,
+    *,
+    within: float,
+) -> int:
+    """Return the position of the point that the validation rows choose; see `choose_point`.
+
+    The VFE of a constant that is not measured is measured here, if the scores leave a doubt.
+    """
+    constants = [i for i, point in enumerate(points) if _reads_no_input(point)]
+    values = np.nan_to_num(np.asarray(log_probs, np.float64), nan=-np.inf)
+    best = values[int(np.argmax(values.mean(1)))]
+    if within and any(excess(best, values[i]) <= _NO_DOUBT for i in constants):
+        unmeasured = dataclasses.replace(result, path=points)
+        for i in constants:
+            if not np.isfinite(points[i].vfe):
+                vfe = unmeasured.at(i).free_energy(key, train, num_samples=10)
+                points[i] = dataclasses.replace(points[i], vfe=vfe)
+        found = constant_by_evidence(log_probs, [point.vfe for point in points], constants)
+        if found is not None:
+            return found
+    # Without `within` the best point is asked for, whatever it is.
+    networks = [i for i in range(len(points)) if not (within and i in constants)]
+    networks = networks or constants
+    index = sparsest_within(
+        log_probs[np.array(networks)], [points[i].kept for i in networks], within=within
+    )
+    return networks[index]
 
 
 def without_inputs(path: Sequence[Any]) -> Any:

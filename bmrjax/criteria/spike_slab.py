@@ -102,8 +102,11 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
 
     def init(self, posterior: Sites) -> SpikeAndSlabState:
         """Return the state in which everything is included."""
-        keep = {name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()}
-        included = {name: jnp.ones_like(q.loc) for name, q in posterior.items()}
+        # Filled by NumPy, which compiles nothing.
+        keep = {name: jnp.asarray(np.ones(q.loc.shape, bool)) for name, q in posterior.items()}
+        included = {
+            name: jnp.asarray(np.ones(q.loc.shape, q.loc.dtype)) for name, q in posterior.items()
+        }
         alpha = {n: jnp.asarray(self.alpha, q.loc.dtype) for n, q in posterior.items()}
         beta = {n: jnp.asarray(self.beta, q.loc.dtype) for n, q in posterior.items()}
         return SpikeAndSlabState(keep, included, alpha, beta)

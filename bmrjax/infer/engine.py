@@ -412,7 +412,7 @@ class Engine:
         order = self._order(shuffle, num_steps * self.batch_size)
         before = state.num_steps + 0  # the state's own is consumed
         losses, order, noise, factor = self.placement.everywhere(
-            (jnp.full(num_steps, jnp.nan, float), order, noise, jnp.asarray(rate, float))
+            (jnp.asarray(np.full(num_steps, np.nan), float), order, noise, jnp.asarray(rate, float))
         )
         args = (data, order, self.placement.parted(dict(keep)), noise, factor)
         state, losses = self._epoch((state, losses), num_steps, *args)

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from bmrjax import metrics
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.draws import is_factor
@@ -29,6 +30,8 @@ _CLASSES = (
 )
 
 
+# What is summed over posterior samples, and not needed as a sum.
+_SUMS = {"log_prob", "square", "variance"}
 # Draws of one batch that are held at once, in elements: 128 MiB of float32.
 _DRAWS = 2**25
 
@@ -181,29 +184,32 @@ class Evaluator:
             batch = jax.tree.map(lambda a, f=first: a[f : f + size], data)
             shapes = dict(self._shapes_of(params, keep, key, batch, spread=spread))
             draw = shapes.pop("draw", None)
-            carry = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
-            carry["log_prob"] = jnp.full_like(carry["log_prob"], -jnp.inf)
+            # Filled by NumPy, which compiles nothing.
+            carry = {name: np.zeros(s.shape, s.dtype) for name, s in shapes.items()}
+            carry["log_prob"] = np.full_like(carry["log_prob"], -np.inf)
             for name in {"mean", "variance"} & set(carry):  # sums, of counts too
                 carry[name] = carry[name].astype(jnp.promote_types(carry[name].dtype, jnp.float32))
             if "variance" in carry:
-                carry["square"] = jnp.zeros_like(carry["mean"])
+                carry["square"] = np.zeros_like(carry["mean"])
             if draw is not None and with_draws:
-                carry["draws"] = jnp.zeros((num_samples, *draw.shape), draw.dtype)
+                carry["draws"] = np.zeros((num_samples, *draw.shape), draw.dtype)
+            carry = jax.tree.map(jnp.asarray, carry)
             carry, key, start = self._placement.everywhere((carry, key, jnp.asarray(first)))
             found = dict(self._loop(carry, num_samples, *held, key, self._placed(batch), start))
             drawn = found.pop("draws", None)
             if drawn is not None and levels:
-                found["at_levels"] = jnp.moveaxis(quantiles_of(np.asarray(drawn), levels), 0, 1)
+                found["at_levels"] = np.moveaxis(
+                    np.asarray(quantiles_of(np.asarray(drawn), levels)), 0, 1
+                )
             if drawn is not None and return_samples:
                 found["samples"] = np.moveaxis(np.asarray(drawn), 0, 1)
             for name, value in found.items():
                 parts.setdefault(name, []).append(value[begin - first :])
         joined = {
-            name: np.concatenate(values) if name == "samples" else jnp.concatenate(values)
+            name: (np if name in ("samples", "at_levels") else jnp).concatenate(values)
             for name, values in parts.items()
         }
-        joined["log_prob"] = joined["log_prob"] - jnp.log(num_samples)
-        return joined
+        return joined | _finished({name: joined[name] for name in _SUMS & set(joined)}, num_samples)
 
     def predict(
         self,
@@ -257,9 +263,9 @@ class Evaluator:
             found["log_prob"],
             found["value"],
             self._is_probability,
-            std=jnp.sqrt((found["square"] + found["variance"]) / num_samples),
+            std=found["std"],
             levels=levels,
-            at_levels=None if at_levels is None else jnp.moveaxis(at_levels, 1, 0),
+            at_levels=None if at_levels is None else jnp.asarray(np.moveaxis(at_levels, 1, 0)),
             samples=None if samples is None else np.moveaxis(samples, 1, 0),
         )
 
@@ -284,6 +290,15 @@ class Evaluator:
             if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
                 result["rmse"] = error
         return {name: float(value) for name, value in result.items()}, found["log_prob"]
+
+
+@quick_jit
+def _finished(sums: dict[str, Array], num_samples: int) -> dict[str, Array]:
+    """Return what sums over posterior samples come to: the log mean density, and the standard deviation."""
+    found = {"log_prob": sums["log_prob"] - jnp.log(num_samples)}
+    if "square" in sums:
+        found["std"] = jnp.sqrt((sums["square"] + sums["variance"]) / num_samples)
+    return found
 
 
 def _is_probability(fn: Any) -> bool:

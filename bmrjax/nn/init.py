@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
@@ -43,4 +44,6 @@ def scaled(kind: type[Layer], *sizes: int, gain: float = 1.0, key: Array, **opti
     layer = eqx.tree_at(lambda x: x.weight, layer, weight)
     if layer.bias is None:
         return layer
-    return eqx.tree_at(lambda x: x.bias, layer, jnp.zeros(layer.bias.shape, layer.bias.dtype))
+    return eqx.tree_at(
+        lambda x: x.bias, layer, jnp.asarray(np.zeros(layer.bias.shape, layer.bias.dtype))
+    )

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
+from bmrjax.backend.random_keys import split_keys
 from bmrjax.nn.init import scaled
 
 
@@ -42,7 +43,7 @@ class MLP(eqx.Module):
         key: Array,
     ):
         sizes = [in_size, *hidden, out_size]
-        keys = jax.random.split(key, len(sizes) - 1)
+        keys = split_keys(key, len(sizes) - 1)
         self.layers = [
             scaled(eqx.nn.Linear, i, o, gain=2.0, key=k)
             for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)

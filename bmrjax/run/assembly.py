@@ -15,6 +15,7 @@ import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
+from bmrjax.backend.random_keys import split_keys
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.handlers import both_masks
@@ -228,7 +229,7 @@ class Assembly:
     ) -> Runner:
         settings, engine = self.settings, self.engine
         criterion = settings.criterion if member.criterion is None else member.criterion
-        init_key, run_key, vfe_key, final_key = jax.random.split(key, 4)
+        init_key, run_key, vfe_key, final_key = split_keys(key, 4)
         started = time.perf_counter()
         state = engine.init(init_key, self._example, model=model, guide=guide)
         if settings.start is not None:

@@ -1,6 +1,7 @@
 """What every test file shares."""
 
 import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ import jax
 import pytest
 
 from bmrjax.backend import quick_compile
+from bmrjax.infer import loop
 
 # Most of the time of these tests is compilation, a third of it kernels that XLA would fuse. The
 # notebooks run with the compiler's defaults. XLA stops at a flag that it does not know: these are those
@@ -46,6 +48,15 @@ def x64() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled programs on disk, and look for garbage less often."""
+    # Tracing makes many objects that live: with Python's thresholds, a tenth of the time goes into looking at
+    # them again and again.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    _keep_compiled(config)
+
+
+def _keep_compiled(config: pytest.Config) -> None:
     """Keep compiled programs on disk for the whole run: many tests compile the same ones.
 
     Each worker of xdist has a folder of its own, because JAX writes entries in place; processes that a
@@ -58,10 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "jax_persistent_cache_min_compile_time_secs": 0.2,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
-    # A long fit is worth the compiler's time here too.
+    # A long fit is worth the compiler's time here too; but most have some hundred steps.
     quick_compile._DEFAULT.update(
         xla_backend_optimization_level=3, xla_cpu_use_fusion_emitters=True
     )
+    loop._STEPS_OF_A_FIT = 500
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bmrjax.backend import quick_compile
-from bmrjax.backend.quick_compile import options_for, quick_jit, quick_options
+from bmrjax.backend.quick_compile import has_options, options_for, quick_jit, quick_options
 from bmrjax.infer.loop import Loop
 
 QUICK = {"xla_backend_optimization_level": 0}
@@ -67,9 +67,23 @@ def test_it_can_be_called_in_other_programs():
     np.testing.assert_array_equal(gradient, jnp.tile(y, (4, 1)))
 
 
+def test_it_can_be_called_with_constants_in_other_programs():
+    function = quick_jit(lambda x: 2.0 * x)
+    np.testing.assert_array_equal(jax.jit(lambda x: x + function(jnp.ones(3)))(1.0), [3.0] * 3)
+    np.testing.assert_array_equal(jax.grad(lambda x: x * function(jnp.ones(())))(1.0), 2.0)
+    np.testing.assert_array_equal(jax.vmap(lambda x: x + function(1.0))(jnp.ones(2)), [3.0] * 2)
+
+
 def test_a_compiler_without_the_options_gets_none(monkeypatch):
     monkeypatch.setattr(quick_compile, "_QUICK", {"xla_no_such_option": 1})
-    assert quick_options.__wrapped__() == {}
+    assert not has_options.__wrapped__()
+
+
+def test_many_steps_of_a_small_program_are_worth_some_optimisation():
+    jaxpr = jax.make_jaxpr(lambda x: jnp.tanh(jnp.sin(x)) ** 2)(jnp.ones(400)).jaxpr
+    costs = (quick_compile._QUICK, quick_compile._MIDDLE, quick_compile._DEFAULT)
+    for num_calls, options in zip((1, 4000, 10**6), costs, strict=True):
+        assert options_for(jaxpr, num_calls) is options
 
 
 def test_both_ways_give_the_same_numbers(monkeypatch):
@@ -80,7 +94,8 @@ def test_both_ways_give_the_same_numbers(monkeypatch):
 
     x, y = jnp.linspace(-1, 1, 12).reshape(3, 4), jnp.eye(4)
     found = []
-    for options in ({}, quick_options()):
+    for options in ({}, quick_options(), quick_compile._MIDDLE):
         monkeypatch.setattr("bmrjax.infer.loop.options_for", lambda *_, o=options: o)
         found.append(Loop(step, "fused")(jnp.array(x), 5, y))
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+    for quicker in found[1:]:
+        np.testing.assert_allclose(found[0], quicker, rtol=1e-5, atol=1e-6)

@@ -6,34 +6,44 @@ from math import prod
 from typing import Any
 
 import jax
-from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 
-# Settings of XLA's CPU compiler with which a program is compiled in less than half of the time, and takes
-# longer to run. Measured once on two cores, on a network of 501 weights and batches of 128 rows, whose step
-# has 2,828 equations and 244,000 elements: 5.1 s of CPU to compile by default and 2.1 s with these; .14 ms
-# and .39 ms per step.
-_QUICK = {
+# Settings of XLA's CPU compiler, from those that compile soonest to its own defaults (and what ``XLA_FLAGS``
+# says), with the seconds that an equation of a program takes to compile, and an element that it computes.
+# Measured on two cores, on the steps of two networks: one of 501 weights and batches of 128 rows (2,830
+# equations, 244,000 elements) took 2.3, 3.5 and 6.6 s to compile and .45, .13 and .13 ms to run; one of
+# 17,510 weights (3,891 equations, 5.7 million elements) took 2.9, 6.5 and 6.1 s, and 4.5, 1.3 and .7 ms.
+_QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
-# For everything else: the compiler's defaults, and what ``XLA_FLAGS`` says.
+_MIDDLE: dict[str, Any] = _QUICK | {"xla_backend_optimization_level": 1}
 _DEFAULT: dict[str, Any] = {}
-
-_SECONDS_PER_EQUATION = 1.1e-3
-_SECONDS_PER_ELEMENT = 1.0e-9
+_COSTS = (
+    (_QUICK, 0.8e-3, 1.2e-9),
+    (_MIDDLE, 1.3e-3, 0.25e-9),
+    (_DEFAULT, 2.0e-3, 0.15e-9),
+)
+# What JAX traces while it traces nothing.
+_OUTSIDE = get_opaque_trace_state()
 
 
 @functools.cache
-def quick_options() -> dict[str, Any]:
-    """Return compiler options for a program that runs a few times; none where the backend has none."""
+def has_options() -> bool:
+    """Return whether the compiler of the default backend knows these settings."""
     if jax.default_backend() != "cpu":
-        return {}
+        return False
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=_QUICK)
     except (jax.errors.JaxRuntimeError, ValueError):
-        return {}  # another version of XLA, without one of them
-    return dict(_QUICK)
+        return False  # another version of XLA, without one of them
+    return True
+
+
+def quick_options() -> dict[str, Any]:
+    """Return compiler options for a program that runs once; none where the backend has none."""
+    return dict(_QUICK) if has_options() else {}
 
 
 def quick_jit(
@@ -49,22 +59,22 @@ def quick_jit(
     plain = jax.jit(function, **settings)
 
     @functools.cache
-    def quick() -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=quick_options(), **settings)
+    def with_options(chosen: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+        return jax.jit(function, compiler_options=dict(chosen), **settings) if chosen else plain
 
-    # Which of the two, by the shapes of the arguments.
-    chosen: dict[Any, Callable[..., Any]] = {}
+    # Which of them, by the shapes of the arguments.
+    known: dict[Any, Callable[..., Any]] = {}
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
+        if get_opaque_trace_state() != _OUTSIDE:  # options are for programs, not for parts of one
             return plain(*args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
         shapes = structure, tuple(getattr(leaf, "shape", leaf) for leaf in leaves)
-        if shapes not in chosen:
+        if shapes not in known:
             jaxpr = plain.trace(*args, **kwargs).jaxpr.jaxpr
-            chosen[shapes] = plain if options_for(jaxpr, num_calls) is _DEFAULT else quick()
-        return chosen[shapes](*args, **kwargs)
+            known[shapes] = with_options(tuple(options_for(jaxpr, num_calls).items()))
+        return known[shapes](*args, **kwargs)
 
     return call
 
@@ -76,9 +86,15 @@ def options_for(jaxpr: Any, num_calls: int) -> dict[str, Any]:
         jaxpr: The program.
         num_calls: How often it runs. The body of a ``while`` loop counts once a call.
     """
+    if not has_options():
+        return _DEFAULT
     elements, equations = _size(jaxpr)
-    slower = num_calls * elements * _SECONDS_PER_ELEMENT
-    return quick_options() if slower < equations * _SECONDS_PER_EQUATION else _DEFAULT
+
+    def seconds(of: tuple[dict[str, Any], float, float]) -> float:
+        _, per_equation, per_element = of
+        return equations * per_equation + num_calls * elements * per_element
+
+    return min(_COSTS, key=seconds)[0]
 
 
 def _size(jaxpr: Any) -> tuple[int, int]:

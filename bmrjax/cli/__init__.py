@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
             check_options(command)
         kind = type(command)
         module = importlib.import_module(f"bmrjax.cli.{_MODULES[kind]}")
+        importlib.import_module("bmrjax.backend.compile_cache").keep_compiled()
         getattr(module, f"run_{kind.__name__.lower()}")(command)
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
         if os.environ.get("BMRJAX_DEBUG"):

@@ -16,7 +16,7 @@ from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.draws import is_factor
-from bmrjax.infer.loop import Loop, LoopMode
+from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
 from bmrjax.infer.prepare import prepare_guide
@@ -58,7 +58,7 @@ class Evaluator:
     ):
         self._placement = Placement() if placement is None else placement
         self.model, self.guide, self.batch_size = model, guide, batch_size
-        self._loop = Loop(self._add_sample, loop)
+        self._loop = Loop(self._add_sample, loop, num_steps=STEPS_OF_A_MEASUREMENT)
         self._is_probability: bool | None = None
         self._shapes: dict[Any, Any] = {}
 

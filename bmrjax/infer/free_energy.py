@@ -11,7 +11,7 @@ from numpyro.infer import TraceMeanField_ELBO
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, temper
 from bmrjax.infer.arguments import Data, Keep, arguments, length
-from bmrjax.infer.loop import Loop, LoopMode
+from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.placement import Placement
 
 
@@ -43,7 +43,7 @@ class FreeEnergy:
         self._placement = Placement() if placement is None else placement
         self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
         self.row_sites = row_sites
-        self._loop = Loop(self._step, loop)
+        self._loop = Loop(self._step, loop, num_steps=STEPS_OF_A_MEASUREMENT)
         self._divergence = quick_jit(self._divergence_on, static_argnames="num_samples")
 
     def _step(

@@ -22,7 +22,9 @@ from bmrjax.infer.compiled import compiled
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
 
-_STEPS_OF_A_RUN = 10_000
+# About as many as a fit has, and a measurement.
+_STEPS_OF_A_FIT = 10_000
+STEPS_OF_A_MEASUREMENT = 500
 
 
 def _is_jaxpr(value: Any) -> bool:
@@ -56,6 +58,8 @@ class Loop:
         until: Asked on the device before every `patience`-th step: ``carry, enough = until(carry, i)``. Where
             steps are dispatched, the host waits for each answer.
         patience: Steps between two questions.
+        num_steps: How many steps are taken in all, roughly; those of a fit by default. How well the program
+            is optimised depends on it.
 
     Attributes:
         mode: The mode in use, once the first call has settled it.
@@ -71,6 +75,7 @@ class Loop:
         *,
         until: Callable[[Any, Array], tuple[Any, Array]] | None = None,
         patience: int = 1,
+        num_steps: int | None = None,
     ):
         if mode not in ("auto", "fused", "dispatch"):
             raise ValueError(f"loop must be 'auto', 'fused' or 'dispatch', got {mode!r}.")
@@ -79,6 +84,7 @@ class Loop:
         self.num_compilations = 0
         self._step = step
         self._until, self._patience = until, patience
+        self._num_steps = _STEPS_OF_A_FIT if num_steps is None else num_steps
         self._asked = None if until is None else jax.jit(until)
         self._compiled: dict[Any, Any] = {}
 
@@ -118,7 +124,7 @@ class Loop:
             traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
         assert traced is not None
         # The choice must not depend on the length of the run, which may go on with more epochs.
-        options = options_for(traced.jaxpr.jaxpr, _STEPS_OF_A_RUN)
+        options = options_for(traced.jaxpr.jaxpr, self._num_steps)
         return compiled(traced.lower(), options)
 
     def _whole(self, carry: Any, n: Any, *args: Any) -> Any:

@@ -1,0 +1,51 @@
+"""Compiled programs that outlive a process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import jax
+from bmrjax.backend.compile_cache import keep_compiled
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append(name.endswith("cache_hits")))
+print(keep_compiled())
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+print(float(jax.jit(lambda x: jax.numpy.sin(x @ x.T).sum())(jax.numpy.eye(3))), sum(hits))
+"""
+
+
+@pytest.fixture
+def in_a_process(tmp_path):
+    def run(**settings):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+        env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), **settings}
+        command = [sys.executable, "-W", "error", "-c", PROGRAM]
+        found = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        assert not found.stderr
+        folder, line = found.stdout.strip().splitlines()
+        value, hits = line.split()
+        return folder, float(value), int(hits)
+
+    return run
+
+
+def test_the_second_process_compiles_nothing(in_a_process, tmp_path):
+    folder, value, hits = in_a_process()
+    assert hits == 0
+    assert folder.startswith(str(tmp_path))
+    again = in_a_process()
+    assert again[:2] == (folder, value)
+    assert again[2] > 0
+
+
+def test_a_folder_of_the_users_own_stays(in_a_process, tmp_path):
+    assert in_a_process(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))[0] == "None"
+    assert list((tmp_path / "own").iterdir())
+
+
+def test_without_a_folder_that_can_be_written_it_runs_all_the_same(in_a_process, tmp_path):
+    (tmp_path / "cache").write_text("a file in its place")
+    assert in_a_process()[0] == "None"

@@ -62,7 +62,7 @@ def scores(network, data):
     import jax.numpy as jnp
     import numpy as np
 
-    from bmrjax.structure.parts import equinox_batched
+    from bmrjax.structure.network_arrays import equinox_batched
 
     run = jax.jit(equinox_batched(network))
     logits = jnp.concatenate([run(data[0][i : i + 5000]) for i in range(0, len(data[0]), 5000)])

@@ -31,8 +31,8 @@ def posterior_means(
     mean. With ŵ at its mean, the draws add no noise of its own, and what was removed is exactly 0.
 
     Args:
-        network: The network that was lifted, as ``"net"``.
-        prior: The prior that it was lifted with.
+        network: The network of the program, as ``"net"``.
+        prior: The prior of its weights.
         result: Of the fit.
         key: PRNG key of the draws.
         num_draws: Draws of the scales.
@@ -42,7 +42,7 @@ def posterior_means(
     """
 
     def values() -> Any:
-        return bmr.lift("net", network, prior).values
+        return bmr.random_module("net", network, prior).values
 
     guide: Any = result.unpruned_guide
     centre = central_values(guide, result.params, (), {})

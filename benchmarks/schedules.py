@@ -66,7 +66,7 @@ def run_one(args: argparse.Namespace) -> None:
     network = bmr.nn.MLP(in_size, hidden, classes or 1, key=jax.random.key(1000 + args.seed))
 
     def program(x, y=None):
-        net = bmr.lift("net", network, bmr.priors.Flat())
+        net = bmr.random_module("net", network, bmr.priors.Flat())
         if classes:
             numpyro.sample("y", dist.Categorical(logits=net(x)), obs=y)
         else:

@@ -21,7 +21,7 @@ from .infer import init_to_network as init_to_network
 from .judge.free_energy_report import FreeEnergyCurve as FreeEnergyCurve
 from .judge.free_energy_report import FreeEnergyReport as FreeEnergyReport
 from .judge.free_energy_report import free_energy_report as free_energy_report
-from .nn import lift as lift
+from .nn import random_module as random_module
 from .run.batches import Batches as Batches
 from .run.diagnose import Finding as Finding
 from .run.diagnose import FitWarning as FitWarning

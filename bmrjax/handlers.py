@@ -103,7 +103,7 @@ class prune(Messenger):
         msg["value"] = jnp.where(self.keep[msg["name"]], msg["value"], 0)
 
 
-class temper(Messenger):
+class scale_elbo(Messenger):
     """Scale the log likelihood and the Kullback-Leibler term of a program.
 
     Args:
@@ -176,7 +176,7 @@ def row_axis(shape: tuple[int, ...], rows: int) -> int | None:
 
 
 class inference(Messenger):
-    """Run lifted networks as at test time: no dropout, running averages in batch norm."""
+    """Run random modules as at test time: no dropout, running averages in batch norm."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Set the network's inference flag."""

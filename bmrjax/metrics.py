@@ -3,19 +3,24 @@
 import functools
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bmrjax.backend.quick_compile import quick_jit
 
+_Given = Array | np.ndarray
 
-def accuracy(probs: Float[Array, "data classes"], labels: Int[Array, " data"]) -> Float[Array, ""]:
+
+def accuracy(
+    probs: Float[_Given, "data classes"], labels: Int[_Given, " data"]
+) -> Float[Array, ""]:
     """Return the fraction of data whose most probable class is the label."""
     _check_labels(probs, labels)
     return _accuracy(probs, labels)
 
 
 def expected_calibration_error(
-    probs: Float[Array, "data classes"], labels: Int[Array, " data"], *, num_bins: int = 20
+    probs: Float[_Given, "data classes"], labels: Int[_Given, " data"], *, num_bins: int = 20
 ) -> Float[Array, ""]:
     r"""Return the expected calibration error, :math:`\sum_b \frac{n_b}{n} |acc_b - conf_b|`.
 
@@ -43,13 +48,13 @@ def expected_calibration_error(
     return _calibration_error(probs, labels, num_bins)
 
 
-def negative_log_likelihood(log_probs: Float[Array, " data"]) -> Float[Array, ""]:
+def negative_log_likelihood(log_probs: Float[_Given, " data"]) -> Float[Array, ""]:
     """Return the mean over data of minus the log predictive density, in nats per data point."""
     return _minus_mean(log_probs)
 
 
 def root_mean_squared_error(
-    prediction: Float[Array, "data ..."], target: Float[Array, "data ..."]
+    prediction: Float[_Given, "data ..."], target: Float[_Given, "data ..."]
 ) -> Float[Array, ""]:
     """Return the root mean squared error, in the unit of the target."""
     if prediction.shape != target.shape:
@@ -64,12 +69,12 @@ def root_mean_squared_error(
 
 
 @quick_jit
-def _accuracy(probs: Array, labels: Array) -> Array:
+def _accuracy(probs: _Given, labels: _Given) -> Array:
     return jnp.mean(jnp.argmax(probs, -1) == labels)
 
 
 @functools.partial(quick_jit, static_argnums=2)
-def _calibration_error(probs: Array, labels: Array, num_bins: int) -> Array:
+def _calibration_error(probs: _Given, labels: _Given, num_bins: int) -> Array:
     confidence = jnp.max(probs, -1)
     correct = (jnp.argmax(probs, -1) == labels).astype(confidence.dtype)
     index = jnp.clip((confidence * num_bins).astype(jnp.int32), 0, num_bins - 1)
@@ -78,16 +83,16 @@ def _calibration_error(probs: Array, labels: Array, num_bins: int) -> Array:
 
 
 @quick_jit
-def _minus_mean(log_probs: Array) -> Array:
+def _minus_mean(log_probs: _Given) -> Array:
     return -jnp.mean(log_probs)
 
 
 @quick_jit
-def _root_mean_square(prediction: Array, target: Array) -> Array:
+def _root_mean_square(prediction: _Given, target: _Given) -> Array:
     return jnp.sqrt(jnp.mean(jnp.square(prediction - target)))
 
 
-def _check_labels(probs: Array, labels: Array) -> None:
+def _check_labels(probs: _Given, labels: _Given) -> None:
     if probs.ndim < 1 or labels.shape != probs.shape[:-1]:
         raise ValueError(
             f"The probabilities have shape {probs.shape} and the labels {labels.shape}; give one "

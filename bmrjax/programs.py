@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from bmrjax.distributions import PrecisionNormal
-from bmrjax.nn.lift import lift
+from bmrjax.nn.random_module import random_module
 from bmrjax.priors import Prior
 
 
@@ -20,7 +20,7 @@ def classifier(network: Any, prior: Prior | None) -> Callable:
     """
 
     def program(x: Any, y: Any = None) -> None:
-        logits = lift("net", network, prior)(x)
+        logits = random_module("net", network, prior)(x)
         classes: Any = dist.Categorical(logits=logits)
         numpyro.sample("y", classes, obs=y)
 
@@ -61,7 +61,7 @@ def regression(
         )
 
     def program(x: Any, y: Any = None) -> None:
-        mean = lift("net", network, prior)(x)
+        mean = random_module("net", network, prior)(x)
         name, spread, likelihood, infer = "noise", dist.HalfNormal(1.0), dist.Normal, {}
         if precision is not None:
             name, spread, likelihood = "precision", dist.Gamma(*precision), PrecisionNormal

@@ -217,7 +217,9 @@ def test_temper_scales_likelihood_and_divergence():
         return TraceMeanField_ELBO().loss(jax.random.key(0), params, model, guide, X, Y)
 
     def tempered(**options):
-        return loss(handlers.temper(regression, **options), handlers.temper(guide, **options))
+        return loss(
+            handlers.scale_elbo(regression, **options), handlers.scale_elbo(guide, **options)
+        )
 
     plain, no_kl = loss(regression, guide), tempered(kl=0.0)
     np.testing.assert_allclose(tempered(likelihood=3.0), plain + 2 * no_kl, rtol=1e-5)
@@ -230,7 +232,7 @@ def test_temper_leaves_a_subsampled_plate_alone():
         with numpyro.plate("data", 100, subsample_size=4):
             numpyro.sample("y", dist.Normal(z, 1.0), obs=y)
 
-    model = handlers.temper(program, likelihood=25.0)
+    model = handlers.scale_elbo(program, likelihood=25.0)
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(jnp.zeros(4))
     assert trace["y"]["scale"] == 25.0
@@ -314,7 +316,7 @@ def test_temper_is_the_same_under_any_elbo(loss):
     guide, params = fitted(hierarchy)
 
     def tempered(**options):
-        programs = (handlers.temper(f, **options) for f in (hierarchy, guide))
+        programs = (handlers.scale_elbo(f, **options) for f in (hierarchy, guide))
         return loss.loss(jax.random.key(0), params, *programs, X, Y)
 
     likelihood, divergence = tempered(kl=0.0), tempered(likelihood=0.0)
@@ -328,7 +330,7 @@ def test_temper_multiplies_scales_that_are_there():
         with numpyro.handlers.scale(scale=2.0), numpyro.plate("data", 4):
             numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y)
 
-    model = handlers.temper(program, likelihood=25.0)
+    model = handlers.scale_elbo(program, likelihood=25.0)
     trace = numpyro.handlers.trace(numpyro.handlers.seed(model, 0)).get_trace(jnp.zeros(4))
     assert trace["y"]["scale"] == 50.0
 

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import Predictive
 
-from bmrjax import lift, nn, priors
+from bmrjax import nn, priors, random_module
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 KEY = jax.random.key(0)
@@ -30,7 +30,7 @@ def images(*shape):
 
 def program_of(network, prior):
     def program(x, y=None):
-        numpyro.sample("y", dist.Categorical(logits=lift("net", network, prior)(x)), obs=y)
+        numpyro.sample("y", dist.Categorical(logits=random_module("net", network, prior)(x)), obs=y)
 
     return program
 

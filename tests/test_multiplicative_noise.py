@@ -63,7 +63,7 @@ class TestLayer:
         np.testing.assert_array_equal(nn.MultiplicativeNoise(shape)(x), x)
         nnx_layer = nn.NNXMultiplicativeNoise(shape)
         each = jnp.stack([value, 2 * value])
-        nnx_layer.value = nnx.Param(each)  # as a lifted network holds one draw per data point
+        nnx_layer.value = nnx.Param(each)  # as a random module holds one draw per data point
         np.testing.assert_array_equal(
             nnx_layer(jnp.stack([x, x])), jnp.stack([x * value, 2 * x * value])
         )
@@ -99,7 +99,7 @@ class TestLifted:
         noise = jnp.stack([jnp.ones(6), jnp.zeros(6), jnp.arange(6.0)])
 
         def program(x):
-            return bmr.lift("net", make(), None)(x)
+            return bmr.random_module("net", make(), None)(x)
 
         def outputs(value, rows):
             asked = handlers.draws(program, None if value.ndim == 1 else len(value))
@@ -115,7 +115,7 @@ class TestLifted:
         make, _ = NETWORKS[library]
 
         def program(x):
-            return bmr.lift("net", make(), None)(x[:2])
+            return bmr.random_module("net", make(), None)(x[:2])
 
         with pytest.raises(ValueError, match="drawn for each of 10 data, and it is called on 2"):
             latents(handlers.draws(program, 10), data(10)[0])

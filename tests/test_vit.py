@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from numpyro.infer import Predictive
 
-from bmrjax import handlers, lift, nn, priors
+from bmrjax import handlers, nn, priors, random_module
 from bmrjax.nn.patches import count_patches, to_patches
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -49,7 +49,7 @@ def images(*shape):
 
 def program_of(network, prior=None):
     def program(x, y=None):
-        logits = lift("net", network, prior or priors.Flat())(x)
+        logits = random_module("net", network, prior or priors.Flat())(x)
         numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
     return program
@@ -266,7 +266,7 @@ def test_dropout_of_everything_leaves_the_biases():
     )
 
 
-# --- lifting --------------------------------------------------------------------------------
+# --- in a program ---------------------------------------------------------------------------
 
 BLOCK = [
     "attention_norm.weight",

@@ -10,7 +10,7 @@ from jax import lax
 from safetensors.numpy import load_file, save_file
 
 from bmrjax import nn, structure
-from bmrjax.structure.parts import is_numeric, parts_of
+from bmrjax.structure.network_arrays import is_numeric, parts_of
 
 TINY = {"blocks": (1, 1), "width": 4}
 NETWORKS = {

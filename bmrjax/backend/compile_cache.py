@@ -23,7 +23,7 @@ def keep_compiled() -> Path | None:
     Returns:
         The folder, or None if it cannot be written, or another one is in use.
     """
-    if jax.config.jax_compilation_cache_dir is not None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return None
     # JAX keeps programs of other versions and options apart, but not those for another processor.
     folder = (

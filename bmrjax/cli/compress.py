@@ -9,7 +9,7 @@ from bmrjax.cli.documents import read_json
 from bmrjax.cli.options import Compress
 from bmrjax.cli.saved import loaded_run
 from bmrjax.structure import compact
-from bmrjax.structure.parts import is_nnx
+from bmrjax.structure.network_arrays import is_nnx
 
 # What goes with a network: how its inputs were standardised, and what its outputs mean.
 _EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mean", "target_scale")

@@ -10,7 +10,7 @@ import numpy as np
 from bmrjax import codec
 from bmrjax.codec import CodecError
 from bmrjax.codec.network import read_file
-from bmrjax.structure.parts import equinox_batched, is_equinox, nnx_batched
+from bmrjax.structure.network_arrays import equinox_batched, is_equinox, nnx_batched
 
 
 class CompressedNetwork:

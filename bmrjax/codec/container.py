@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bmrjax.codec.compression_dictionary import PHRASES
 from bmrjax.codec.errors import CodecError
-from bmrjax.codec.phrases import PHRASES
 
 MAGIC = b"BMRJ"
 VERSION = 1

@@ -10,8 +10,8 @@ import numpy as np
 from bmrjax.codec.errors import CodecError
 from bmrjax.nn import NNXMLP, NNXViT
 from bmrjax.structure import named_arrays
+from bmrjax.structure.network_arrays import parts_of
 from bmrjax.structure.nnx_select import NNXSelectInputs
-from bmrjax.structure.parts import parts_of
 
 # Building as many layers, or blocks, must not take long.
 _DEEPEST, _MOST_BLOCKS = 2**10, 2**7

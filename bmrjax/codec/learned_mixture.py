@@ -20,7 +20,7 @@ def learned_mixture(result: Any, *inputs: Any) -> Mixture:
     means are rounded to bfloat16.
 
     Args:
-        result: Of a program with one lifted network under `priors.SoftWeightSharing`.
+        result: Of a program with one random module under `priors.SoftWeightSharing`.
         *inputs: Arguments of the program: one batch, as for `Result.network`.
 
     Raises:

@@ -21,7 +21,7 @@ from bmrjax.codec.report import Report
 from bmrjax.codec.scales import only_network, posterior_scales
 from bmrjax.run.result import Result
 from bmrjax.structure import Compact
-from bmrjax.structure.parts import is_nnx
+from bmrjax.structure.network_arrays import is_nnx
 
 Coder = Literal["range", "ans", "huffman"]
 # Numbers of a decoded network at most: 128 MiB in float32, and some twenty times that while decoding.
@@ -50,7 +50,7 @@ def encode(
 
     Args:
         network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, a
-            `nn.NNXMLP` or `nn.NNXViT`, what `compact` returned, or a `Result` with one lifted network.
+            `nn.NNXMLP` or `nn.NNXViT`, what `compact` returned, or a `Result` with one random module.
         inputs: For a result: one batch of its program's arguments, without the targets.
         posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation
             of its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those

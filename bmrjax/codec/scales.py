@@ -11,21 +11,21 @@ from bmrjax.structure import named_arrays
 
 
 def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
-    """Return the posterior standard deviation of each weight of a lifted network, 0 for those removed.
+    """Return the posterior standard deviation of each weight of a random module, 0 for those removed.
 
     A site holds a weight in a unit of its own, such as the learned scale of its layer. What the unit is
     follows from the network at the posterior mean, by division; where that is zero, from the rest of the
     array.
 
     Args:
-        result: Of `sparsify`, with one lifted network.
+        result: Of `sparsify`, with one random module.
         *inputs: Arguments of the program: one batch, as for `Result.network`.
 
     Returns:
         Path of an array in the network, such as ``"layers.0.weight"``, to standard deviations, shaped as it.
 
     Raises:
-        CodecError: If the program has no lifted network, or several.
+        CodecError: If the program has no random module, or several.
     """
     name, network = only_network(result, *inputs)
     try:
@@ -51,7 +51,7 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
 
 
 def only_network(result: Any, *inputs: Any) -> tuple[str, Any]:
-    """Return the one lifted network of a result, at the posterior mean, and its name.
+    """Return the one random module of a result, at the posterior mean, and its name.
 
     Raises:
         CodecError: If there is none, or several.
@@ -64,7 +64,7 @@ def only_network(result: Any, *inputs: Any) -> tuple[str, Any]:
     networks = result.network(*inputs)
     if len(networks) != 1:
         raise CodecError(
-            f"encode: the program has {len(networks)} lifted networks ({', '.join(networks)}); take one of "
+            f"encode: the program has {len(networks)} random modules ({', '.join(networks)}); take one of "
             "result.network(...) and encode that."
         )
     return next(iter(networks.items()))

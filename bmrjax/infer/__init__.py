@@ -1,5 +1,6 @@
 """Fitting: the compiled SVI engine, its start, its posterior, and held-out evaluation."""
 
+from bmrjax.infer.convergence import Settled as Settled
 from bmrjax.infer.correlated import CorrelatedGuide as CorrelatedGuide
 from bmrjax.infer.engine import Engine as Engine
 from bmrjax.infer.estimate import PropagatedELBO as PropagatedELBO
@@ -15,6 +16,5 @@ from bmrjax.infer.posterior import SitePosteriors as SitePosteriors
 from bmrjax.infer.prediction import Prediction as Prediction
 from bmrjax.infer.pruned_guide import PrunedGuide as PrunedGuide
 from bmrjax.infer.pruned_guide import unpruned as unpruned
-from bmrjax.infer.settled import Settled as Settled
 from bmrjax.infer.state import EpochInfo as EpochInfo
 from bmrjax.infer.state import State as State

@@ -41,7 +41,7 @@ def default_guide(
 
     A joint normal posterior knows which elements can stand in for each other, and moves the others when one
     is removed. It is chosen where it can be fitted well: for programs with at most 300 latent elements, at
-    least one of which can be removed, and no lifted network, if nothing in the settings asks for a factorised
+    least one of which can be removed, and no random module, if nothing in the settings asks for a factorised
     posterior. Otherwise the posterior is factorised.
 
     Args:

@@ -16,9 +16,10 @@ from jaxtyping import Array, Int
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.threefry import unrolled
-from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, temper
+from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, scale_elbo
 from bmrjax.infer.arguments import Batch, Data, Keep, arguments, length
 from bmrjax.infer.check_data import check_data
+from bmrjax.infer.convergence import Settled
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
@@ -32,7 +33,6 @@ from bmrjax.infer.mixed_precision import (
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import SitePosteriors, site_posteriors
 from bmrjax.infer.prefetch import prefetch
-from bmrjax.infer.settled import Settled
 from bmrjax.infer.stacked import chosen, stacked, unstacked
 from bmrjax.infer.state import EpochInfo, State, counted
 
@@ -230,8 +230,8 @@ class Engine:
         scaled: dict[str, Any] = {"kl": kl}
         if rows != self.num_data:
             scaled |= {"likelihood": self.num_data / rows, "sites": self.row_sites, "rows": rows}
-        model = temper(prune(of_program(self.model), keep), **scaled)
-        guide = temper(prune(fast_noise(self.guide), keep), **scaled)
+        model = scale_elbo(prune(of_program(self.model), keep), **scaled)
+        guide = scale_elbo(prune(fast_noise(self.guide), keep), **scaled)
         return model, guide
 
     def _loss(

@@ -9,7 +9,7 @@ from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax.backend.quick_compile import quick_jit
-from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, temper
+from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, scale_elbo
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.placement import Placement
@@ -71,7 +71,7 @@ class FreeEnergy:
                 "sites": self.row_sites,
                 "rows": size,
             }
-            model, guide = temper(model, **scaled), temper(guide, **scaled)
+            model, guide = scale_elbo(model, **scaled), scale_elbo(guide, **scaled)
         args, kwargs = arguments(self._placement.constrain_rows(batch))
         model, guide = draws(model, size), draws(guide, size)
         key = jax.random.fold_in(key, i)

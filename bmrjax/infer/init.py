@@ -31,7 +31,7 @@ def init_to_network(site: Mapping[str, Any] | None = None) -> Any:
     """Start each site where its network or its prior says, else at the prior's median.
 
     A NumPyro initialisation strategy, for ``AutoNormal(model, init_loc_fn=init_to_network)``. A
-    site says where to start in ``infer={"init": value}``; lifted networks do.
+    site says where to start in ``infer={"init": value}``; random modules do.
     """
     if site is None:
         return partial(init_to_network)

@@ -157,7 +157,7 @@ def _axis_that_moves(before: Array, after: Array, order: np.ndarray, rows: int) 
     return [axis for axis in axes if _close(np.take(np.asarray(before), order, axis), after)]
 
 
-def _close(a: Array, b: Array) -> bool:
+def _close(a: Array | np.ndarray, b: Array) -> bool:
     one, other = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if one.shape != other.shape:
         return False

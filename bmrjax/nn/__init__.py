@@ -1,4 +1,4 @@
-"""Networks inside NumPyro programs: lifting, and a small zoo."""
+"""Networks inside NumPyro programs, with random weights, and a small zoo."""
 
 from bmrjax.nn.foreign import timm_vit as timm_vit
 from bmrjax.nn.foreign import torchvision_resnet as torchvision_resnet
@@ -6,8 +6,6 @@ from bmrjax.nn.foreign import torchvision_vgg as torchvision_vgg
 from bmrjax.nn.gru import GRU as GRU
 from bmrjax.nn.lenet import LeNet5 as LeNet5
 from bmrjax.nn.lenet_caffe import LeNet5Caffe as LeNet5Caffe
-from bmrjax.nn.lift import Lifted as Lifted
-from bmrjax.nn.lift import lift as lift
 from bmrjax.nn.mixer import MLPMixer as MLPMixer
 from bmrjax.nn.mlp import MLP as MLP
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise as MultiplicativeNoise
@@ -16,6 +14,8 @@ from bmrjax.nn.nnx_multiplicative_noise import (
     NNXMultiplicativeNoise as NNXMultiplicativeNoise,
 )
 from bmrjax.nn.nnx_vit import NNXViT as NNXViT
+from bmrjax.nn.random_module import RandomModule as RandomModule
+from bmrjax.nn.random_module import random_module as random_module
 from bmrjax.nn.resnet import ResNet as ResNet
 from bmrjax.nn.resnet import resnet18 as resnet18
 from bmrjax.nn.resnet import resnet50 as resnet50

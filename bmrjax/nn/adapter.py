@@ -1,4 +1,4 @@
-"""What `lift` needs to know of a network library."""
+"""What `random_module` needs to know of a network library."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ Values = Mapping[str, Mapping[str, Array]]
 
 
 class Adapter(Protocol):
-    """What `lift` needs to know of a network library; one file per library."""
+    """What `random_module` needs to know of a network library; one file per library."""
 
     def layers(self) -> dict[str, tuple[str, dict[str, Tensor]]]:
         """Return layer path to (kind, tensors), in the order of the network."""
@@ -28,7 +28,7 @@ class Adapter(Protocol):
         ...
 
     def whole(self, values: Values, buffers: Mapping[str, Array]) -> Any:
-        """Return what was lifted, with these tensors and running statistics."""
+        """Return the network as it was given, with these tensors and running statistics."""
         ...
 
     def apply(
@@ -48,7 +48,7 @@ def check_tensor(name: str, path: str, value: Any) -> bool:
     """Say whether an array becomes random; refuse what cannot.
 
     Args:
-        name: The name given to `lift`.
+        name: The name given to `random_module`.
         path: Where the array is in the network.
         value: The array.
 
@@ -62,7 +62,7 @@ def check_tensor(name: str, path: str, value: Any) -> bool:
         return False
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise TypeError(
-            f"lift('{name}'): layer '{path}' holds a complex array ({value.dtype}), which a real "
+            f"random_module('{name}'): layer '{path}' holds a complex array ({value.dtype}), which a real "
             "prior cannot draw. Split it into real and imaginary parts."
         )
     return bool(jnp.issubdtype(value.dtype, jnp.floating))

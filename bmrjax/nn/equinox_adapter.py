@@ -1,4 +1,4 @@
-"""Lifting Equinox modules."""
+"""Equinox modules with random weights."""
 
 import inspect
 from collections.abc import Mapping
@@ -58,8 +58,8 @@ class EquinoxAdapter:
                 continue
             if id(leaf) in seen:
                 raise TypeError(
-                    f"lift('{name}'): layers '{seen[id(leaf)]}' and '{_path_name(path)}' hold the "
-                    "same array, so lifting would untie them. Tie them with equinox.nn.Shared."
+                    f"random_module('{name}'): layers '{seen[id(leaf)]}' and '{_path_name(path)}' hold the "
+                    "same array, so drawing them would untie them. Tie them with equinox.nn.Shared."
                 )
             seen[id(leaf)] = _path_name(path)
             self._where[layer, part] = index

@@ -38,10 +38,10 @@ class MultiplicativeNoise(eqx.Module):
 
     .. math:: \ln θ \sim U(low, high), \qquad q(\ln θ) = N(μ, σ^2) \text{ on } [low, high]
 
-    Under `bmrjax.lift` the noise is a latent site of its own, whatever the prior of the weights: every datum
-    of a batch has its own draw in training, and predictions use the mean. The criteria
+    Under `bmrjax.random_module` the noise is a latent site of its own, whatever the prior of the weights:
+    every datum of a batch has its own draw in training, and predictions use the mean. The criteria
     `criteria.BMRSNormal`, `criteria.BMRSUniform` and `criteria.SignalToNoise` read it. Without
-    lifting it multiplies by one. A removed element multiplies by zero, and `bmrjax.compact` takes away
+    a program it multiplies by one. A removed element multiplies by zero, and `bmrjax.compact` takes away
     what is behind it.
 
     Args:
@@ -90,7 +90,7 @@ class MultiplicativeNoise(eqx.Module):
 
     @property
     def noise(self) -> Noise:
-        """What `bmrjax.lift` makes of it."""
+        """What `bmrjax.random_module` makes of it."""
         return Noise(self.low, self.high, self.kl_weight, self.per_datum)
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:

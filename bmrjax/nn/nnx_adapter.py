@@ -1,4 +1,4 @@
-"""Lifting Flax NNX modules."""
+"""Flax NNX modules with random weights."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -68,7 +68,7 @@ class ResNet(eqx.Module):
     """A residual network with batch normalisation; use `resnet18` and `resnet50` for the usual ones.
 
     It has running statistics: build it with ``equinox.nn.make_with_state``, and call it on one image under
-    ``jax.vmap(..., axis_name="batch")``, which `lift` does. Weight files of torchvision fit: see
+    ``jax.vmap(..., axis_name="batch")``, which `random_module` does. Weight files of torchvision fit: see
     `load_weights`. As there, the stride of a bottleneck is in its 3×3 convolution.
 
     Args:

@@ -16,7 +16,7 @@ class VGG(eqx.Module):
 
     Batch normalisation and ReLU follow all but the last. So it has running statistics: build it with
     ``equinox.nn.make_with_state``, and call it on one image under ``jax.vmap(..., axis_name="batch")``,
-    which `lift` does.
+    which `random_module` does.
 
     Args:
         in_channels: 1 for grey images, 3 for colour.

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bmrjax.structure.parts import Parts, is_numeric, parts_of
+from bmrjax.structure.network_arrays import Parts, is_numeric, parts_of
 
 Network = TypeVar("Network")
 Rename = Mapping[str, str | None] | Callable[[str], str | None]

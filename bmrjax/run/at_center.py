@@ -13,7 +13,7 @@ from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.posterior import central_values
 from bmrjax.infer.prepare import prepare_guide
-from bmrjax.structure.parts import is_nnx
+from bmrjax.structure.network_arrays import is_nnx
 
 
 def at_center(
@@ -54,7 +54,7 @@ def values_at_center(
 def networks_at_center(
     model: Callable, guide: Callable, params: dict[str, Any], keep: Keep, inputs: tuple[Any, ...]
 ) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Return each lifted network there, and example inputs as it takes them; see `at_center`.
+    """Return the network of each random module there, and example inputs as it takes them; see `at_center`.
 
     Raises:
         ValueError: Without inputs.

@@ -38,7 +38,7 @@ def inspect(
 
     Nothing is fitted. By default `sparsify` judges a site if its prior is centred at zero, whatever the other
     latent sites are, if it has more than one element, and if prior and posterior are normal (or of the family
-    that the criterion reads). The weights of lifted networks and the sites of `bmrjax.priors` are judged at
+    that the criterion reads). The weights of random modules and the sites of `bmrjax.priors` are judged at
     any size.
 
     Args:

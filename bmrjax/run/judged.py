@@ -53,7 +53,7 @@ def judge(
 
     By default a site is judged if its prior and posterior are of one family with a closed form, the one that
     the criterion reads, and if it has more than one element and a prior that is centred at zero whatever the
-    other latent sites are. Weights of lifted networks and sites of `bmrjax.priors` are judged at any size.
+    other latent sites are. Weights of random modules and sites of `bmrjax.priors` are judged at any size.
 
     Args:
         facts: Of the priors; see `prior_facts`.

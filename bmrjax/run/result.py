@@ -548,19 +548,19 @@ class Result:
 
     @one_at_a_time
     def network(self, *inputs: Any) -> dict[str, Any]:
-        """Return the lifted networks with their weights at the posterior mean, by name.
+        """Return the random modules with their weights at the posterior mean, by name.
 
         Args:
             *inputs: Arguments of the program: one batch.
 
         Returns:
-            Each as it was lifted: a module, or a pair of module and state with its running statistics.
+            Each as it was given: a module, or a pair of module and state with its running statistics.
         """
         return {name: network for name, (network, _) in self._networks(*inputs).items()}
 
     @one_at_a_time
     def compact(self, *inputs: Any, drop_inputs: bool = True) -> dict[str, Compact]:
-        """Return the lifted networks at the posterior mean without what they do not use, by name.
+        """Return the random modules at the posterior mean without what they do not use, by name.
 
         Args:
             *inputs: Arguments of the program: one batch.

@@ -83,7 +83,7 @@ class Plan:
 
 
 @dataclass
-class Moment:
+class Snapshot:
     """Everything that a reduction may have to take back."""
 
     state: State
@@ -127,8 +127,8 @@ class Runner:
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
         self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
         self.checkpointer, self.make_result, self.checksum = checkpointer, make_result, checksum
-        self.now = Moment(state, keep, criterion_state)
-        self.snapshot: Moment | None = None
+        self.now = Snapshot(state, keep, criterion_state)
+        self.snapshot: Snapshot | None = None
         self.snapshot_row = self.snapshot_point = 0
         self.memory = {} if reducer is None else reducer.schedule.init()
         self.history: list[dict[str, Any]] = []
@@ -279,12 +279,12 @@ class Runner:
     def _take_snapshot(self) -> None:
         # The engine consumes the state it is given, so what may be needed again is copied.
         now = self.now
-        self.snapshot = Moment(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
+        self.snapshot = Snapshot(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
         self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
 
     def _reduced(
         self, reducer: Reducer, fraction: float, *, beyond: bool = False
-    ) -> tuple[Moment, int]:
+    ) -> tuple[Snapshot, int]:
         """Return where a reduction leads to, and how many elements it removes."""
         now = self.now
         found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
@@ -300,11 +300,11 @@ class Runner:
         keep, decided = self.placement.parted((round_.keep, round_.decision.state))
         criterion_state = reducer.criterion.with_keep(decided, keep)
         state = self.engine.condition(now.state, now.keep, keep)
-        return Moment(state, keep, criterion_state), int(round_.removed)
+        return Snapshot(state, keep, criterion_state), int(round_.removed)
 
     def _last_reduced(
         self, reducer: Reducer, fraction: float, *, single: bool
-    ) -> tuple[Moment, int]:
+    ) -> tuple[Snapshot, int]:
         """Return where a reduction of the last pass leads to, and how many elements it removes."""
         now, kept = self.now, kept_counts(self.now.keep)[0]
         last, run = reducer.last, reducer.run_last
@@ -321,7 +321,7 @@ class Runner:
         keep = self.placement.parted(round_.keep)
         criterion_state = reducer.criterion.with_keep(now.criterion_state, keep)
         state = self.engine.condition(now.state, now.keep, keep)
-        return Moment(state, keep, criterion_state), int(round_.removed)
+        return Snapshot(state, keep, criterion_state), int(round_.removed)
 
     def _search(self, reducer: Reducer, vfe: float) -> None:
         """Remove as many elements as measures lowest, if that is below the VFE as it is."""
@@ -329,7 +329,7 @@ class Runner:
         _, proposed = self._reduced(reducer, 1.0)
         # Parts come from the proposal; where there is none, the measured VFE alone decides.
         beyond = not proposed and reducer.criterion.may_go_beyond
-        found: dict[int, tuple[Moment, int, float]] = {0: (start, 0, vfe)}
+        found: dict[int, tuple[Snapshot, int, float]] = {0: (start, 0, vfe)}
 
         def measured(count: int) -> float:
             if count not in found:
@@ -347,7 +347,7 @@ class Runner:
         now = self.now
         keep = {name: mask | True for name, mask in now.keep.items()}
         state = reducer.criterion.with_keep(now.criterion_state, keep)
-        self.now = Moment(now.state, keep, state)
+        self.now = Snapshot(now.state, keep, state)
 
     def _restore(self) -> None:
         assert self.snapshot is not None
@@ -375,7 +375,7 @@ class Runner:
             seconds: How long it took.
             compile_seconds: How long compiling took before it.
         """
-        self.now = Moment(state, self.now.keep, self.now.criterion_state)
+        self.now = Snapshot(state, self.now.keep, self.now.criterion_state)
         self.epoch += 1
         good = losses[np.isfinite(losses)]
         row: dict[str, Any] = {
@@ -527,8 +527,8 @@ class Runner:
                 f"{self.num_epochs}. Give at least as many, or another directory."
             )
         now, snapshot = self.placement.parted(self.checkpointer.arrays(self._arrays()))
-        self.now = Moment(*now)
-        self.snapshot = Moment(*snapshot) if document["has_snapshot"] else None
+        self.now = Snapshot(*now)
+        self.snapshot = Snapshot(*snapshot) if document["has_snapshot"] else None
         for name in _PLAIN:
             setattr(self, name, document[name])
         like = self.placement.fetch({"params": self.params(), "keep": dict(self.now.keep)})

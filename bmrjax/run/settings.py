@@ -14,7 +14,7 @@ from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.run.result import Result
 from bmrjax.schedules import Schedule
-from bmrjax.structure.parts import is_equinox, is_nnx
+from bmrjax.structure.network_arrays import is_equinox, is_nnx
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from bmrjax.criteria import Decision
 from bmrjax.criteria.base import Sites
-from bmrjax.infer.settled import Settled
+from bmrjax.infer.convergence import Settled
 from bmrjax.reduction import LogNormal
 
 Memory = dict[str, Any]

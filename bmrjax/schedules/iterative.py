@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass
 
-from bmrjax.infer.settled import Settled
+from bmrjax.infer.convergence import Settled
 from bmrjax.schedules.base import (
     Action,
     Memory,

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.structure.cost import Cost, Latency, cost, latency
+from bmrjax.structure.equivalence import Trial, difference, draws
 from bmrjax.structure.flat_input import flat_input
-from bmrjax.structure.parts import (
+from bmrjax.structure.network_arrays import (
     Parts,
     checked_inputs,
     equinox_batched,
@@ -19,7 +20,6 @@ from bmrjax.structure.parts import (
     parts_of,
 )
 from bmrjax.structure.plan import Plan, Planner
-from bmrjax.structure.same import Trial, difference, draws
 from bmrjax.structure.select import select_inputs
 
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.structure.parts import Parts
-from bmrjax.structure.same import draws
+from bmrjax.structure.equivalence import draws
+from bmrjax.structure.network_arrays import Parts
 
 
 def flat_input(parts: Parts, inputs: tuple[Array, ...], *, batch: bool) -> Array | None:

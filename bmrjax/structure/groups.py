@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.criteria.groups import Groups
-from bmrjax.structure.facts import ELEMENTWISE, sites
+from bmrjax.structure.dataflow import ELEMENTWISE, sites
 from bmrjax.structure.flat_input import flat_input
 from bmrjax.structure.flatten import flatten
-from bmrjax.structure.parts import checked_inputs, is_equinox, parts_of
+from bmrjax.structure.network_arrays import checked_inputs, is_equinox, parts_of
 from bmrjax.structure.units import Units
 
 
@@ -31,11 +31,11 @@ def groups(
     Args:
         network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair, or a Flax NNX module.
         *inputs: Example inputs as the network takes them; see `bmrjax.compact`.
-        name: The name that the network is lifted under.
+        name: The name of the network in the program.
         along: ``"outputs"`` or ``"inputs"``.
 
     Returns:
-        Groups of the sites of a lifted network whose prior draws each array as one site
+        Groups of the sites of a random module whose prior draws each array as one site
         (`priors.Flat`, `priors.Normal`), for a criterion.
 
     Raises:

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from bmrjax.backend.jaxprs import bind_one
 from bmrjax.structure.cost import compiled
-from bmrjax.structure.facts import Facts, Site, product, sites
+from bmrjax.structure.dataflow import Facts, Site, product, sites
 from bmrjax.structure.flatten import flatten
 from bmrjax.structure.fold import target
 from bmrjax.structure.units import Units

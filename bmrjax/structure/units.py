@@ -13,7 +13,7 @@ from typing import Any
 import jax.extend.core as jec
 import numpy as np
 
-from bmrjax.structure.facts import ELEMENTWISE, stretches
+from bmrjax.structure.dataflow import ELEMENTWISE, stretches
 
 Labels = list[np.ndarray]
 

@@ -18,14 +18,14 @@ from bmrjax.priors import Prior
 from bmrjax.priors.layer import Layer, Tensor
 
 
-class Lifted:
-    """A network whose weights are random: what `lift` returns.
+class RandomModule:
+    """A network whose weights are random: what `random_module` returns.
 
     Call it on a batch: ``net(x)`` with a leading batch axis, for Equinox networks (which are
     written for one datum, and are vmapped here) and for Flax NNX networks alike.
 
     Attributes:
-        name: The name given to `lift`.
+        name: The name given to `random_module`.
         values: Layer path to tensor name to the value sampled in this execution.
     """
 
@@ -37,11 +37,11 @@ class Lifted:
 
     @property
     def module(self) -> Any:
-        """The network itself, of the class that was lifted, holding the sampled weights."""
+        """The network itself, of its own class, holding the sampled weights."""
         return self._adapter.build(self.values)
 
     def whole(self, buffers: Mapping[str, Array] | None = None) -> Any:
-        """Return what was lifted (module, or module and state), holding the sampled weights.
+        """Return the network as it was given (module, or module and state), holding the sampled weights.
 
         Args:
             buffers: Running statistics, the value of the mutable site ``"{name}.buffers"``; the network's own
@@ -71,8 +71,8 @@ class Lifted:
     def _apply(self, *args: Array, inference: bool) -> Any:
         if self._num_data is not None and args[0].shape[0] != self._num_data:
             raise ValueError(
-                f"lift('{self.name}'): its noise is drawn for each of {self._num_data} data, and it is "
-                f"called on {args[0].shape[0]}. Call it on the whole batch, or make the noise one draw "
+                f"random_module('{self.name}'): its noise is drawn for each of {self._num_data} data, and "
+                f"it is called on {args[0].shape[0]}. Call it on the whole batch, or make the noise one draw "
                 "a batch: MultiplicativeNoise(..., per_datum=False)."
             )
         # A program run by hand, without handlers around it, has no source of randomness.
@@ -90,13 +90,13 @@ class Lifted:
         return outputs
 
 
-def lift(
+def random_module(
     name: str,
     network: Any,
     prior: Prior | None,
     *,
     random: Callable[[str], bool] | None = None,
-) -> Lifted:
+) -> RandomModule:
     """Give a network random weights; call it inside a NumPyro program.
 
     Every floating array of every layer becomes the site (or the sites) that the prior makes of
@@ -121,27 +121,29 @@ def lift(
 
     Raises:
         TypeError: For an object that is no network, a network without floating arrays, or a
-            layer that cannot be lifted; the message names it.
+            layer whose weights cannot be random; the message names it.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp, numpyro
         >>> import bmrjax as bmr
         >>> network = eqx.nn.MLP(4, 3, width_size=8, depth=1, key=jax.random.key(0))
         >>> def program(x):
-        ...     net = bmr.lift("net", network, bmr.priors.Flat())
+        ...     net = bmr.random_module("net", network, bmr.priors.Flat())
         ...     return net(x)
         >>> numpyro.handlers.seed(program, jax.random.key(1))(jnp.ones((5, 4))).shape
         (5, 3)
     """
     if prior is not None and not isinstance(prior, Prior):
         raise TypeError(
-            f"lift('{name}'): the prior is a {type(prior).__name__}; give a bmrjax prior "
+            f"random_module('{name}'): the prior is a {type(prior).__name__}; give a bmrjax prior "
             "such as priors.Flat() or priors.Normal(1.0), or None for point estimates."
         )
     adapter = _adapter(name, network)
     layers = adapter.layers()
     if not layers:
-        raise TypeError(f"lift('{name}'): {type(network).__name__} has no floating-point arrays.")
+        raise TypeError(
+            f"random_module('{name}'): {type(network).__name__} has no floating-point arrays."
+        )
     parts = {
         path: Layer(
             f"{name}.{path}" if path else name, tensors, kind=kind, index=i, depth=len(layers)
@@ -175,7 +177,7 @@ def lift(
                 part: jnp.asarray(numpyro.param(f"{layer.name}.{part}", tensor.init))
                 for part, tensor in layer.tensors.items()
             }
-    return Lifted(name, adapter, values, num_drawn)
+    return RandomModule(name, adapter, values, num_drawn)
 
 
 def _each(tensor: Tensor) -> bool:
@@ -204,8 +206,8 @@ def _check_drawn(name: str, prior: Prior, layer: Layer, drawn: Mapping[str, Arra
         if part not in drawn or jnp.shape(drawn[part]) != tensor.shape:
             got = jnp.shape(drawn[part]) if part in drawn else "nothing"
             raise ValueError(
-                f"lift('{name}'): {type(prior).__name__} returned {got} for tensor '{part}' of layer "
-                f"'{layer.name}', which has shape {tensor.shape}."
+                f"random_module('{name}'): {type(prior).__name__} returned {got} for tensor '{part}' of "
+                f"layer '{layer.name}', which has shape {tensor.shape}."
             )
 
 
@@ -222,6 +224,6 @@ def _adapter(name: str, network: Any) -> Any:
     if any(cls.__module__.startswith("flax.linen") for cls in type(network).__mro__):
         hint = " Flax Linen modules are not supported; nnx.bridge.ToNNX converts one."
     raise TypeError(
-        f"lift('{name}'): expected an Equinox module, an (Equinox module, State) pair or a Flax NNX "
+        f"random_module('{name}'): expected an Equinox module, an (Equinox module, State) pair or a Flax NNX "
         f"module, got {type(network).__name__}.{hint}"
     )

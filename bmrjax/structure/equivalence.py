@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.structure.cost import compiled, flops
-from bmrjax.structure.parts import Parts
+from bmrjax.structure.network_arrays import Parts
 
 # How far outputs may be apart, relative to the largest of them.
 TOLERANCE = 1e-5

@@ -10,7 +10,7 @@ from flax import nnx
 from numpyro.infer import SVI, Predictive, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-from bmrjax import handlers, init_to_network, lift, nn, priors, sparsify
+from bmrjax import handlers, init_to_network, nn, priors, random_module, sparsify
 
 KEY = jax.random.key(0)
 
@@ -84,7 +84,7 @@ def nnx_networks():
 
 def program_of(network, prior=None):
     def program(x, y=None):
-        out = lift("net", network, prior or priors.Normal(1.0))(x)
+        out = random_module("net", network, prior or priors.Normal(1.0))(x)
         numpyro.sample("y", dist.Normal(out, 1.0).to_event(out.ndim - 1), obs=y)
 
     return program
@@ -213,7 +213,9 @@ def test_layers_can_stay_deterministic():
     network = nn.MLP(4, [5], 3, key=KEY)
 
     def program(x):
-        return lift("net", network, priors.Normal(), random=lambda path: path == "layers.1")(x)
+        return random_module(
+            "net", network, priors.Normal(), random=lambda path: path == "layers.1"
+        )(x)
 
     seeded = numpyro.handlers.seed(program, KEY)
     trace = numpyro.handlers.trace(seeded).get_trace(jnp.ones((2, 4)))
@@ -258,7 +260,7 @@ def test_what_cannot_be_lifted_is_named(network, message):
 
 def test_a_prior_must_be_a_prior():
     with pytest.raises(TypeError, match="the prior is a Normal; give a bmrjax prior"):
-        lift("net", nn.MLP(2, [2], 1, key=KEY), dist.Normal())
+        random_module("net", nn.MLP(2, [2], 1, key=KEY), dist.Normal())
 
 
 def test_a_prior_must_return_every_tensor():
@@ -269,4 +271,4 @@ def test_a_prior_must_return_every_tensor():
     with pytest.raises(
         ValueError, match="returned nothing for tensor 'bias' of layer 'net.layers.0'"
     ):
-        lift("net", nn.MLP(2, [2], 1, key=KEY), Forgetful())
+        random_module("net", nn.MLP(2, [2], 1, key=KEY), Forgetful())

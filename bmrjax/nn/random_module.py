@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import lazy_loader
 import numpyro
 from jaxtyping import Array, Float
 from numpyro.primitives import apply_stack, mutable
@@ -13,9 +14,10 @@ from bmrjax.distributions import PerDatum, TruncatedLogUniform
 from bmrjax.handlers import noise_draws
 from bmrjax.nn.adapter import Adapter, Values
 from bmrjax.nn.equinox_adapter import EquinoxAdapter
-from bmrjax.nn.nnx_adapter import NNXAdapter
 from bmrjax.priors import Prior
 from bmrjax.priors.layer import Layer, Tensor
+
+_nnx_adapter: Any = lazy_loader.load("bmrjax.nn.nnx_adapter", suppress_warning=True)  # loads Flax
 
 
 class RandomModule:
@@ -219,7 +221,7 @@ def _adapter(name: str, network: Any) -> Any:
         return EquinoxAdapter(name, network[0], network[1])
     if any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__):
         module: Any = network
-        return NNXAdapter(name, module)
+        return _nnx_adapter.NNXAdapter(name, module)
     hint = ""
     if any(cls.__module__.startswith("flax.linen") for cls in type(network).__mro__):
         hint = " Flax Linen modules are not supported; nnx.bridge.ToNNX converts one."

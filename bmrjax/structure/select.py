@@ -4,10 +4,13 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import lazy_loader
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bmrjax.structure.nnx_select import NNXSelectInputs
+_nnx_select: Any = lazy_loader.load(
+    "bmrjax.structure.nnx_select", suppress_warning=True
+)  # loads Flax
 
 
 class SelectInputs(eqx.Module):
@@ -48,4 +51,4 @@ def select_inputs(network: Any, indices: np.ndarray) -> Any:
     if isinstance(network, eqx.Module):
         return SelectInputs(network, indices)
 
-    return NNXSelectInputs(network, indices)
+    return _nnx_select.NNXSelectInputs(network, indices)

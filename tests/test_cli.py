@@ -324,6 +324,22 @@ def test_help_lists_the_options():
         assert option in printed
 
 
+def test_a_reader_that_has_read_enough_is_no_error():
+    command = [
+        sys.executable,
+        "-c",
+        "from bmrjax.cli import script; script()",
+        "sparsify",
+        "--help",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
 def test_the_device_is_recorded(finished):
     assert finished[1]["device"] == jax.devices()[0].device_kind
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import get_opaque_trace_state
 
 from bmrjax.backend import quick_compile
 from bmrjax.backend.quick_compile import has_options, options_for, quick_jit, quick_options
@@ -72,6 +73,17 @@ def test_it_can_be_called_with_constants_in_other_programs():
     np.testing.assert_array_equal(jax.jit(lambda x: x + function(jnp.ones(3)))(1.0), [3.0] * 3)
     np.testing.assert_array_equal(jax.grad(lambda x: x * function(jnp.ones(())))(1.0), 2.0)
     np.testing.assert_array_equal(jax.vmap(lambda x: x + function(1.0))(jnp.ones(2)), [3.0] * 2)
+
+
+def test_it_may_be_imported_while_a_program_is_traced():
+    found = []
+
+    def program(x):
+        found.append(quick_compile._outside_of_any_program())
+        return quick_jit(jnp.sin)(x)
+
+    jax.jit(program)(1.0)
+    assert found == [get_opaque_trace_state()]
 
 
 def test_a_compiler_without_the_options_gets_none(monkeypatch):

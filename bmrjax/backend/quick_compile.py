@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
 
@@ -25,8 +26,16 @@ _COSTS = (
     (_MIDDLE, 1.3e-3, 0.25e-9),
     (_DEFAULT, 2.0e-3, 0.15e-9),
 )
-# What JAX traces while it traces nothing.
-_OUTSIDE = get_opaque_trace_state()
+
+
+def _outside_of_any_program() -> Any:
+    """Return what `get_opaque_trace_state` says where nothing is traced, wherever this is called."""
+    with ThreadPoolExecutor(1) as pool:  # tracing is a matter of one thread
+        return pool.submit(get_opaque_trace_state).result()
+
+
+# This module may be imported while a program is traced.
+_OUTSIDE = _outside_of_any_program()
 
 
 @functools.cache

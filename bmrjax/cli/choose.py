@@ -14,8 +14,8 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.run.facts import Examination
 from bmrjax.run.sparsest import excess, sparsest_within
 
-# By how many nats a network has to be better than a constant: a Bayes factor of 20, strong evidence by
-# Kass and Raftery (1995). On ten tables of pure noise the best network gains 1 nat at most.
+# Nats by which a network must beat a constant: a Bayes factor of 20, strong evidence by Kass and
+# Raftery (1995). On ten tables of pure noise the best network gains 1 nat at most.
 _STRONG = 3.0
 # Standard errors beyond which the validation rows alone decide against a constant.
 _NO_DOUBT = 5.0

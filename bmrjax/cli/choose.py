@@ -15,7 +15,8 @@ from bmrjax.run.facts import Examination
 from bmrjax.run.sparsest import excess, sparsest_within
 
 # Nats by which a network must beat a constant: a Bayes factor of 20, strong evidence by Kass and
-# Raftery (1995). On ten tables of pure noise the best network gains 1 nat at most.
+# Raftery (1995). On four splits of a table of pure noise the best network gained 1 nat at most, and on ten
+# other tables 88 or more.
 _STRONG = 3.0
 # Standard errors beyond which the validation rows alone decide against a constant.
 _NO_DOUBT = 5.0

@@ -82,7 +82,7 @@ class TestLayer:
 
 
 @pytest.mark.parametrize("library", NETWORKS)
-class TestLifted:
+class TestRandomModule:
     def test_is_drawn_for_every_datum_where_the_engine_asks(self, library):
         make, site = NETWORKS[library]
         program = bmr.programs.classifier(make(), None)

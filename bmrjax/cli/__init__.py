@@ -60,6 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
         module = importlib.import_module(f"bmrjax.cli.{_MODULES[kind]}")
         importlib.import_module("bmrjax.backend.compile_cache").keep_compiled()
         getattr(module, f"run_{kind.__name__.lower()}")(command)
+    except BrokenPipeError:
+        raise  # the reader has read enough, which is no error
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
         if os.environ.get("BMRJAX_DEBUG"):
             raise

@@ -10,8 +10,8 @@ schedule, at the largest of three learning rates at which the former converges),
 steps, several seeds. NumPyro's `Trace_ELBO` judges both, with draws of its own. A program passes if
 the mean VFE over the seeds differs by at most three standard errors plus a tenth of a nat. The error
 comes from the draws and from the spread over the seeds, because some programs have several optima. Where
-it differs by more, bmrjax is fitted again from where NumPyro's fit starts, seed by seed: what is left of the
-difference then is not that of two starts.
+it differs by more, bmrjax is fitted again from where NumPyro's fit starts, seed by seed, to see whether the
+two starts make the difference.
 
 In minibatches (a third of the rows), a program must either be refused by a `ValueError` that names a
 site at fault, or be fitted to the same VFE, within three standard errors plus a nat.

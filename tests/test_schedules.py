@@ -189,6 +189,30 @@ def test_with_a_cooldown_a_spent_cap_trains_to_the_end():
     assert [a.rate for a in actions] == [1.0] * 6 + [pytest.approx(2 / 3), pytest.approx(1 / 3)]
 
 
+def test_a_run_may_stop_early_after_a_cooldown_once_the_loss_has_settled():
+    cap = {"fraction": 0.4, "min_fraction": 0.3}
+    schedule = Verified(wait=0, refit=1, cooldown=2, last_pass=False, stop_early=True, **cap)
+    bench = Bench(schedule, 20, vfes=[1.0, 2.0])
+    actions = bench.run()
+    assert bench.epochs("restore") == [1]
+    # Six epochs are needed to tell.
+    assert bench.epochs("stop") == [8]
+    rates = [pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    assert [a.rate for a in actions[:8]] == [1.0] * 6 + rates
+
+    # Losses that still fall hold the end back.
+    losses = [100.0 - 10.0 * epoch for epoch in range(8)] + [20.0] * 12
+    bench = Bench(schedule, 20, vfes=[1.0, 2.0], losses=losses)
+    actions = bench.run()
+    (stop,) = bench.epochs("stop")
+    assert 12 <= stop < 18
+    assert [a.rate for a in actions[stop - 3 : stop]] == [1.0, *rates]
+
+    # Where no epochs are left to stop before, the run ends as it would have.
+    bench = Bench(schedule, 4, vfes=[1.0, 2.0], losses=[100.0, 50.0, 20.0, 0.0])
+    assert len(bench.run()) == 4
+
+
 @pytest.mark.parametrize(("vfe", "restored"), [(9.0, []), (11.0, [4])])
 def test_the_cooldown_judges_the_round_that_is_pending(vfe, restored):
     schedule = Verified(wait=3, refit=5, cooldown=2)

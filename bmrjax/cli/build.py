@@ -92,7 +92,8 @@ def build_schedule(options: Sparsify) -> Any:
         # Once the divergence is there, weights need as long again to leave.
         given.setdefault("wait", min(2 * kl_warmup_of(options), max(_given(options.epochs) - 1, 0)))
     if schedule == "verified":
-        return schedules.Verified(**given, mask_prior=options.mask_prior)
+        early = bool(options.stop_early)
+        return schedules.Verified(**given, mask_prior=options.mask_prior, stop_early=early)
     if options.mask_prior:
         raise ValueError("--mask-prior goes with --schedule verified.")
     if schedule == "every":

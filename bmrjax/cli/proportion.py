@@ -28,6 +28,7 @@ class Proportions:
     batch_size: int = 128
     reduced_prior: str = "spike-slab"
     prior_scale: float | None = None
+    stop_early: bool = False
 
 
 def proportions_of(
@@ -36,8 +37,10 @@ def proportions_of(
     """Return settings in proportion to the data.
 
     A table gets one hidden layer of 50 units, or two for many rows, and a prior that is wider than that of
-    large networks. Validation rows choose the point of the path: the point with the best VFE is sparser, and
-    predicts worse, on little data. Large image sets and sequences get what suits their networks.
+    large networks. What each weight's own evidence favours goes, for as many epochs as it takes: the bar of
+    a spike-and-slab posterior hardly removes anything from one table, and from another what it needs.
+    Validation rows choose the point of the path: the point with the best VFE is sparser, and predicts worse,
+    on little data. Large image sets and sequences get what suits their networks.
 
     Args:
         rows: Training rows, validation rows included.
@@ -49,10 +52,20 @@ def proportions_of(
     mlp, path = net.startswith("mlp"), method == "bmr"
     if mlp and len(input_shape) == 1:
         hidden, steps = ((50,), 100) if rows < _MANY_ROWS else ((50, 50), 200)
-        epochs = 100 if epochs is None else epochs
-        validation, warmup = (0.15, epochs // 5) if path else (0.0, None)
+        if epochs is None:
+            epochs = 200 if path else 100
+        if not path:
+            return Proportions(hidden, epochs, steps, 0.0, within=1.0, prior_scale=_WIDE)
         return Proportions(
-            hidden, epochs, steps, validation, within=1.0, kl_warmup=warmup, prior_scale=_WIDE
+            hidden,
+            epochs,
+            steps,
+            validation=0.15,
+            within=1.0,
+            kl_warmup=min(epochs // 5, 20),
+            reduced_prior="shrinkage",
+            prior_scale=_WIDE,
+            stop_early=True,
         )
     if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
         return Proportions((100, 100), 60, 200, 0.15 if path else 0.0)
@@ -72,6 +85,9 @@ def in_proportion(options: Sparsify, rows: int, input_shape: tuple[int, ...]) ->
         filled.pop("kl_warmup", None)
     if options.prior != "flat":
         filled.pop("prior_scale", None)
+        filled.update({"reduced_prior": "spike-slab"} if "reduced_prior" in filled else {})
+    if options.prior == "log-uniform" or options.schedule not in (None, "verified"):
+        filled.pop("stop_early", None)
     return replace(options, **filled)
 
 
@@ -88,9 +104,11 @@ def proportion_line(given: Sparsify, options: Sparsify, rows: int) -> str:
         value = getattr(options, name)
         if name == "within" and not options.validation:
             continue
-        used = (name != "hidden" or options.net.startswith(("mlp", "gru"))) and (
-            name != "reduced_prior" or options.method == "bmr"
-        )
+        used = {
+            "hidden": options.net.startswith(("mlp", "gru")),
+            "reduced_prior": options.method == "bmr",
+            "stop_early": bool(value),
+        }.get(name, True)
         if getattr(given, name) is None and value is not None and used:
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
             flags.append(f"--{name.replace('_', '-')} {shown}")

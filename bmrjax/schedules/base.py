@@ -149,9 +149,12 @@ class Schedule(abc.ABC):
         """
 
 
-def linear_decay(report: Report, cooldown: int) -> float:
-    """Return 1 until the last `cooldown` epochs, then fall linearly towards zero."""
-    left = report.num_epochs - report.epoch
+def linear_decay(report: Report, cooldown: int, *, end: int | None = None) -> float:
+    """Return 1 until the last `cooldown` epochs before `end`, then fall linearly towards zero.
+
+    The end is that of the run by default.
+    """
+    left = (report.num_epochs if end is None else end) - report.epoch
     return 1.0 if left > cooldown else left / (cooldown + 1)
 
 

@@ -55,6 +55,8 @@ class Verified(Schedule):
             sparser, with a higher VFE of the program itself. By default, it is counted where the posterior
             is a joint normal, whose VFE is close to the evidence, and the criterion has a prior over masks.
         last_pass: Whether the last pass follows.
+        stop_early: Whether the last epochs begin as soon as the last pass is over and the loss has settled,
+            so that `num_epochs` is only a bound, rather than at the end of the run.
     """
 
     wait: int | None = None
@@ -65,6 +67,7 @@ class Verified(Schedule):
     order: Order = smallest_magnitude_first
     mask_prior: bool | None = None
     last_pass: bool = True
+    stop_early: bool = False
     verifies = True
 
     def __post_init__(self) -> None:
@@ -94,6 +97,7 @@ class Verified(Schedule):
             "proposed": False,
             "by": "criterion",
             "over": False,
+            "end": None,
         }
 
     def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
@@ -106,7 +110,13 @@ class Verified(Schedule):
 
         def finish(*, restore: bool, vfe: float | None = None) -> tuple[Action, Memory]:
             memory["over"] = True
+            end_early()
+            rate = linear_decay(report, cooldown, end=memory["end"])
             return Action(restore=restore, rate=rate, stop=not cooldown, vfe=vfe), memory
+
+        def end_early() -> None:
+            if self.stop_early and memory["end"] is None and _has_settled(report.losses):
+                memory["end"] = min(report.epoch + cooldown, report.num_epochs)
 
         def next_pass(*, restore: bool) -> tuple[Action, Memory]:
             by = _NEXT[memory["by"]] if self.last_pass and not cooling else None
@@ -123,7 +133,9 @@ class Verified(Schedule):
             return Action(restore=restore, reduce=True, by=memory["by"], fraction=fraction, vfe=vfe)
 
         if memory["over"]:
-            return Action(rate=rate), memory
+            end_early()
+            rate = linear_decay(report, cooldown, end=memory["end"])
+            return Action(rate=rate, stop=report.epoch == memory["end"]), memory
         if pending and report.removed == 0:
             if memory["proposed"] or (self.last_pass and 2 * report.epoch >= report.num_epochs):
                 return next_pass(restore=False)
@@ -132,7 +144,8 @@ class Verified(Schedule):
         memory["proposed"] |= pending
         due = memory["since"] >= (refit if pending else wait)
         if due and not pending and not memory["proposed"]:
-            due = self.wait is not None or _has_settled(report)
+            young = 2 * report.epoch < report.num_epochs and len(report.losses) >= 2 * _WINDOW
+            due = self.wait is not None or not young or _has_settled(report.losses)
         if not due and not cooling:
             memory["since"] += 1
             return Action(rate=rate), memory
@@ -153,11 +166,10 @@ class Verified(Schedule):
         return reduce(vfe=vfe), memory
 
 
-def _has_settled(report: Report) -> bool:
-    """Return whether a fit has all but stopped to improve, or half of the run is over."""
-    losses = report.losses
-    if 2 * report.epoch >= report.num_epochs or len(losses) < 2 * _WINDOW:
-        return True
+def _has_settled(losses: list[float]) -> bool:
+    """Return whether a fit has all but stopped to improve."""
+    if len(losses) < 2 * _WINDOW:
+        return False
     recent = sum(losses[-_WINDOW:]) / _WINDOW
     before = sum(losses[-2 * _WINDOW : -_WINDOW]) / _WINDOW
     return not before - recent > _PART * (max(losses) - recent)

@@ -247,6 +247,15 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "digits", "--validation", "1e-9"], "keeps 0 of 1438 rows out"),
         (["--data", "digits", "--validation", "0.1", "--method", "map"], "path of --method bmr"),
         (["--data", "digits", "--within", "-1"], "--within must not be negative, got -1.0"),
+        (["--data", "digits", "--tolerance", "-1"], "--tolerance must not be negative, got -1.0"),
+        (
+            ["--data", "digits", "--method", "map", "--tolerance", "1"],
+            "--method bmr --schedule verified",
+        ),
+        (
+            ["--data", "digits", "--schedule", "every", "--stop-early", "True"],
+            "--stop-early goes with --method bmr --schedule verified",
+        ),
         (["--data", "f.csv", "--target", "a", "--num-targets", "2"], "give one"),
     ],
 )

@@ -20,7 +20,7 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
     given = Sparsify(data="f.csv", out=tmp_path)
     small = in_proportion(given, 400, (13,))
     assert (small.hidden, small.epochs, small.steps_per_epoch) == ((50,), 200, 100)
-    assert (small.reduced_prior, small.stop_early) == ("shrinkage", True)
+    assert (small.reduced_prior, small.stop_early, small.tolerance) == ("shrinkage", True, 1.0)
     assert (small.validation, small.within, small.batch_size) == (0.15, 1.0, 128)
     assert small.kl_warmup == 20
     large = in_proportion(given, 9000, (13,))
@@ -32,7 +32,7 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
     assert (images.validation, images.reduced_prior) == (0.0, "spike-slab")
     line = proportion_line(given, small, 400)
     assert line.startswith("400 training rows; in proportion: --hidden 50 --epochs 200")
-    assert line.endswith("--stop-early True")
+    assert line.endswith("--stop-early True --tolerance 1.0")
     assert "--stop-early" not in proportion_line(given, images, 60_000)
 
 
@@ -40,7 +40,7 @@ def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
     def filled(**given):
         return in_proportion(Sparsify(data="f.csv", out=tmp_path, **given), 400, (13,))
 
-    assert (filled(method="map").epochs, filled(method="map").stop_early) == (100, False)
+    assert (filled(method="map").epochs, filled(method="map").stop_early) == (100, None)
     horseshoe = filled(prior="horseshoe")
     assert (horseshoe.reduced_prior, horseshoe.stop_early) == ("spike-slab", True)
     assert filled(prior="horseshoe", reduced_prior="shrinkage").reduced_prior == "shrinkage"

@@ -169,7 +169,7 @@ def test_with_a_mask_prior_a_round_may_cost_less_than_its_masks_gain():
 
 def test_it_stops_when_the_cap_is_spent():
     cap = {"fraction": 0.4, "min_fraction": 0.1}
-    schedule = Verified(wait=0, refit=1, cooldown=0, last_pass=False, **cap)
+    schedule = Verified(wait=0, refit=1, cooldown=0, passes=("criterion",), **cap)
     bench = Bench(schedule, 50, vfes=[1.0] + [2.0] * 9)
     actions = bench.run()
     assert [a.fraction for a in actions if a.reduce] == [0.4, 0.2, 0.1]
@@ -180,7 +180,7 @@ def test_it_stops_when_the_cap_is_spent():
 
 def test_with_a_cooldown_a_spent_cap_trains_to_the_end():
     cap = {"fraction": 0.4, "min_fraction": 0.3}
-    schedule = Verified(wait=0, refit=1, cooldown=2, last_pass=False, **cap)
+    schedule = Verified(wait=0, refit=1, cooldown=2, passes=("criterion",), **cap)
     bench = Bench(schedule, 8, vfes=[1.0, 2.0])
     actions = bench.run()
     assert bench.epochs("reduce") == [0]
@@ -191,7 +191,7 @@ def test_with_a_cooldown_a_spent_cap_trains_to_the_end():
 
 def test_a_run_may_stop_early_after_a_cooldown_once_the_loss_has_settled():
     cap = {"fraction": 0.4, "min_fraction": 0.3}
-    schedule = Verified(wait=0, refit=1, cooldown=2, last_pass=False, stop_early=True, **cap)
+    schedule = Verified(wait=0, refit=1, cooldown=2, passes=("criterion",), stop_early=True, **cap)
     bench = Bench(schedule, 20, vfes=[1.0, 2.0])
     actions = bench.run()
     assert bench.epochs("restore") == [1]
@@ -224,7 +224,7 @@ def test_the_cooldown_judges_the_round_that_is_pending(vfe, restored):
 
 
 def test_it_is_over_when_nothing_is_left_to_remove():
-    schedule = Verified(wait=1, refit=3, cooldown=0, last_pass=False)
+    schedule = Verified(wait=1, refit=3, cooldown=0, passes=("criterion",))
     bench = Bench(schedule, 20, vfes=[5.0, 4.0], removals=[7, 0])
     bench.run()
     assert bench.epochs("reduce") == [1, 4]
@@ -232,7 +232,7 @@ def test_it_is_over_when_nothing_is_left_to_remove():
 
 
 def test_as_long_as_nothing_was_ever_proposed_it_asks_again():
-    schedule = Verified(wait=2, refit=3, cooldown=4, last_pass=False)
+    schedule = Verified(wait=2, refit=3, cooldown=4, passes=("criterion",))
     bench = Bench(schedule, 20, vfes=[9.0, 8.0, 7.0, 6.0], removals=[0, 0, 5, 0])
     actions = bench.run()
     assert bench.epochs("reduce") == [2, 5, 8, 11]
@@ -244,7 +244,7 @@ def test_as_long_as_nothing_was_ever_proposed_it_asks_again():
     assert bench.epochs("reduce") == [3]
     assert [epoch for epoch, a in enumerate(actions) if a.vfe is not None] == [3, 8]
 
-    schedule = Verified(wait=1, refit=1, cooldown=2, last_pass=False)
+    schedule = Verified(wait=1, refit=1, cooldown=2, passes=("criterion",))
     bench = Bench(schedule, 6, vfes=[5, 4, 3, 2, 1], removals=[0] * 4)
     bench.run()
     assert bench.epochs("reduce") == [1, 2, 3]
@@ -287,6 +287,33 @@ def test_the_last_pass_follows_when_the_cap_is_spent_and_has_a_cap_of_its_own():
         "restore, single 0.5",
         "restore, stop",
     ]
+
+
+def test_the_passes_come_in_the_order_that_is_asked_for():
+    passes = ("evidence", "criterion", "single")
+    schedule = Verified(wait=0, refit=1, cooldown=0, passes=passes)
+    bench = Bench(schedule, 20, vfes=[9.0, 8.0, 7.0, 6.0, 5.0], removals=[3, 0, 2, 0, 1, 0])
+    assert steps(bench.run()) == [
+        *["evidence 0.5"] * 2,
+        *["criterion 0.5"] * 2,
+        *["single 0.5"] * 2,
+        "stop",
+    ]
+    for passes in ((), ("single", "single"), ("evidence", "snr")):
+        with pytest.raises(ValueError, match="passes must be some of 'criterion', 'evidence', 's"):
+            Verified(passes=passes)
+
+
+def test_a_round_may_end_within_a_tolerance_of_the_lowest_vfe_so_far():
+    schedule = Verified(
+        wait=0, refit=1, cooldown=0, passes=("criterion",), min_fraction=0.3, tolerance=1.0
+    )
+    # The third round is within a nat of the second, and the fourth of the third only.
+    bench = Bench(schedule, 20, vfes=[9.0, 8.0, 8.9, 9.8])
+    assert steps(bench.run()) == ["criterion 0.5"] * 3 + ["restore, stop"]
+    assert [a.vfe for a in bench.actions if a.vfe is not None] == [9.0, 8.0, 8.9]
+    with pytest.raises(ValueError, match="tolerance must not be negative, got -1"):
+        Verified(tolerance=-1)
 
 
 def test_without_anything_to_remove_the_last_pass_takes_no_epoch():

@@ -353,7 +353,7 @@ def test_a_rejected_round_is_undone_exactly():
 
     # Both coefficients are true: every round must be taken back, until the cap is spent.
     cap = {"fraction": 0.5, "min_fraction": 0.2}
-    schedule = bmr.schedules.Verified(wait=8, refit=2, cooldown=0, last_pass=False, **cap)
+    schedule = bmr.schedules.Verified(wait=8, refit=2, cooldown=0, passes=("criterion",), **cap)
     found = run(dense, criterion=Greedy(), schedule=schedule, num_epochs=40)
     assert [row["taken_back"] for row in found.history] == [False] * 8 + [True] * 4
     assert [row["kept"] for row in found.history] == [2] * 8 + [1] * 4

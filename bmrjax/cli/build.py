@@ -80,7 +80,7 @@ def _block_network(
 
 def build_schedule(options: Sparsify) -> Any:
     """Return the schedule that the options name."""
-    given = {
+    given: dict[str, Any] = {
         name: value
         for name in ("wait", "refit", "cooldown", "fraction")
         if (value := getattr(options, name)) is not None
@@ -92,8 +92,10 @@ def build_schedule(options: Sparsify) -> Any:
         # Once the divergence is there, weights need as long again to leave.
         given.setdefault("wait", min(2 * kl_warmup_of(options), max(_given(options.epochs) - 1, 0)))
     if schedule == "verified":
-        early = bool(options.stop_early)
-        return schedules.Verified(**given, mask_prior=options.mask_prior, stop_early=early)
+        for name in ("tolerance", "stop_early"):
+            if getattr(options, name) is not None:
+                given[name] = getattr(options, name)
+        return schedules.Verified(**given, mask_prior=options.mask_prior)
     if options.mask_prior:
         raise ValueError("--mask-prior goes with --schedule verified.")
     if schedule == "every":

@@ -25,6 +25,7 @@ PROPORTIONS = (
     "within",
     "kl_warmup",
     "stop_early",
+    "tolerance",
 )
 BLOCK_NETS = ("vit", "mixer", "vit-nnx")
 IMAGE_NETS = ("lenet5", "lenet5-caffe", *BLOCK_NETS)
@@ -138,6 +139,9 @@ class Sparsify:
     mask_prior: bool = False
     """verified: count the prior probability of the masks too, so that including few elements costs
     about ln(n / k) nats each; ends sparser."""
+    tolerance: float | None = None
+    """verified: nats by which a round may end above the lowest VFE so far. By default 1 for a table,
+    else 0."""
     validation: float | None = None
     """Keep this fraction of the training data out, and end at the point of the path that predicts it
     best; with 0, at the point with the best VFE, which is sparser and on small data less accurate. By
@@ -349,10 +353,12 @@ def _check_reducing(options: Sparsify) -> None:
     """Refuse options of reductions that would do nothing."""
     if options.reduced_prior is not None and options.method != "bmr":
         raise ValueError(f"--reduced-prior is of --method bmr; {options.method} has none.")
-    if options.stop_early and (
-        options.method != "bmr" or options.schedule not in (None, "verified")
-    ):
-        raise ValueError("--stop-early goes with --method bmr --schedule verified.")
+    for name in ("stop_early", "tolerance"):
+        if getattr(options, name) and not is_verified(options):
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} goes with --method bmr --schedule verified.")
+    if options.tolerance is not None and not 0 <= options.tolerance < math.inf:
+        raise ValueError(f"--tolerance must not be negative, got {options.tolerance}.")
     if options.method in ("mean-field", "map"):
         for name in ("schedule", "wait", "refit", "cooldown", "fraction"):
             if getattr(options, name) is not None:
@@ -406,6 +412,12 @@ def kl_warmup_of(options: Sparsify) -> int:
         return options.kl_warmup
     assert options.epochs is not None
     return max(1, options.epochs // 5) if options.prior == "log-uniform" else 0
+
+
+def is_verified(options: Sparsify) -> bool:
+    """Return whether the schedule takes back rounds that raise the VFE."""
+    often = options.method != "bmr" or options.prior == "log-uniform"
+    return (options.schedule or ("every" if often else "verified")) == "verified"
 
 
 def learning_rate_of(options: Sparsify) -> float:

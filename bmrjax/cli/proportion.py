@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bmrjax.cli.options import Sparsify
+from bmrjax.cli.options import Sparsify, is_verified
 
 # Up to so many rows, images are fitted as the bundled digits are.
 _FEW_IMAGES = 10_000
@@ -28,7 +28,8 @@ class Proportions:
     batch_size: int = 128
     reduced_prior: str = "spike-slab"
     prior_scale: float | None = None
-    stop_early: bool = False
+    stop_early: bool | None = None
+    tolerance: float | None = None
 
 
 def proportions_of(
@@ -66,6 +67,7 @@ def proportions_of(
             reduced_prior="shrinkage",
             prior_scale=_WIDE,
             stop_early=True,
+            tolerance=1.0,
         )
     if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
         return Proportions((100, 100), 60, 200, 0.15 if path else 0.0)
@@ -86,8 +88,9 @@ def in_proportion(options: Sparsify, rows: int, input_shape: tuple[int, ...]) ->
     if options.prior != "flat":
         filled.pop("prior_scale", None)
         filled.update({"reduced_prior": "spike-slab"} if "reduced_prior" in filled else {})
-    if options.prior == "log-uniform" or options.schedule not in (None, "verified"):
-        filled.pop("stop_early", None)
+    if not is_verified(options):
+        for name in ("stop_early", "tolerance"):
+            filled.pop(name, None)
     return replace(options, **filled)
 
 
@@ -107,7 +110,6 @@ def proportion_line(given: Sparsify, options: Sparsify, rows: int) -> str:
         used = {
             "hidden": options.net.startswith(("mlp", "gru")),
             "reduced_prior": options.method == "bmr",
-            "stop_early": bool(value),
         }.get(name, True)
         if getattr(given, name) is None and value is not None and used:
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

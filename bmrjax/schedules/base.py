@@ -77,6 +77,10 @@ class Report:
     mask_cost: float = 0.0
 
 
+# What chooses the elements that a round removes.
+Pass = Literal["criterion", "evidence", "single"]
+
+
 @dataclass(frozen=True)
 class Action:
     """What to do before the next epoch.
@@ -89,10 +93,10 @@ class Action:
         tentative: What is proposed or not, remove `fraction` of what is kept, as far as the criterion
             may go beyond its proposal, and keep the state before to return to. If nothing goes, the
             schedule is asked again at once.
-        by: What chooses the elements to remove: the run's criterion; or, in the last pass of
+        by: What chooses the elements to remove: the run's criterion; or, in passes of their own of
             `schedules.Verified`, the evidence of each element (``"evidence"``, `criteria.Shrinkage`), or the
-            one element or group whose removal costs the least evidence (``"single"``). If nothing is
-            removed in the last pass, the schedule is called again at once.
+            one element or group whose removal costs the least evidence (``"single"``). If these two remove
+            nothing, the schedule is called again at once.
         regrow: Let everything come back that was removed.
         fraction: Remove at most this fraction of what is kept; 1 is no cap.
         rate: Factor on the learning rate of the next epoch.
@@ -104,7 +108,7 @@ class Action:
     reduce: bool = False
     search: bool = False
     tentative: bool = False
-    by: Literal["criterion", "evidence", "single"] = "criterion"
+    by: Pass = "criterion"
     regrow: bool = False
     fraction: float = 1.0
     rate: float = 1.0

@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 from bmrjax.schedules.base import (
     Action,
     Memory,
     Order,
+    Pass,
     Report,
     Schedule,
     check_at_least,
@@ -18,7 +20,6 @@ from bmrjax.schedules.base import (
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
 # fall of the loss so far that counts as improving.
 _WINDOW, _PART = 3, 0.05
-_NEXT = {"criterion": "evidence", "evidence": "single", "single": None}
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,15 @@ class Verified(Schedule):
     halved. A fit that is too young for its criterion to propose anything is tried again after `refit`
     epochs.
 
-    When the cap is spent, or after some rounds nothing is proposed any more, a last pass follows, verified
-    in the same way: all elements whose own evidence favours removal (`criteria.Shrinkage`, under the same
-    cap), and then one element at a time, the one whose removal costs the least evidence first, until one is
-    taken back. A criterion whose bar depends on how much is included, such as `criteria.SpikeAndSlab`, can
-    end far too early without it. The last pass respects groups. It is left out where it does not apply: for
-    posteriors that are not normal, criteria with a threshold or fraction of the user's, and single elements
-    where more than 300 are kept.
+    Rounds come in passes. When the cap is spent, or after some rounds nothing is proposed any more, the next
+    pass follows, verified in the same way: after that of the criterion (``"criterion"``), all elements whose
+    own evidence favours removal (``"evidence"``, `criteria.Shrinkage`, under a cap of its own), and then one
+    element at a time, the one whose removal costs the least evidence first, until one is taken back
+    (``"single"``). A criterion whose bar depends on how much is included, such as `criteria.SpikeAndSlab`,
+    can end far too early without them: its bar is high while most of a layer is included. With ``"evidence"``
+    first, it is low when the criterion's turn comes. All passes respect groups. The last two are left out
+    where they do not apply: for posteriors that are not normal, criteria with a threshold or fraction of the
+    user's, and single elements where more than 300 are kept.
 
     Args:
         wait: Epochs before the first round. By default a fifth of the run, 20 at most, and more if the loss
@@ -54,7 +57,9 @@ class Verified(Schedule):
             lowest. Where k of n elements are included, each costs about ln(n / k) nats, so the result is
             sparser, with a higher VFE of the program itself. By default, it is counted where the posterior
             is a joint normal, whose VFE is close to the evidence, and the criterion has a prior over masks.
-        last_pass: Whether the last pass follows.
+        passes: What chooses the elements to remove, in this order, each at most once.
+        tolerance: Nats by which the VFE may exceed the lowest one so far without a round being taken back.
+            Elements that do nothing neither raise nor lower it, but re-fitting does, a little.
         stop_early: Whether the last epochs begin as soon as the last pass is over and the loss has settled,
             so that `num_epochs` is only a bound, rather than at the end of the run.
     """
@@ -66,7 +71,8 @@ class Verified(Schedule):
     cooldown: int | None = None
     order: Order = smallest_magnitude_first
     mask_prior: bool | None = None
-    last_pass: bool = True
+    passes: tuple[Pass, ...] = ("criterion", "evidence", "single")
+    tolerance: float = 0.0
     stop_early: bool = False
     verifies = True
 
@@ -76,6 +82,14 @@ class Verified(Schedule):
                 check_at_least(self, **{name: least})
         check_fraction(self, "fraction")
         check_fraction(self, "min_fraction")
+        known = get_args(Pass)
+        if not self.passes or len({*self.passes} & {*known}) < len(self.passes):
+            raise ValueError(
+                f"Verified: passes must be some of {', '.join(map(repr, known))}, each at most once, got "
+                f"{self.passes!r}."
+            )
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"Verified: tolerance must not be negative, got {self.tolerance}.")
 
     def lengths(self, num_epochs: int) -> tuple[int, int, int]:
         """Return (wait, refit, cooldown) in epochs, for a run of `num_epochs`."""
@@ -92,10 +106,11 @@ class Verified(Schedule):
         return {
             "fraction": self.fraction,
             "reference": None,
+            "lowest": None,
             "cost": 0.0,
             "since": 0,
             "proposed": False,
-            "by": "criterion",
+            "by": self.passes[0],
             "over": False,
             "end": None,
         }
@@ -118,13 +133,18 @@ class Verified(Schedule):
             if self.stop_early and memory["end"] is None and _has_settled(report.losses):
                 memory["end"] = min(report.epoch + cooldown, report.num_epochs)
 
+        def refer_to(vfe: float) -> None:
+            lowest = vfe if memory["lowest"] is None else min(vfe, memory["lowest"])
+            memory.update(reference=vfe, lowest=lowest, cost=report.mask_cost)
+
         def next_pass(*, restore: bool) -> tuple[Action, Memory]:
-            by = _NEXT[memory["by"]] if self.last_pass and not cooling else None
-            if by is None:
+            left = self.passes[self.passes.index(memory["by"]) + 1 :]
+            if not left or cooling:
                 return finish(restore=restore)
+            by = left[0]
             if memory["by"] == "criterion" and not restore:
-                # An epoch has passed since the last measurement; within the last pass, none has.
-                memory.update(reference=report.measure(), cost=report.mask_cost)
+                # An epoch has passed since the last measurement; after other passes, none has.
+                refer_to(report.measure())
             memory.update(by=by, fraction=self.fraction, since=1)
             return reduce(restore=restore), memory
 
@@ -136,8 +156,9 @@ class Verified(Schedule):
             end_early()
             rate = linear_decay(report, cooldown, end=memory["end"])
             return Action(rate=rate, stop=report.epoch == memory["end"]), memory
+        later = memory["by"] != self.passes[-1]
         if pending and report.removed == 0:
-            if memory["proposed"] or (self.last_pass and 2 * report.epoch >= report.num_epochs):
+            if memory["proposed"] or (later and 2 * report.epoch >= report.num_epochs):
                 return next_pass(restore=False)
             memory.update(reference=None, since=wait - refit + 1)
             pending = False
@@ -152,7 +173,9 @@ class Verified(Schedule):
         vfe = report.measure()
         # With the masks' cost or without: from dense to half of it, that cost rises and hides a gain.
         allowed = max(0.0, memory["cost"] - report.mask_cost)
-        if pending and not vfe <= memory["reference"] + allowed:
+        if pending and not vfe <= max(
+            memory["reference"] + allowed, memory["lowest"] + self.tolerance
+        ):
             memory["fraction"] /= 2
             if cooling:
                 return finish(restore=True)
@@ -162,7 +185,8 @@ class Verified(Schedule):
             return reduce(restore=True), memory
         if cooling:
             return finish(restore=False, vfe=vfe)
-        memory.update(reference=vfe, cost=report.mask_cost, since=1)
+        refer_to(vfe)
+        memory["since"] = 1
         return reduce(vfe=vfe), memory
 
 

@@ -181,7 +181,7 @@ def differing(folder: Path, out: Path, criterion, bits: int) -> int:
                 loc, scale = (jnp.asarray(tensors[f"{name}.{p}"], dtype) for p in ("loc", "scale"))
                 q = {name: reduction.Normal(loc, scale)}
                 prior = reduction.Normal(jnp.zeros_like(loc), jnp.full_like(loc, PRIOR_SCALE))
-                keep = criterion(q, {name: prior}, criterion.init(q)).keep[name]
+                keep = criterion(criteria.SitePosteriors(q, {name: prior})).keep[name]
                 count += int(np.sum(np.asarray(keep) != mask))
     return count
 

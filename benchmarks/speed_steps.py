@@ -289,12 +289,12 @@ def reduction(parts: tuple[Any, ...], criterion: Any, repeats: int) -> dict[str,
     """Return what a reduction costs: posteriors, criterion, cap; an element and as a whole."""
     engine, box, keep, batch = parts
     found = engine.site_posteriors(box[0], batch)
-    reduce = jit_reduce(criterion, bmr.schedules.smallest_magnitude_first, found.layers)
-    start, times = criterion.init(found.posterior), []
+    reduce = jit_reduce(criterion, bmr.schedules.smallest_magnitude_first)
+    memory, times = criterion.init(found.posterior), []
     for _ in range(repeats + 1):
         begin = time.perf_counter()
         found = engine.site_posteriors(box[0], batch)
-        args = found.posterior, found.prior, start, keep, jnp.float32(0.5)
+        args = found, keep, memory, jnp.float32(0.5)
         jax.block_until_ready(reduce(*args).keep)
         times.append(1e3 * (time.perf_counter() - begin))
     elements = sum(mask.size for mask in keep.values())

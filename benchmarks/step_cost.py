@@ -120,13 +120,13 @@ def reduction_ms(engine, state, keep, batch, repeats):
 
     criterion = bmr.criteria.SpikeAndSlab()
     found = engine.site_posteriors(state, batch)
-    reduce = jit_reduce(criterion, bmr.schedules.smallest_magnitude_first, found.layers)
-    start = criterion.init(found.posterior)
+    reduce = jit_reduce(criterion, bmr.schedules.smallest_magnitude_first)
+    memory = criterion.init(found.posterior)
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()
         found = engine.site_posteriors(state, batch)
-        args = found.posterior, found.prior, start, keep, jnp.float32(0.5)
+        args = found, keep, memory, jnp.float32(0.5)
         jax.block_until_ready(reduce(*args).keep)
         times.append(1e3 * (time.perf_counter() - begin))
     return times[1:]

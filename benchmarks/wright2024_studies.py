@@ -144,7 +144,7 @@ def _scores(result: bmr.Result, q: Mapping[str, Any], train: Any) -> dict[str, d
     def evidence(rule: str) -> dict[str, Any]:
         criterion = structured.CRITERIA[rule]
         prior = {name: reduction.LogUniform(p.low, p.high) for name, p in q.items()}
-        delta_f = criterion(q, prior, criterion.init(q)).delta_f
+        delta_f = criterion(criteria.SitePosteriors(q, prior)).delta_f
         return {name: -jnp.maximum(value, -1e30) for name, value in delta_f.items()}
 
     return {

@@ -6,6 +6,7 @@ from scipy import integrate, stats
 from scipy.special import digamma, expit
 
 from bmrjax import criteria
+from bmrjax.criteria import SitePosteriors
 from bmrjax.reduction import Normal
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -44,16 +45,18 @@ def assert_close(a, b):
 class TestContract:
     def test_keeps_the_structure(self, criterion):
         q, p = make(0)
-        decision = criterion(q, p, criterion.init(q), layers=LAYERS)
+        decision = criterion(SitePosteriors(q, p, LAYERS))
         for values, dtype in ((decision.keep, jnp.bool_), (decision.delta_f, jnp.float32)):
             assert {n: v.shape for n, v in values.items()} == SHAPES
             assert all(v.dtype == dtype for v in values.values())
-        like, got = criterion.init(q), decision.state
+        for values in decision.statistics.values():
+            assert list(values) == list(q)
+        like, got = criterion.init(q), decision.memory
         assert jax.tree.structure(like) == jax.tree.structure(got)
 
     def test_jit_equals_eager_and_vmap_equals_loop(self, criterion):
         def run(q, p):
-            return criterion(q, p, criterion.init(q), layers=LAYERS)
+            return criterion(SitePosteriors(q, p, LAYERS))
 
         both = [make(seed) for seed in range(3)]
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *both)
@@ -65,29 +68,31 @@ class TestContract:
         count = 0
 
         @jax.jit
-        def run(q, p, state):
+        def run(found, keep, memory):
             nonlocal count
             count += 1
-            return criterion(q, p, state, layers=LAYERS)
+            return criterion(found, keep, memory)
 
         q, p = make(0)
-        state = criterion.init(q)
+        keep, memory = (
+            {name: jnp.ones(shape, bool) for name, shape in SHAPES.items()},
+            criterion.init(q),
+        )
         for seed in range(4):
-            q, p = make(seed)
-            state = run(q, p, state).state
+            decision = run(SitePosteriors(*make(seed), LAYERS), keep, memory)
+            keep, memory = decision.keep, decision.memory
         assert count == 1
 
     def test_keeps_float64(self, criterion, x64):
         q, p = make(0, jnp.float64)
-        decision = criterion(q, p, criterion.init(q), layers=LAYERS)
+        decision = criterion(SitePosteriors(q, p, LAYERS))
         assert all(v.dtype == jnp.float64 for v in decision.delta_f.values())
 
     def test_gradients_are_finite_differences(self, criterion, x64):
         q, p = make(0, jnp.float64)
-        state = criterion.init(q)
 
         def total(q):
-            decision = criterion(q, p, state, layers=LAYERS)
+            decision = criterion(SitePosteriors(q, p, LAYERS))
             return sum(jnp.sum(values) for values in decision.delta_f.values())
 
         def moved(step):
@@ -102,10 +107,9 @@ class TestContract:
     def test_float32_gradients_are_finite_at_extremes(self, criterion):
         _, p = make(0)
         extremes = {n: Normal(jnp.full(s, 10.0), jnp.full(s, 1e-8)) for n, s in SHAPES.items()}
-        state = criterion.init(extremes)
 
         def total(q):
-            decision = criterion(q, p, state, layers=LAYERS)
+            decision = criterion(SitePosteriors(q, p, LAYERS))
             return sum(jnp.sum(values) for values in decision.delta_f.values())
 
         for gradient in jax.tree.leaves(jax.grad(total)(extremes)):
@@ -117,21 +121,20 @@ class TestContract:
             n: Normal(jnp.zeros((1,) * len(s)), jnp.full((1,) * len(s), 1.7))
             for n, s in SHAPES.items()
         }
-        state = criterion.init(q)
-        assert_close(criterion(q, one, state, layers=LAYERS), criterion(q, p, state, layers=LAYERS))
+        found = criterion(SitePosteriors(q, one, LAYERS))
+        assert_close(found, criterion(SitePosteriors(q, p, LAYERS)))
 
     def test_each_site_is_its_own_layer_by_default(self, criterion):
         q, p = make(0)
-        state = criterion.init(q)
-        own = criterion(q, p, state, layers={name: name for name in SHAPES})
-        assert_close(criterion(q, p, state), own)
+        own = criterion(SitePosteriors(q, p, {name: name for name in SHAPES}))
+        assert_close(criterion(SitePosteriors(q, p)), own)
 
     def test_layers_do_not_meet(self, criterion):
         """What happens in one layer leaves another as it is, bit for bit."""
         q, p = make(0)
         other = q | {"b": Normal(jnp.array(40.0), jnp.array(0.01))}
-        first = criterion(q, p, criterion.init(q), layers=LAYERS)
-        second = criterion(other, p, criterion.init(q), layers=LAYERS)
+        first = criterion(SitePosteriors(q, p, LAYERS))
+        second = criterion(SitePosteriors(other, p, LAYERS))
         for name in ("a.weight", "a.bias"):
             np.testing.assert_array_equal(first.keep[name], second.keep[name])
             np.testing.assert_array_equal(first.delta_f[name], second.delta_f[name])
@@ -139,10 +142,9 @@ class TestContract:
 
     def test_dropped_stays_dropped(self, criterion):
         q, p = make(0)
-        state = criterion.init(q)
-        gone = {name: jnp.zeros_like(mask) for name, mask in state.keep.items()}
+        gone = {name: jnp.zeros(shape, bool) for name, shape in SHAPES.items()}
         strong = {n: Normal(jnp.full(s, 50.0), jnp.full(s, 0.1)) for n, s in SHAPES.items()}
-        decision = criterion(strong, p, criterion.with_keep(state, gone), layers=LAYERS)
+        decision = criterion(SitePosteriors(strong, p, LAYERS), gone)
         assert not any(bool(mask.any()) for mask in decision.keep.values())
 
     def test_keeps_the_strong_and_drops_the_null(self, criterion):
@@ -150,7 +152,7 @@ class TestContract:
         null = {n: Normal(jnp.zeros(s), jnp.full(s, 0.05)) for n, s in SHAPES.items()}
         strong = {n: Normal(jnp.full(s, 50.0), jnp.full(s, 0.05)) for n, s in SHAPES.items()}
         for q, expected in ((null, False), (strong, True)):
-            decision = criterion(q, p, criterion.init(q), layers=LAYERS)
+            decision = criterion(SitePosteriors(q, p, LAYERS))
             assert all(bool((mask == expected).all()) for mask in decision.keep.values())
 
 
@@ -173,12 +175,14 @@ def reference(q, p, alpha_0, beta_0, steps):
 def test_spike_and_slab_is_algorithm_1(x64, alpha, beta, steps):
     q, p = make(3, jnp.float64)
     criterion = criteria.SpikeAndSlab(alpha, beta, num_steps=steps)
-    state = criterion(q, p, criterion.init(q), layers=LAYERS).state
+    state = criterion(SitePosteriors(q, p, LAYERS)).statistics
     names = ["a.weight", "a.bias"]
     included, a, b = reference([q[n] for n in names], [p[n] for n in names], alpha, beta, steps)
-    got = np.concatenate([np.ravel(state.inclusion_prob[n]) for n in names])
+    got = np.concatenate([np.ravel(state["inclusion_prob"][n]) for n in names])
     np.testing.assert_allclose(got, included, rtol=1e-10)
-    np.testing.assert_allclose([state.alpha["a.bias"], state.beta["a.weight"]], [a, b], rtol=1e-10)
+    np.testing.assert_allclose(
+        [state["alpha"]["a.bias"], state["beta"]["a.weight"]], [a, b], rtol=1e-10
+    )
 
 
 def test_spike_and_slab_pools_the_sites_of_a_layer(x64):
@@ -187,16 +191,16 @@ def test_spike_and_slab_pools_the_sites_of_a_layer(x64):
     q, p = q["a.weight"], p["a.weight"]
     halves = ({n: Normal(x.loc[s], x.scale[s]) for n, s in PARTS.items()} for x in (q, p))
     criterion = criteria.SpikeAndSlab()
-    whole = criterion({"w": q}, {"w": p}, criterion.init({"w": q})).state
+    whole = criterion(SitePosteriors({"w": q}, {"w": p})).statistics
     q, p = halves
-    pooled = criterion(q, p, criterion.init(q), layers={"top": "l", "rest": "l"}).state
-    apart = criterion(q, p, criterion.init(q)).state
+    pooled = criterion(SitePosteriors(q, p, {"top": "l", "rest": "l"})).statistics
+    apart = criterion(SitePosteriors(q, p)).statistics
     for name, rows in PARTS.items():
-        np.testing.assert_allclose(pooled.alpha[name], whole.alpha["w"], rtol=1e-10)
+        np.testing.assert_allclose(pooled["alpha"][name], whole["alpha"]["w"], rtol=1e-10)
         np.testing.assert_allclose(
-            pooled.inclusion_prob[name], whole.inclusion_prob["w"][rows], rtol=1e-10
+            pooled["inclusion_prob"][name], whole["inclusion_prob"]["w"][rows], rtol=1e-10
         )
-        assert abs(apart.alpha[name] - whole.alpha["w"]) > 0.5
+        assert abs(apart["alpha"][name] - whole["alpha"]["w"]) > 0.5
 
 
 def test_spike_and_slab_counts_what_was_removed_as_excluded(x64):
@@ -204,14 +208,14 @@ def test_spike_and_slab_counts_what_was_removed_as_excluded(x64):
     q, p = {"w": q["a.weight"]}, {"w": p["a.weight"]}
     keep = jnp.arange(30).reshape(6, 5) % 3 != 0
     criterion = criteria.SpikeAndSlab(2.0, 0.5)
-    state = criterion(q, p, criterion.with_keep(criterion.init(q), {"w": keep})).state
+    state = criterion(SitePosteriors(q, p), {"w": keep}).statistics
     delta_f = np.log(1.7 / 0.3) - 0.5 * (np.asarray(q["w"].loc) / 0.3) ** 2
     alpha, beta = 2.0, 0.5
     for _ in range(4):
         included = np.where(keep, expit(digamma(alpha) - digamma(beta) - delta_f), 0.0)
         alpha, beta = 2.0 + included.sum(), 0.5 + 30 - included.sum()
-    np.testing.assert_allclose(state.inclusion_prob["w"], included, rtol=1e-10)
-    np.testing.assert_allclose((state.alpha["w"], state.beta["w"]), (alpha, beta), rtol=1e-10)
+    np.testing.assert_allclose(state["inclusion_prob"]["w"], included, rtol=1e-10)
+    np.testing.assert_allclose((state["alpha"]["w"], state["beta"]["w"]), (alpha, beta), rtol=1e-10)
 
 
 def test_spike_and_slab_may_count_what_was_removed_as_at_its_prior(x64):
@@ -221,12 +225,14 @@ def test_spike_and_slab_may_count_what_was_removed_as_at_its_prior(x64):
     keep = jnp.arange(30).reshape(6, 5) % 3 != 0
     drifted = jax.tree.map(lambda x, y: jnp.where(keep, x, y), q, p)
     counted, fresh = criteria.SpikeAndSlab(removed="at prior"), criteria.SpikeAndSlab()
-    found = counted(q, p, counted.with_keep(counted.init(q), {"w": keep})).state
-    expected = fresh(drifted, p, fresh.init(q)).state
-    np.testing.assert_allclose(found.alpha["w"], expected.alpha["w"], rtol=1e-10)
-    np.testing.assert_allclose(found.beta["w"], expected.beta["w"], rtol=1e-10)
+    found = counted(SitePosteriors(q, p), {"w": keep}).statistics
+    expected = fresh(SitePosteriors(drifted, p)).statistics
+    np.testing.assert_allclose(found["alpha"]["w"], expected["alpha"]["w"], rtol=1e-10)
+    np.testing.assert_allclose(found["beta"]["w"], expected["beta"]["w"], rtol=1e-10)
     np.testing.assert_allclose(
-        found.inclusion_prob["w"], jnp.where(keep, expected.inclusion_prob["w"], 0.0), rtol=1e-10
+        found["inclusion_prob"]["w"],
+        jnp.where(keep, expected["inclusion_prob"]["w"], 0.0),
+        rtol=1e-10,
     )
 
 
@@ -240,7 +246,7 @@ def test_spike_and_slab_fixed_point_is_stationary(x64):
     q, p = make(1, jnp.float64)
     q, p = {"b": q["a.weight"]}, {"b": p["a.weight"]}
     criterion = criteria.SpikeAndSlab(1.3, 0.8, num_steps=500)
-    decision = criterion(q, p, criterion.init(q))
+    decision = criterion(SitePosteriors(q, p))
     delta_f = decision.delta_f["b"]
 
     def free_energy(logit, log_alpha, log_beta):
@@ -256,8 +262,14 @@ def test_spike_and_slab_fixed_point_is_stationary(x64):
         kl = betaln(1.3, 0.8) - betaln(alpha, beta)
         return indicators + kl + (alpha - 1.3) * log_pi + (beta - 0.8) * log_not
 
-    logit = jax.scipy.special.logit(jnp.clip(decision.state.inclusion_prob["b"], 1e-12, 1 - 1e-12))
-    point = (logit, jnp.log(decision.state.alpha["b"]), jnp.log(decision.state.beta["b"]))
+    logit = jax.scipy.special.logit(
+        jnp.clip(decision.statistics["inclusion_prob"]["b"], 1e-12, 1 - 1e-12)
+    )
+    point = (
+        logit,
+        jnp.log(decision.statistics["alpha"]["b"]),
+        jnp.log(decision.statistics["beta"]["b"]),
+    )
     for gradient in jax.grad(free_energy, argnums=(0, 1, 2))(*point):
         np.testing.assert_allclose(gradient, 0.0, atol=1e-8)
 
@@ -268,7 +280,7 @@ def test_spike_and_slab_vmaps_over_a_grid():
 
     def kept(alpha, beta):
         criterion = criteria.SpikeAndSlab(alpha, beta)
-        return criterion(q, p, criterion.init(q)).state.inclusion_prob["a.weight"]
+        return criterion(SitePosteriors(q, p)).statistics["inclusion_prob"]["a.weight"]
 
     grid = jax.jit(jax.vmap(kept))(alphas, betas)
     for i in range(3):
@@ -280,8 +292,8 @@ def test_spike_and_slab_survives_extremes():
     q = {"b": Normal(jnp.array([1e6, 0.0, 1e-8, 3.0]), jnp.array([1e-12, 1e-15, 1e2, 1e-3]))}
     p = {"b": Normal(jnp.zeros(4), jnp.ones(4))}
     criterion = criteria.SpikeAndSlab()
-    decision = criterion(q, p, criterion.init(q))
-    assert np.isfinite(decision.state.inclusion_prob["b"]).all()
+    decision = criterion(SitePosteriors(q, p))
+    assert np.isfinite(decision.statistics["inclusion_prob"]["b"]).all()
     assert decision.keep["b"].tolist() == [True, False, True, True]
 
 
@@ -290,13 +302,15 @@ def test_spike_and_slab_survives_a_million_nulls_in_float32():
     q = {"w": Normal(jnp.zeros(1_000_000).at[0].set(9.0), jnp.full(1_000_000, 0.05))}
     p = {"w": Normal(jnp.zeros(1), jnp.ones(1))}
     criterion = criteria.SpikeAndSlab(num_steps=20)
-    decision = jax.jit(criterion)(q, p, criterion.init(q))
+    decision = jax.jit(criterion)(SitePosteriors(q, p))
     assert decision.keep["w"].sum() == 1
     assert decision.keep["w"][0]
     included, alpha, _ = reference([jax.device_get(q["w"])], [jax.device_get(p["w"])], 1.0, 1.0, 20)
     # The sum of a million float32 probabilities of 1e-7 and one of 1.
-    np.testing.assert_allclose(decision.state.alpha["w"], alpha, rtol=1e-5)
-    np.testing.assert_allclose(decision.state.inclusion_prob["w"], included, rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(decision.statistics["alpha"]["w"], alpha, rtol=1e-5)
+    np.testing.assert_allclose(
+        decision.statistics["inclusion_prob"]["w"], included, rtol=1e-3, atol=1e-9
+    )
 
 
 def test_spike_and_slab_regrows_only_if_asked():
@@ -304,8 +318,8 @@ def test_spike_and_slab_regrows_only_if_asked():
     p = {"b": Normal(jnp.zeros(1), jnp.ones(1))}
     for regrow in (False, True):
         criterion = criteria.SpikeAndSlab(regrow=regrow)
-        state = criterion.with_keep(criterion.init(q), {"b": jnp.array([False])})
-        assert bool(criterion(q, p, state).keep["b"][0]) is regrow
+        gone = {"b": jnp.array([False])}
+        assert bool(criterion(SitePosteriors(q, p), gone).keep["b"][0]) is regrow
 
 
 @pytest.mark.parametrize(
@@ -325,7 +339,7 @@ def test_a_layer_map_must_name_every_site():
     q, p = make(0)
     criterion = criteria.SpikeAndSlab()
     with pytest.raises(ValueError, match=r"names no layer for the sites \['b'\]"):
-        criterion(q, p, criterion.init(q), layers={"a.weight": "a", "a.bias": "a"})
+        criterion(SitePosteriors(q, p, {"a.weight": "a", "a.bias": "a"}))
 
 
 # --- the prior over masks -------------------------------------------------------------------
@@ -367,7 +381,7 @@ def test_a_criterion_without_a_prior_over_masks_charges_nothing():
 def test_not_a_number_never_removes(criterion):
     q = {"b": Normal(jnp.array([jnp.nan, 3.0, 0.01]), jnp.full(3, 0.1))}
     p = {"b": Normal(jnp.zeros(3), jnp.ones(3))}
-    decision = jax.jit(criterion)(q, p, criterion.init(q))
+    decision = jax.jit(criterion)(SitePosteriors(q, p))
     np.testing.assert_array_equal(decision.keep["b"], [True, True, False])
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bmrjax import criteria
+from bmrjax.criteria import SitePosteriors
 from bmrjax.reduction import Normal
 
 
@@ -30,7 +31,7 @@ def test_shrinkage_is_equation_19_in_float32(variance):
     q = {"w": Normal(jnp.asarray(loc), jnp.asarray(scale))}
     p = {"w": Normal(jnp.full(loc.shape, prior[0]), jnp.full(loc.shape, prior[1]))}
     criterion = criteria.Shrinkage(variance)
-    decision = jax.jit(criterion)(q, p, criterion.init(q))
+    decision = jax.jit(criterion)(SitePosteriors(q, p))
     expected = [exact(pair, prior, variance) for pair in zip(loc, scale, strict=True)]
     np.testing.assert_allclose(decision.delta_f["w"], expected, rtol=2e-4, atol=2e-4)
     np.testing.assert_array_equal(decision.keep["w"], np.asarray(expected) < 0)
@@ -39,7 +40,7 @@ def test_shrinkage_is_equation_19_in_float32(variance):
 def test_what_the_data_say_nothing_of_goes():
     p = {"w": Normal(jnp.zeros(3), jnp.ones(3))}
     criterion = criteria.Shrinkage(0.0)
-    decision = criterion(p, p, criterion.init(p))
+    decision = criterion(SitePosteriors(p, p))
     np.testing.assert_array_equal(decision.delta_f["w"], 0.0)
     assert not decision.keep["w"].any()
 
@@ -49,7 +50,7 @@ GROUPS = criteria.Groups({"weight": jnp.tile(UNITS[:, None], (1, 4)), "bias": UN
 
 
 def jit_criterion(criterion):
-    return jax.jit(lambda q, p, state: criterion(q, p, state))
+    return jax.jit(lambda found: criterion(found))
 
 
 def rows():
@@ -65,7 +66,7 @@ def rows():
 def test_a_group_goes_by_the_sum_of_its_members():
     q, p = rows()
     single, grouped = criteria.Shrinkage(), criteria.Shrinkage(groups=GROUPS)
-    alone, together = (jit_criterion(c)(q, p, c.init(q)) for c in (single, grouped))
+    alone, together = (jit_criterion(c)(SitePosteriors(q, p)) for c in (single, grouped))
     assert together.keep["weight"].all(1).tolist() == [True, False, False]
     assert together.keep["bias"].tolist() == [True, False, False]
     # On its own the third unit's bias stays, and weights of the first unit go.
@@ -79,9 +80,8 @@ def test_what_a_group_lost_before_says_nothing_more():
     q, p = rows()
     criterion = criteria.Shrinkage(groups=GROUPS)
     keep = {"weight": jnp.ones((3, 4), bool).at[0].set(False), "bias": jnp.ones(3, bool)}
-    state = criterion.with_keep(criterion.init(q), keep)
     # Without its weights, nothing speaks for the first unit.
-    assert not criterion(q, p, state).keep["bias"][0]
+    assert not criterion(SitePosteriors(q, p), keep).keep["bias"][0]
 
 
 def test_bad_groups_are_named():
@@ -94,7 +94,7 @@ def test_bad_groups_are_named():
     ):
         criterion = criteria.Shrinkage(groups=criteria.Groups(ids, 3))
         with pytest.raises(ValueError, match=message):
-            criterion(q, p, criterion.init(q))
+            criterion(SitePosteriors(q, p))
     with pytest.raises(ValueError, match="variance must be at least 0"):
         criteria.Shrinkage(-1.0)
 
@@ -119,15 +119,15 @@ def test_baselines_rank_by_their_scores(kind):
     ordered = np.sort(np.concatenate([s.ravel() for s in scores.values()]))
     between = float(ordered[8] + ordered[9]) / 2
     criterion = kind(threshold=between)
-    kept = criterion(q, p, criterion.init(q)).keep
+    kept = criterion(SitePosteriors(q, p)).keep
     for name, s in scores.items():
         np.testing.assert_array_equal(kept[name], s >= between)
     # A third of 27 elements, in two rounds: what is gone counts.
     criterion = kind(fraction=1 / 3)
-    first = jax.jit(criterion)(q, p, criterion.init(q))
+    first = jax.jit(criterion)(SitePosteriors(q, p))
     for name, s in scores.items():
         np.testing.assert_array_equal(first.keep[name], s >= between)
-    again = criterion(q, p, first.state)
+    again = criterion(SitePosteriors(q, p), first.keep)
     for name in scores:
         np.testing.assert_array_equal(again.keep[name], first.keep[name])
 

@@ -7,6 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from bmrjax import criteria
+from bmrjax.criteria import SitePosteriors
 from bmrjax.reduction import LogNormal, LogUniform, delta_f_each
 from bmrjax.schedules import smallest_magnitude_first, smallest_snr_first
 
@@ -58,7 +59,7 @@ class TestContract:
     def test_keeps_structure_and_dtype(self, criterion, x64):
         for dtype in (jnp.float32, jnp.float64):
             q, p = make(0, dtype)
-            decision = criterion(q, p, criterion.init(q))
+            decision = criterion(SitePosteriors(q, p))
             for values, wanted in ((decision.keep, jnp.bool_), (decision.delta_f, dtype)):
                 assert {n: v.shape for n, v in values.items()} == SHAPES
                 assert all(v.dtype == wanted for v in values.values())
@@ -69,7 +70,7 @@ class TestContract:
         def run(q, p):
             nonlocal count
             count += 1
-            return criterion(q, p, criterion.init(q))
+            return criterion(SitePosteriors(q, p))
 
         both = [make(seed) for seed in range(3)]
         rows = [run(*one) for one in both]
@@ -83,7 +84,7 @@ class TestContract:
     def test_what_went_stays_away(self, criterion):
         q, p = make(0)
         gone = {"a": jnp.arange(6) != 0, "b": jnp.ones((), bool)}
-        decision = criterion(q, p, criterion.with_keep(criterion.init(q), gone))
+        decision = criterion(SitePosteriors(q, p), gone)
         assert not decision.keep["a"][0]
 
 
@@ -103,7 +104,7 @@ def test_evidence_under_uniform_is_the_integral():
     q, p = site()
     low, high = -23 * np.log(2), -8 * np.log(2)
     wanted = log_ratio(lambda z: 1 / (high - low), low, high)
-    decision = criteria.BMRSUniform(8)(q, p, criteria.BMRSUniform(8).init(q))
+    decision = criteria.BMRSUniform(8)(SitePosteriors(q, p))
     found = decision.delta_f["θ"]
     seen = wanted > -300  # what double precision holds
     np.testing.assert_allclose(found[seen], wanted[seen], rtol=1e-4, atol=1e-4)
@@ -117,7 +118,7 @@ def test_evidence_under_a_narrow_normal_is_the_density_at_the_bound():
     a, b = (-20 - LOCS) / SCALES, -LOCS / SCALES
     density = stats.truncnorm(a, b, loc=LOCS, scale=SCALES).logpdf(-20.0)
     wanted = density + np.log(20.0)
-    decision = criteria.BMRSNormal()(q, p, criteria.BMRSNormal().init(q))
+    decision = criteria.BMRSNormal()(SitePosteriors(q, p))
     found = decision.delta_f["θ"]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(decision.keep["θ"], wanted < 0)
@@ -131,12 +132,12 @@ def test_a_margin_removes_what_costs_fewer_nats():
     q = {"θ": LogNormal(jnp.array([-9.9, -9.0, -0.1]), jnp.array([60.0, 15.0, 0.1]), low, high)}
     p = {"θ": LogUniform(low, high)}
     plain, wide = criteria.BMRSNormal(), criteria.BMRSNormal(margin=0.5 * np.log(2 * np.pi))
-    decision = plain(q, p, plain.init(q))
+    decision = plain(SitePosteriors(q, p))
     assert -0.1 < decision.delta_f["θ"][0] < 0
     assert -0.9 < decision.delta_f["θ"][1] < -0.05
     assert decision.delta_f["θ"][2] < -100
     np.testing.assert_array_equal(decision.keep["θ"], [True, True, True])
-    np.testing.assert_array_equal(wide(q, p, wide.init(q)).keep["θ"], [False, False, True])
+    np.testing.assert_array_equal(wide(SitePosteriors(q, p)).keep["θ"], [False, False, True])
 
 
 def test_fewer_digits_that_count_remove_more():
@@ -146,7 +147,7 @@ def test_fewer_digits_that_count_remove_more():
     counts = []
     for p1 in (14, 10, 8, 5, 1):
         criterion = criteria.BMRSUniform(p1)
-        counts.append(int(criterion(q, p, criterion.init(q)).keep["θ"].sum()))
+        counts.append(int(criterion(SitePosteriors(q, p)).keep["θ"].sum()))
     # θ = 2^-p1 is exp(-9.7), exp(-6.9), exp(-5.5), exp(-3.5), exp(-0.7).
     assert counts == [5, 4, 3, 2, 1]
 
@@ -165,10 +166,10 @@ def test_published_rules_and_orders_read_the_noise():
     )
     mean, snr = samples.mean(1), samples.mean(1) / samples.std(1)
     rule = criteria.SignalToNoise(threshold=1.0, family=LogNormal)
-    decision = rule(q, p, rule.init(q))
+    decision = rule(SitePosteriors(q, p))
     np.testing.assert_array_equal(decision.keep["θ"], snr >= 1)
     rule = criteria.Magnitude(threshold=0.1, family=LogNormal)
-    np.testing.assert_array_equal(rule(q, p, rule.init(q)).keep["θ"], mean >= 0.1)
+    np.testing.assert_array_equal(rule(SitePosteriors(q, p)).keep["θ"], mean >= 0.1)
     # Means of the widest are of few large draws.
     np.testing.assert_allclose(smallest_magnitude_first(q, decision)["θ"][:3], mean[:3], rtol=0.02)
     np.testing.assert_allclose(smallest_snr_first(q, decision)["θ"][:3], snr[:3], rtol=0.02)
@@ -184,4 +185,4 @@ def test_settings_that_make_no_sense_are_refused():
     criterion = criteria.GivenScores(fraction=0.5, scores={"a": jnp.ones(3)}, family=LogNormal)
     q, p = make(0)
     with pytest.raises(ValueError, match=r"site 'a' needs scores of shape \(6,\)"):
-        criterion(q, p, criterion.init(q))
+        criterion(SitePosteriors(q, p))

@@ -9,6 +9,7 @@ from flax import nnx
 
 import bmrjax as bmr
 from bmrjax import criteria, nn, reduction, structure
+from bmrjax.criteria import SitePosteriors
 from bmrjax.run.reduce_once import reduce_once
 from bmrjax.schedules import smallest_magnitude_first
 
@@ -95,16 +96,12 @@ def test_groups_of_one_are_elements(removed):
     }
     alone = criteria.SpikeAndSlab(removed=removed)
     grouped = criteria.SpikeAndSlab(removed=removed, groups=criteria.Groups(ids, int(sizes[-1])))
-    state = alone.init(q)
-    state.keep["a.weight"] = state.keep["a.weight"].at[0].set(False)
-    expected = alone(q, prior(q), state, layers=LAYERS)
-    found = grouped(q, prior(q), state, layers=LAYERS)
+    keep = {name: jnp.ones(s.loc.shape, bool) for name, s in q.items()}
+    keep["a.weight"] = keep["a.weight"].at[0].set(False)
+    expected, found = (c(SitePosteriors(q, prior(q), LAYERS), keep) for c in (alone, grouped))
     for name in q:
-        np.testing.assert_allclose(
-            found.state.inclusion_prob[name], expected.state.inclusion_prob[name], rtol=1e-5
-        )
-        np.testing.assert_allclose(found.state.alpha[name], expected.state.alpha[name], rtol=1e-5)
-        np.testing.assert_allclose(found.state.beta[name], expected.state.beta[name], rtol=1e-5)
+        for title, values in expected.statistics.items():
+            np.testing.assert_allclose(found.statistics[title][name], values[name], rtol=1e-5)
     assert grouped.mask_log_prob(found.keep, layers=LAYERS) == pytest.approx(
         alone.mask_log_prob(expected.keep, layers=LAYERS)
     )
@@ -113,13 +110,16 @@ def test_groups_of_one_are_elements(removed):
 def test_the_fixed_point_counts_groups():
     q = posterior()
     criterion = criteria.SpikeAndSlab(groups=rows(), num_steps=50)
-    found = criterion(q, prior(q), criterion.init(q), layers=LAYERS)
+    found = criterion(SitePosteriors(q, prior(q), LAYERS))
     delta_f = rows().sum(found.delta_f)[:6]
-    alpha, beta = float(found.state.alpha["a.bias"]), float(found.state.beta["a.bias"])
+    alpha, beta = (
+        float(found.statistics["alpha"]["a.bias"]),
+        float(found.statistics["beta"]["a.bias"]),
+    )
     assert alpha + beta == pytest.approx(2 + 6)
     digamma = jax.scipy.special.digamma
     inclusion = jax.nn.sigmoid(digamma(alpha) - digamma(beta) - delta_f)
-    np.testing.assert_allclose(found.state.inclusion_prob["a.bias"], inclusion, rtol=1e-3)
+    np.testing.assert_allclose(found.statistics["inclusion_prob"]["a.bias"], inclusion, rtol=1e-3)
     np.testing.assert_array_equal(
         found.keep["a.weight"], jnp.tile(found.keep["a.bias"][:, None], (1, 3))
     )
@@ -132,9 +132,9 @@ def test_a_capped_round_takes_whole_groups(fraction):
     q["a.bias"] = reduction.Normal(0.2 * q["a.bias"].loc, q["a.bias"].scale)
     criterion = criteria.Shrinkage(groups=rows())
     keep = {name: jnp.ones(s.loc.shape, bool) for name, s in q.items()}
-    state = criterion.init(q)
+    read = SitePosteriors(q, prior(q), LAYERS)
     found = reduce_once(
-        criterion, smallest_magnitude_first, q, prior(q), LAYERS, state, keep, jnp.asarray(fraction)
+        criterion, smallest_magnitude_first, read, keep, None, jnp.asarray(fraction)
     )
     bias = np.asarray(found.keep["a.bias"])
     np.testing.assert_array_equal(found.keep["a.weight"], np.tile(bias[:, None], (1, 3)))

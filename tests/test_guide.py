@@ -10,6 +10,7 @@ from starting import started
 
 import bmrjax as bmr
 from bmrjax import criteria, handlers, infer, priors, schedules, sparsify
+from bmrjax.criteria import SitePosteriors
 from bmrjax.distributions import SpikeAndSlab, StraightThroughSpikeAndSlab
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
@@ -159,9 +160,9 @@ def test_inclusion_keeps_what_was_removed_removed():
     q = {"w": bmr.reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.array([-1.0, 3.0]))}
     p = {"w": bmr.reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.zeros(2))}
     criterion = criteria.Inclusion()
-    first = jax.jit(criterion)(q, p, criterion.init(q))
+    first = jax.jit(criterion)(SitePosteriors(q, p))
     back = {"w": bmr.reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.array([9.0, 3.0]))}
-    assert criterion(back, p, first.state).keep["w"].tolist() == [False, True]
+    assert criterion(SitePosteriors(back, p), first.keep).keep["w"].tolist() == [False, True]
     exact = np.log(jax.nn.sigmoid(jnp.array([1.0, -3.0]))) - np.log(0.5)
     np.testing.assert_allclose(first.delta_f["w"], exact, rtol=1e-5)
 

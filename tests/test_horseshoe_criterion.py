@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from bmrjax import criteria, schedules, sparsify
+from bmrjax.criteria import SitePosteriors
 from bmrjax.reduction import Normal
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
@@ -15,7 +16,7 @@ TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 def decide(criterion, loc, scale, prior_scale=1.0):
     q = {"w": Normal(jnp.asarray(loc, jnp.float32), jnp.asarray(scale, jnp.float32))}
     p = {"w": Normal(jnp.zeros_like(q["w"].loc), jnp.full_like(q["w"].loc, prior_scale))}
-    return jax.jit(criterion)(q, p, criterion.init(q))
+    return jax.jit(criterion)(SitePosteriors(q, p))
 
 
 def test_weights_against_brute_force_quadrature():
@@ -42,7 +43,7 @@ def test_weights_against_brute_force_quadrature():
         joint = prior_u * np.prod(evidence, axis=0)
         total += joint.sum()
         weighted += [(joint * s / e).sum() for s, e in zip(shrunk, evidence, strict=True)]
-    found = decide(criteria.RegularizedHorseshoe(0.1), loc, scale).state.weight["w"]
+    found = decide(criteria.RegularizedHorseshoe(0.1), loc, scale).statistics["weight"]["w"]
     np.testing.assert_allclose(found, weighted / total, atol=0.02)
 
 
@@ -56,31 +57,33 @@ def test_finds_the_signals_in_a_sea_of_noise():
     keep = np.asarray(decision.keep["w"])
     assert keep[:60].all()
     assert keep[60:].sum() <= 30
-    assert decision.state.weight["w"][:60].min() > 0.8
+    assert decision.statistics["weight"]["w"][:60].min() > 0.8
 
 
 def test_scale_of_the_prior_is_the_unit():
     loc, scale = np.array([0.01, 0.2, 1.0]), np.array([0.1, 0.1, 0.1])
     one = decide(criteria.RegularizedHorseshoe(0.1), loc, scale)
     other = decide(criteria.RegularizedHorseshoe(0.1), 50 * loc, 50 * scale, prior_scale=50.0)
-    np.testing.assert_allclose(one.state.weight["w"], other.state.weight["w"], rtol=1e-3)
+    np.testing.assert_allclose(
+        one.statistics["weight"]["w"], other.statistics["weight"]["w"], rtol=1e-3
+    )
 
 
 def test_layers_share_their_scale_and_blocks_do_not_matter():
     rng = np.random.default_rng(1)
     loc, scale = 0.2 * rng.standard_normal(9000), rng.uniform(0.05, 0.9, 9000)
-    whole = decide(criteria.RegularizedHorseshoe(), loc, scale).state
+    whole = decide(criteria.RegularizedHorseshoe(), loc, scale).statistics
     q = {
         "a": Normal(jnp.asarray(loc[:1000], jnp.float32), jnp.asarray(scale[:1000], jnp.float32)),
         "b": Normal(jnp.asarray(loc[1000:], jnp.float32), jnp.asarray(scale[1000:], jnp.float32)),
     }
     p = {name: Normal(jnp.zeros_like(s.loc), jnp.ones_like(s.loc)) for name, s in q.items()}
     criterion = criteria.RegularizedHorseshoe()
-    split = criterion(q, p, criterion.init(q), layers={"a": "l", "b": "l"}).state
-    np.testing.assert_allclose(split.weight["b"], whole.weight["w"][1000:], atol=2e-3)
-    np.testing.assert_allclose(split.log_scale["a"], whole.log_scale["w"], atol=1e-2)
+    split = criterion(SitePosteriors(q, p, {"a": "l", "b": "l"})).statistics
+    np.testing.assert_allclose(split["weight"]["b"], whole["weight"]["w"][1000:], atol=2e-3)
+    np.testing.assert_allclose(split["log_scale"]["a"], whole["log_scale"]["w"], atol=1e-2)
     with pytest.raises(ValueError, match=r"no layer for the sites \['b'\]"):
-        criterion(q, p, criterion.init(q), layers={"a": "l"})
+        criterion(SitePosteriors(q, p, {"a": "l"}))
 
 
 def test_what_went_stays_away_and_its_last_posterior_counts():
@@ -91,18 +94,20 @@ def test_what_went_stays_away_and_its_last_posterior_counts():
     # Their posteriors drift afterwards, to the prior or anywhere; nothing follows from it.
     q = {"w": Normal(loc.at[2:].set(9.0), jnp.full(8, 0.1))}
     p = {"w": Normal(jnp.zeros(8), jnp.ones(8))}
-    second = criterion(q, p, first.state)
+    second = criterion(SitePosteriors(q, p), first.keep, first.memory)
     assert second.keep["w"].tolist() == first.keep["w"].tolist()
-    assert (second.state.weight["w"][2:] == 0).all()
-    np.testing.assert_allclose(second.state.log_scale["w"], first.state.log_scale["w"], rtol=1e-5)
+    assert (second.statistics["weight"]["w"][2:] == 0).all()
+    np.testing.assert_allclose(
+        second.statistics["log_scale"]["w"], first.statistics["log_scale"]["w"], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-18, 1e-6, 0.999999, 1.0, 3.0])
 @pytest.mark.parametrize("loc", [0.0, 1e-12, 5.0])
 def test_extremes_stay_finite(loc, scale):
-    state = decide(criteria.RegularizedHorseshoe(), [loc, 0.1], [scale, 0.1]).state
-    assert np.isfinite(state.weight["w"]).all()
-    assert np.isfinite(state.log_scale["w"])
+    state = decide(criteria.RegularizedHorseshoe(), [loc, 0.1], [scale, 0.1]).statistics
+    assert np.isfinite(state["weight"]["w"]).all()
+    assert np.isfinite(state["log_scale"]["w"])
 
 
 def test_vmap_over_the_global_scale():
@@ -111,7 +116,7 @@ def test_vmap_over_the_global_scale():
 
     def weights(scale):
         criterion = criteria.RegularizedHorseshoe(scale)
-        return criterion(q, p, criterion.init(q)).state.weight["w"]
+        return criterion(SitePosteriors(q, p)).statistics["weight"]["w"]
 
     grid = jnp.array([0.001, 0.1])
     np.testing.assert_allclose(
@@ -159,17 +164,19 @@ def test_removed_is_zero_wherever_the_prior_is():
         moved = variance * (loc / scale**2 + mean)
         q = {"w": Normal(jnp.float32(moved), jnp.float32(variance**0.5))}
         p = {"w": Normal(jnp.full(10, mean), jnp.ones(10))}
-        decisions.append(jax.jit(criterion)(q, p, criterion.init(q)))
+        decisions.append(jax.jit(criterion)(SitePosteriors(q, p)))
     for decision in decisions:
         np.testing.assert_array_equal(np.flatnonzero(decision.keep["w"]), [0, 9])
-        weight = decisions[0].state.weight["w"]
-        np.testing.assert_allclose(decision.state.weight["w"], weight, rtol=2e-3)
+        weight = decisions[0].statistics["weight"]["w"]
+        np.testing.assert_allclose(decision.statistics["weight"]["w"], weight, rtol=2e-3)
 
 
 def test_a_strong_signal_does_not_drown_the_scale():
     """Thousands of nats of evidence for one element leave digits for the scale of the others."""
     weights = [
-        decide(criteria.RegularizedHorseshoe(0.01), [strong, 0.0], [0.1, 0.1]).state.weight["w"]
+        decide(criteria.RegularizedHorseshoe(0.01), [strong, 0.0], [0.1, 0.1]).statistics["weight"][
+            "w"
+        ]
         for strong in (1e3, 1e6)
     ]
     np.testing.assert_allclose(weights[1], weights[0], rtol=0.02)

@@ -128,12 +128,13 @@ def test_it_finds_the_sparse_model_and_every_step_lowers_the_free_energy():
     assert len(result.history) < 30
 
 
-def greedy(posterior, prior, state, *, layers=None):
+def greedy(found, keep=None, memory=None):
     """Propose everything that is kept."""
-    del prior, layers
+    del keep, memory
+    posterior = found.posterior
     gone = {name: jnp.zeros(q.loc.shape, bool) for name, q in posterior.items()}
     delta_f = {name: -jnp.square(q.loc / q.scale) for name, q in posterior.items()}
-    return bmr.criteria.Decision(gone, delta_f, state)
+    return bmr.criteria.Decision(gone, delta_f)
 
 
 def test_a_search_goes_only_as_far_as_the_free_energy_falls(monkeypatch):

@@ -17,10 +17,8 @@ ALL = {"w": jnp.ones(4, bool)}
 def keep_after(criterion, fraction, *, beyond, posterior=POSTERIOR):
     last = for_last_pass(criterion)
     order = LeastEvidence(last.groups)
-    state = last.init(posterior)
-    round_ = reduce_once(
-        last, order, posterior, PRIOR, {"w": "w"}, state, ALL, jnp.float32(fraction), beyond
-    )
+    found = criteria.SitePosteriors(posterior, PRIOR)
+    round_ = reduce_once(last, order, found, ALL, None, jnp.float32(fraction), beyond)
     return round_.keep["w"].tolist()
 
 

@@ -56,6 +56,9 @@ def lists(keep):
     return {name: mask.tolist() for name, mask in keep.items()}
 
 
+FOUND = criteria.SitePosteriors(Q, P, LAYERS)
+
+
 def everything(*, value=True):
     return {name: jnp.full(q.loc.shape, value) for name, q in Q.items()}
 
@@ -68,11 +71,11 @@ def everything(*, value=True):
 )
 def test_a_round_removes_at_most_its_fraction(compiled, fraction, removed, expected):
     criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
-    state, cap = criterion.init(Q), jnp.float32(fraction)
+    cap = jnp.float32(fraction)
     if compiled:
-        done = jit_reduce(criterion, order, LAYERS)(Q, P, state, everything(), cap)
+        done = jit_reduce(criterion, order)(FOUND, everything(), None, cap)
     else:
-        done = reduce_once(criterion, order, Q, P, LAYERS, state, everything(), cap)
+        done = reduce_once(criterion, order, FOUND, everything(), None, cap)
     assert lists(done.keep) == expected
     assert (done.removed, done.proposed) == (removed, 4)
     assert lists(done.decision.keep) == ALL
@@ -80,8 +83,8 @@ def test_a_round_removes_at_most_its_fraction(compiled, fraction, removed, expec
 
 def test_beyond_the_proposal_goes_only_what_is_asked_for():
     criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
-    reduce_ = jit_reduce(criterion, order, LAYERS)
-    args = (Q, P, criterion.init(Q), everything())
+    reduce_ = jit_reduce(criterion, order)
+    args = (FOUND, everything(), None)
     total = sum(mask.size for mask in everything().values())
     for count in (1, 2, total):
         done = reduce_(*args, jnp.float32((count - 0.5) / total), True)  # noqa: FBT003 - traced
@@ -95,8 +98,7 @@ def test_beyond_the_proposal_goes_only_what_is_asked_for():
 def test_only_what_is_kept_is_removed_again():
     criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
     keep = {name: jnp.array(mask) for name, mask in TWO.items()}
-    state = criterion.with_keep(criterion.init(Q), keep)
-    done = reduce_once(criterion, order, Q, P, LAYERS, state, keep, jnp.float32(0.25))
+    done = reduce_once(criterion, order, FOUND, keep, None, jnp.float32(0.25))
     # A quarter of the four that are kept: the first of "b", with an SNR of 0.5.
     assert lists(done.keep) == {"a": TWO["a"], "b": [False, True]}
     assert (done.removed, done.proposed) == (1, 2)
@@ -104,10 +106,8 @@ def test_only_what_is_kept_is_removed_again():
 
 def test_a_returning_element_is_not_counted_as_removed():
     criterion, order = criteria.SpikeAndSlab(regrow=True), schedules.smallest_snr_first
-    state = criterion.with_keep(criterion.init(Q), everything(value=False))
-    done = reduce_once(
-        criterion, order, Q, P, LAYERS, state, everything(value=False), jnp.float32(1)
-    )
+    nothing = everything(value=False)
+    done = reduce_once(criterion, order, FOUND, nothing, None, jnp.float32(1))
     assert lists(done.keep) == ALL
     assert (done.removed, done.proposed) == (0, 0)
 
@@ -121,12 +121,12 @@ def test_a_new_cap_and_new_masks_do_not_retrace():
         return schedules.smallest_snr_first(posterior, decision)
 
     criterion = criteria.SpikeAndSlab()
-    reduce_ = jit_reduce(criterion, counting, LAYERS)
-    keep, state = everything(), criterion.init(Q)
+    reduce_ = jit_reduce(criterion, counting)
+    keep = everything()
     counts = []
     for fraction in (0.01, 0.2, 0.5):
-        done = reduce_(Q, P, state, keep, jnp.float32(fraction))
-        keep, state = done.keep, criterion.with_keep(done.decision.state, done.keep)
+        done = reduce_(FOUND, keep, None, jnp.float32(fraction))
+        keep = done.keep
         counts.append(int(done.removed))
     assert counts == [1, 1, 2]
     assert traces == 1
@@ -155,7 +155,7 @@ def test_orders_are_what_their_names_say(order):
     rng = np.random.default_rng(0)
     loc, scale = rng.normal(size=30), rng.uniform(0.05, 1.0, 30)
     q = {"w": Normal(jnp.float32(loc), jnp.float32(scale))}
-    decision = Decision({}, {"w": jnp.float32(rng.uniform(-5, 40, 30))}, None)
+    decision = Decision({}, {"w": jnp.float32(rng.uniform(-5, 40, 30))})
     score = order(q, decision)["w"]
     np.testing.assert_array_equal(
         np.argsort(score, kind="stable"), expected_rank(order, q, decision)
@@ -167,6 +167,6 @@ def test_orders_are_what_their_names_say(order):
 def test_orders_give_usable_scores_at_extremes(order):
     q = {"w": Normal(jnp.array([0.0, -1e6, 1e6, 1e-30]), jnp.array([1e-18, 1e-18, 1e3, 1.0]))}
     delta_f = jnp.array([43.0, -jnp.finfo(jnp.float32).max, -jnp.inf, 0.0])
-    score = order(q, Decision({}, {"w": delta_f}, None))["w"]
+    score = order(q, Decision({}, {"w": delta_f}))["w"]
     assert (score >= 0).all()
     assert not np.signbit(score).any()

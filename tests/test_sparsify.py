@@ -19,7 +19,7 @@ from numpyro.infer.autoguide import (
 )
 
 import bmrjax as bmr
-from bmrjax.criteria import Criterion, Decision, SpikeAndSlabState
+from bmrjax.criteria import Criterion, Decision
 
 SIZE, ROWS = 6, 48
 WEIGHTS = jnp.array([1.5, -2.0, 0.0, 0.0, 0.0, 0.0])
@@ -334,16 +334,9 @@ def test_the_kl_term_can_be_weighted_and_warmed_up():
 class Greedy(Criterion):
     """Remove everything: no round that removes a true coefficient can stand."""
 
-    def init(self, posterior):
-        keep = {name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()}
-        one = {name: jnp.ones(()) for name in posterior}
-        return SpikeAndSlabState(
-            keep, {n: jnp.ones_like(q.loc) for n, q in posterior.items()}, one, one
-        )
-
-    def __call__(self, posterior, prior, state, *, layers=None):
-        keep = {name: jnp.zeros(q.loc.shape, bool) for name, q in posterior.items()}
-        return Decision(keep, {n: jnp.ones_like(q.loc) for n, q in posterior.items()}, state)
+    def __call__(self, found, keep=None, memory=None):
+        stays = {name: jnp.zeros(q.loc.shape, bool) for name, q in found.posterior.items()}
+        return Decision(stays, {n: jnp.ones_like(q.loc) for n, q in found.posterior.items()})
 
 
 def test_a_rejected_round_is_undone_exactly():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from bmrjax import cli, criteria, reduction
+from bmrjax.criteria import SitePosteriors
 from bmrjax.streaming import layer, pilot, reduce_folder
 from bmrjax.streaming.pilot import Guess, blocks_of
 from bmrjax.streaming.solve import included_at, solve, zeta_of
@@ -55,7 +56,7 @@ def in_memory(criterion, posterior, prior_scale=PRIOR_SCALE, layers=None):
             n: reduction.Normal(jnp.zeros_like(x.loc), jnp.full_like(x.loc, prior_scale))
             for n, x in q.items()
         }
-        decision = criterion(q, p, criterion.init(q), layers=layers)
+        decision = criterion(SitePosteriors(q, p, layers))
         keep = {n: np.asarray(k) for n, k in decision.keep.items()}
         return keep, {n: np.asarray(d) for n, d in decision.delta_f.items()}
 

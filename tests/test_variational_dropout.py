@@ -12,6 +12,7 @@ from scipy import integrate, special, stats
 
 import bmrjax as bmr
 from bmrjax import criteria, distributions, infer, priors, reduction, schedules
+from bmrjax.criteria import SitePosteriors
 
 SIGNALS = np.exp(np.linspace(-6, 6, 60))
 
@@ -89,7 +90,7 @@ class TestCriterion:
         q = {"w": reduction.Normal(loc, jnp.ones(5))}
         p = {"w": reduction.ImproperLogUniform(jnp.ones(5))}
         criterion = criteria.DropoutRate()
-        decision = criterion(q, p, criterion.init(q))
+        decision = criterion(SitePosteriors(q, p))
         assert decision.keep["w"].tolist() == [False, False, False, True, True]
         rates = reduction.dropout_rate(q["w"])
         np.testing.assert_array_equal(rates >= 0.95, ~decision.keep["w"])
@@ -99,8 +100,8 @@ class TestCriterion:
     def test_what_is_gone_stays_gone(self):
         q = {"w": reduction.Normal(jnp.array([5.0, 5.0]), jnp.ones(2))}
         criterion = criteria.DropoutRate()
-        state = criterion.with_keep(criterion.init(q), {"w": jnp.array([True, False])})
-        assert criterion(q, {}, state).keep["w"].tolist() == [True, False]
+        keep = {"w": jnp.array([True, False])}
+        assert criterion(SitePosteriors(q, {}), keep).keep["w"].tolist() == [True, False]
 
     def test_bad_threshold(self):
         with pytest.raises(ValueError, match="threshold must be in"):
@@ -111,7 +112,7 @@ class TestCriterion:
         p = {"w": reduction.ImproperLogUniform(jnp.ones(2))}
         for criterion in (criteria.SpikeAndSlab(), criteria.SignalToNoise(threshold=1.0)):
             with pytest.raises(TypeError, match="no evidence"):
-                criterion(q, p, criterion.init(q))
+                criterion(SitePosteriors(q, p))
 
 
 def regression(x, y=None):

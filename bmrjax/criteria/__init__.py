@@ -2,14 +2,9 @@
 
 from bmrjax.criteria.base import Criterion as Criterion
 from bmrjax.criteria.base import Decision as Decision
-from bmrjax.criteria.base import MaskCriterion as MaskCriterion
-from bmrjax.criteria.base import MaskState as MaskState
 from bmrjax.criteria.dropout_rate import DropoutRate as DropoutRate
 from bmrjax.criteria.groups import Groups as Groups
 from bmrjax.criteria.horseshoe import RegularizedHorseshoe as RegularizedHorseshoe
-from bmrjax.criteria.horseshoe import (
-    RegularizedHorseshoeState as RegularizedHorseshoeState,
-)
 from bmrjax.criteria.inclusion import Inclusion as Inclusion
 from bmrjax.criteria.log_normal import BMRSNormal as BMRSNormal
 from bmrjax.criteria.log_normal import BMRSUniform as BMRSUniform
@@ -19,5 +14,5 @@ from bmrjax.criteria.ranking import Ranking as Ranking
 from bmrjax.criteria.ranking import SignalPlusRobustness as SignalPlusRobustness
 from bmrjax.criteria.ranking import SignalToNoise as SignalToNoise
 from bmrjax.criteria.shrinkage import Shrinkage as Shrinkage
+from bmrjax.criteria.site_posteriors import SitePosteriors as SitePosteriors
 from bmrjax.criteria.spike_slab import SpikeAndSlab as SpikeAndSlab
-from bmrjax.criteria.spike_slab import SpikeAndSlabState as SpikeAndSlabState

@@ -1,9 +1,8 @@
 """The contract that every criterion keeps."""
 
 import abc
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +10,35 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
+from bmrjax.criteria.groups import Groups
+from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import Normal
 
-State = TypeVar("State")
 # Site name to its posterior or prior: `reduction.Normal`, or what `Criterion.family` says.
 Sites = Mapping[str, Any]
+# Site name to mask; True is in the model.
+Masks = Mapping[str, Bool[Array, "..."]]
 
 
 def by_layer(
-    criterion: str, posterior: Sites, layers: Mapping[str, str] | None
+    criterion: str, sites: Iterable[str], layers: Mapping[str, str] | None
 ) -> dict[str, list[str]]:
-    """Return the sites of each layer, in the order of `posterior`.
+    """Return the sites of each layer, in the order of `sites`.
 
     Args:
         criterion: Name of the criterion, for the message.
-        posterior: Site name to its posterior.
+        sites: Their names.
         layers: Site name to its layer; by default each site is a layer of its own.
 
     Raises:
         ValueError: If `layers` misses a site.
     """
-    layers = {name: name for name in posterior} if layers is None else layers
-    missing = sorted(set(posterior) - set(layers))
+    layers = {name: name for name in sites} if layers is None else layers
+    missing = sorted(set(sites) - set(layers))
     if missing:
         raise ValueError(f"{criterion}: `layers` names no layer for the sites {missing}.")
     found: dict[str, list[str]] = {}
-    for name in posterior:
+    for name in sites:
         found.setdefault(layers[name], []).append(name)
     return found
 
@@ -55,6 +57,14 @@ def require(criterion: object, name: str, test: Callable[[Any], Any], expected: 
         raise ValueError(f"{type(criterion).__name__}: {name} must be {expected}, got {value}.")
 
 
+def masks(found: SitePosteriors, keep: Masks | None) -> Masks:
+    """Return the masks of a call, which are all True where there are none."""
+    if keep is not None:
+        return keep
+    # Filled by NumPy, which compiles nothing.
+    return {n: jnp.asarray(np.ones(q.loc.shape, bool)) for n, q in found.posterior.items()}
+
+
 class Decision(NamedTuple):
     """What a criterion decides.
 
@@ -62,109 +72,82 @@ class Decision(NamedTuple):
         keep: A boolean mask per site, shaped as the site; True stays in the model.
         delta_f: ln of the evidence without the element over the evidence with it, in nats,
             shaped as the site. Positive favours removal.
-        state: The criterion's state for the next call.
+        statistics: What else was found on the way, such as ``"inclusion_prob"``: name to site to array; see
+            the criterion.
+        memory: For the next call; see `Criterion.init`.
     """
 
     keep: dict[str, Bool[Array, "..."]]
     delta_f: dict[str, Float[Array, "..."]]
-    state: Any
+    statistics: dict[str, dict[str, Array]] = {}  # noqa: RUF012 - never written to
+    memory: Any = None
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class MaskState:
-    """The state of a criterion that remembers only what it removed.
-
-    Attributes:
-        keep: Masks by site.
-    """
-
-    keep: dict[str, Bool[Array, "..."]]
-
-
-class Criterion(abc.ABC, Generic[State]):
+class Criterion(abc.ABC):
     """Decide which elements of which sites stay.
 
-    A criterion is a small frozen object. Both methods are pure, jittable and vmappable: over
-    seeds, over a grid of the criterion's own numbers, over anything.
+    A criterion is a small frozen object. A call is pure, jittable and vmappable: over seeds, over a grid of
+    the criterion's own numbers, over anything. The masks belong to the caller.
 
     Attributes:
         family: The posteriors that it reads, a class of `bmrjax.reduction`. `sparsify` gives it the
             sites whose prior and posterior are of that family.
+        groups: Which elements stay or go together; None if each one is on its own.
+        has_mask_prior: Whether `mask_log_prob` is a prior over masks, which a schedule may count.
     """
 
     family: type = Normal
+    groups: Groups | None = None
+    has_mask_prior: bool = False
 
     @property
     def may_go_beyond(self) -> bool:
         """Whether single elements past what it proposes may be tried, as `schedules.Iterative` does."""
         return True
 
-    @abc.abstractmethod
-    def init(self, posterior: Sites) -> State:
-        """Return the state before the first reduction: everything is kept.
+    def init(self, posterior: Sites) -> Any:
+        """Return what a criterion that remembers earlier calls starts from; None for all others.
 
         Args:
             posterior: Site name to its posterior, each shaped as the site.
         """
+        del posterior
 
-    def with_keep(self, state: State, keep: Mapping[str, Bool[Array, "..."]]) -> State:
-        """Return `state` with the masks that were put in force, which a cap may have widened."""
-        return dataclasses.replace(state, keep=dict(keep))  # type: ignore[type-var]
-
-    def mask_log_prob(
-        self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
-    ) -> float:
+    def mask_log_prob(self, keep: Masks, *, layers: Mapping[str, str] | None = None) -> float:
         """Return the log prior probability of the masks, in nats; not traced.
 
         Zero for a criterion without a prior over masks.
 
         Args:
             keep: Site name to mask; True is included.
-            layers: As in a call.
+            layers: As in `SitePosteriors`.
         """
         del keep, layers
         return 0.0
 
-    def mask_cost(
-        self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
-    ) -> float:
+    def mask_cost(self, keep: Masks, *, layers: Mapping[str, str] | None = None) -> float:
         """Return what the masks cost, in nats, for comparing points of a run; not traced.
 
         It is minus `mask_log_prob`, unless that would reward including nearly everything.
 
         Args:
             keep: Site name to mask; True is included.
-            layers: As in a call.
+            layers: As in `SitePosteriors`.
         """
         return -self.mask_log_prob(keep, layers=layers)
 
     @abc.abstractmethod
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: State,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
-        """Decide from a posterior and the prior it was fitted under.
+        """Decide from the posteriors and the priors they were fitted under.
 
         Args:
-            posterior: Site name to its posterior, each shaped as the site.
-            prior: The same sites, the same shapes (or broadcastable to them).
-            state: From `init` or from the last `Decision`.
-            layers: Site name to the name of the layer whose statistics it shares. By default
-                each site is a layer of its own.
+            found: Posteriors and priors.
+            keep: The masks in force, by site; by default everything is kept. What is removed stays removed,
+                unless the criterion says otherwise.
+            memory: From `init` or from the last `Decision`.
 
         Returns:
-            Masks, evidence differences and the next state.
+            Masks, evidence differences, what else was found, and the memory of the next call.
         """
-
-
-class MaskCriterion(Criterion[MaskState]):
-    """A criterion that remembers only what it removed."""
-
-    def init(self, posterior: Sites) -> MaskState:
-        """Return the state in which everything is kept."""
-        return MaskState({name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()})

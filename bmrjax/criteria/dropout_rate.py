@@ -1,19 +1,20 @@
 """Sparse variational dropout: what is nearly all noise goes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites, require
+from bmrjax.criteria.base import Criterion, Decision, Masks, masks, require
+from bmrjax.criteria.site_posteriors import SitePosteriors
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DropoutRate(MaskCriterion):
+class DropoutRate(Criterion):
     r"""Remove weights with a dropout rate b = σ² / (μ² + σ²) of `threshold` and more.
 
     The rule of sparse variational dropout, for posteriors under `priors.LogUniform`. That prior has no
@@ -32,7 +33,7 @@ class DropoutRate(MaskCriterion):
         >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([1.0, 1.0]))}
         >>> p = {"w": reduction.ImproperLogUniform(jnp.ones(2))}
         >>> criterion = criteria.DropoutRate()
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
 
     References:
@@ -50,20 +51,17 @@ class DropoutRate(MaskCriterion):
         return False
 
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: MaskState,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
         """Reduce once; see `Criterion`."""
-        del prior, layers
+        kept = masks(found, keep)
         # |μ| / σ at the threshold, so that nothing is squared.
         least = jnp.sqrt((1.0 - self.threshold) / self.threshold)
-        keep = {
-            name: state.keep[name] & (jnp.abs(q.loc) > least * q.scale)
-            for name, q in posterior.items()
+        stays = {
+            name: kept[name] & (jnp.abs(q.loc) > least * q.scale)
+            for name, q in found.posterior.items()
         }
-        delta_f = {name: -reduction.log_uniform_divergence(q) for name, q in posterior.items()}
-        return Decision(keep, delta_f, MaskState(keep))
+        delta_f = {
+            name: -reduction.log_uniform_divergence(q) for name, q in found.posterior.items()
+        }
+        return Decision(stays, delta_f)

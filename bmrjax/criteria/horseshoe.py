@@ -1,17 +1,18 @@
 """Bayesian model reduction under a regularised horseshoe prior."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 from scipy.special import gammaincinv
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer, require
+from bmrjax.criteria.base import Criterion, Decision, Masks, Sites, by_layer, masks, require
+from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import Normal
 
 # Edges of the cells of ln(υ λ), 64 of them over nine orders of magnitude; what lies outside
@@ -24,27 +25,7 @@ _BLOCK = 4096
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RegularizedHorseshoeState:
-    """The horseshoe posterior of the last reduction.
-
-    Attributes:
-        keep: Masks by site.
-        weight: Posterior mean of 1 − κ, in [0, 1]: how much of an element's estimate the prior leaves
-            standing; zero for what an earlier round removed.
-        log_scale: Posterior mean of ln υ of the layer that the site is in.
-        seen: What the posterior would be under a standard normal prior, in units of the prior's
-            standard deviation; of a removed element, that of the round that removed it.
-    """
-
-    keep: dict[str, Bool[Array, "..."]]
-    weight: dict[str, Float[Array, "..."]]
-    log_scale: dict[str, Float[Array, ""]]
-    seen: dict[str, Normal]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
+class RegularizedHorseshoe(Criterion):
     r"""Keep what a regularised horseshoe prior would not shrink by more than half.
 
     The reduced prior of element i, in units of its prior's standard deviation, is N(0, γ_i²) with
@@ -62,6 +43,10 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
 
     What a round removes stays removed; its posterior at that time goes on to inform υ.
 
+    The statistics of a decision are ``"weight"``, the posterior mean of 1 − κ of each element, in [0, 1]: how
+    much of its estimate the prior leaves standing, zero for what an earlier round removed; and
+    ``"log_scale"``, that of ln υ of the layer that a site is in.
+
     Args:
         global_scale: τ_0, relative to the prior's standard deviation.
         slab_concentration: a, shape of the Gamma prior of c⁻².
@@ -73,7 +58,7 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         >>> q = {"w": reduction.Normal(jnp.array([0.01, 3.0]), jnp.array([0.1, 0.1]))}
         >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
         >>> criterion = criteria.RegularizedHorseshoe(0.1)
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
 
     References:
@@ -89,46 +74,40 @@ class RegularizedHorseshoe(Criterion[RegularizedHorseshoeState]):
         for name in ("global_scale", "slab_concentration", "slab_rate"):
             require(self, name, lambda value: value > 0, "positive")
 
-    def init(self, posterior: Sites) -> RegularizedHorseshoeState:
-        """Return the state in which everything is kept."""
-        return RegularizedHorseshoeState(
-            {name: jnp.ones(q.loc.shape, bool) for name, q in posterior.items()},
-            {name: jnp.ones_like(q.loc) for name, q in posterior.items()},
-            {n: jnp.log(jnp.asarray(self.global_scale, q.loc.dtype)) for n, q in posterior.items()},
-            {n: Normal(jnp.zeros_like(q.loc), jnp.ones_like(q.loc)) for n, q in posterior.items()},
-        )
+    def init(self, posterior: Sites) -> dict[str, Normal]:
+        """Return the memory: what each element's posterior was, over its prior, when it was kept last."""
+        return {
+            n: Normal(jnp.zeros_like(q.loc), jnp.ones_like(q.loc)) for n, q in posterior.items()
+        }
 
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: RegularizedHorseshoeState,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
         """Reduce once; see `Criterion`. Raises ValueError for a layer map that misses a site."""
-        members_of = by_layer("RegularizedHorseshoe", posterior, layers)
+        kept, posterior, prior = masks(found, keep), found.posterior, found.prior
+        members_of = by_layer("RegularizedHorseshoe", posterior, found.layers)
+        before = self.init(posterior) if memory is None else memory
         seen = {
-            name: _where(state.keep[name], _standardised(q, prior[name]), state.seen[name])
+            name: _where(kept[name], _standardised(q, prior[name]), before[name])
             for name, q in posterior.items()
         }
         weight: dict[str, Array] = {}
         log_scale: dict[str, Array] = {}
         for members in members_of.values():
-            found, scale = self._layer([seen[name] for name in members])
-            weight.update(zip(members, found, strict=True))
+            weights, scale = self._layer([seen[name] for name in members])
+            weight.update(zip(members, weights, strict=True))
             log_scale.update(dict.fromkeys(members, scale))
         weight, log_scale = (
             {name: values[name] for name in posterior} for values in (weight, log_scale)
         )
-        weight = {name: jnp.where(state.keep[name], weight[name], 0.0) for name in posterior}
+        weight = {name: jnp.where(kept[name], weight[name], 0.0) for name in posterior}
         delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
         # Not a number never removes.
-        keep = {
-            name: state.keep[name] & ((weight[name] >= 0.5) | jnp.isnan(delta_f[name]))
+        stays = {
+            name: kept[name] & ((weight[name] >= 0.5) | jnp.isnan(delta_f[name]))
             for name in posterior
         }
-        return Decision(keep, delta_f, RegularizedHorseshoeState(keep, weight, log_scale, seen))
+        return Decision(stays, delta_f, {"weight": weight, "log_scale": log_scale}, seen)
 
     def _layer(self, sites: list[Normal]) -> tuple[list[Array], Array]:
         loc = jnp.concatenate([q.loc.ravel() for q in sites])

@@ -1,17 +1,18 @@
 """Keep what a fitted spike-and-slab posterior includes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
+from bmrjax.criteria.base import Criterion, Decision, Masks, masks
+from bmrjax.criteria.site_posteriors import SitePosteriors
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Inclusion(MaskCriterion):
+class Inclusion(Criterion):
     """Keep the elements with q(λ = 1) ≥ ½: the median probability model.
 
     For sites of `priors.SpikeAndSlab` that were fitted directly, with indicators of their own. What
@@ -23,7 +24,7 @@ class Inclusion(MaskCriterion):
         >>> q = {"w": reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.array([-1.0, 3.0]))}
         >>> p = {"w": reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.zeros(2))}
         >>> criterion = criteria.Inclusion()
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
 
     References:
@@ -33,14 +34,15 @@ class Inclusion(MaskCriterion):
     family = reduction.SpikeAndSlab
 
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: MaskState,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
         """Reduce once; see `Criterion`."""
-        delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
-        keep = {name: state.keep[name] & (q.inclusion_prob >= 0.5) for name, q in posterior.items()}
-        return Decision(keep, delta_f, MaskState(keep))
+        kept = masks(found, keep)
+        delta_f = {
+            name: reduction.delta_f_each(q, found.prior[name])
+            for name, q in found.posterior.items()
+        }
+        stays = {
+            name: kept[name] & (q.inclusion_prob >= 0.5) for name, q in found.posterior.items()
+        }
+        return Decision(stays, delta_f)

@@ -29,7 +29,7 @@ def for_last_pass(criterion: Criterion) -> Shrinkage | None:
         return None
     if isinstance(criterion, Shrinkage):
         return criterion
-    return Shrinkage(groups=getattr(criterion, "groups", None))
+    return Shrinkage(groups=criterion.groups)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,19 @@
 
 import abc
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites, require
+from bmrjax.criteria.base import Criterion, Decision, Masks, masks, require
+from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import LogNormal, LogUniform, log_normal
 
 
-class _OfNoise(MaskCriterion):
+class _OfNoise(Criterion):
     """Remove noise whose evidence does not fall when the prior shrinks to `reduced_prior`."""
 
     family = LogNormal
@@ -24,22 +25,17 @@ class _OfNoise(MaskCriterion):
         """Return what to put in the place of a site's prior."""
 
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: MaskState,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
         """Reduce once; see `Criterion`."""
-        del layers
+        kept = masks(found, keep)
         delta_f = {}
-        for name, q in posterior.items():
-            p = prior[name]
+        for name, q in found.posterior.items():
+            p = found.prior[name]
             delta_f[name] = log_normal(q, p, self.reduced_prior(p)).delta_f
         # In float32 an evidence difference out of reach is -inf, and "not a number" never removes.
-        keep = {name: state.keep[name] & ~(df >= -self.margin) for name, df in delta_f.items()}
-        return Decision(keep, delta_f, MaskState(keep))
+        stays = {name: kept[name] & ~(df >= -self.margin) for name, df in delta_f.items()}
+        return Decision(stays, delta_f)
 
 
 @jax.tree_util.register_dataclass
@@ -65,7 +61,7 @@ class BMRSNormal(_OfNoise):
         >>> q = {"θ": reduction.LogNormal(jnp.array([-0.1, -19.0]), jnp.array([0.1, 3.0]), low, high)}
         >>> p = {"θ": reduction.LogUniform(low, high)}
         >>> criterion = criteria.BMRSNormal()
-        >>> criterion(q, p, criterion.init(q)).keep["θ"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["θ"]
         Array([ True, False], dtype=bool)
 
     References:
@@ -109,7 +105,7 @@ class BMRSUniform(_OfNoise):
         >>> q = {"θ": reduction.LogNormal(jnp.array([-0.1, -9.0]), jnp.array([0.1, 3.0]), low, high)}
         >>> p = {"θ": reduction.LogUniform(low, high)}
         >>> criterion = criteria.BMRSUniform(p1=4)
-        >>> criterion(q, p, criterion.init(q)).keep["θ"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["θ"]
         Array([ True, False], dtype=bool)
 
     References:

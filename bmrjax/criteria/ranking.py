@@ -3,14 +3,16 @@
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites
+from bmrjax.criteria.base import Criterion, Decision, Masks, masks
 from bmrjax.criteria.select import smallest
+from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import LogNormal, Normal
 
 Posterior = Normal | LogNormal
@@ -18,7 +20,7 @@ Posterior = Normal | LogNormal
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Ranking(MaskCriterion):
+class Ranking(Criterion):
     """Keep what has a score over a threshold, or all but a fraction of the elements.
 
     Exactly one of the two is given. The score is that of the site's own variable: under `priors.Flat`
@@ -60,31 +62,29 @@ class Ranking(MaskCriterion):
         """
 
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: MaskState,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
         """Reduce once; see `Criterion`. `delta_f` is for comparison only."""
-        del layers
-        delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
-        scores = {name: self.score(name, q) for name, q in posterior.items()}
+        kept = masks(found, keep)
+        delta_f = {
+            name: reduction.delta_f_each(q, found.prior[name])
+            for name, q in found.posterior.items()
+        }
+        scores = {name: self.score(name, q) for name, q in found.posterior.items()}
         if self.fraction is None:
             assert self.threshold is not None
-            keep = {name: state.keep[name] & (s >= self.threshold) for name, s in scores.items()}
-            return Decision(keep, delta_f, MaskState(keep))
+            stays = {name: kept[name] & (s >= self.threshold) for name, s in scores.items()}
+            return Decision(stays, delta_f)
         names = list(scores)
         size = sum(scores[name].size for name in names)
         gone = sum(
-            (jnp.sum(~state.keep[name], dtype=jnp.int32) for name in names),
+            (jnp.sum(~kept[name], dtype=jnp.int32) for name in names),
             jnp.zeros((), jnp.int32),
         )
         count = jnp.maximum(round(self.fraction * size) - gone, 0)
-        going = smallest([scores[n] for n in names], [state.keep[n] for n in names], count)
-        keep = {n: state.keep[n] & ~g for n, g in zip(names, going, strict=True)}
-        return Decision(keep, delta_f, MaskState(keep))
+        going = smallest([scores[n] for n in names], [kept[n] for n in names], count)
+        stays = {n: kept[n] & ~g for n, g in zip(names, going, strict=True)}
+        return Decision(stays, delta_f)
 
 
 @jax.tree_util.register_dataclass
@@ -101,7 +101,7 @@ class SignalToNoise(Ranking):
         >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
         >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
         >>> criterion = criteria.SignalToNoise(fraction=0.5)
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([ True, False], dtype=bool)
 
     References:
@@ -127,7 +127,7 @@ class SignalPlusRobustness(Ranking):
         >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
         >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
         >>> criterion = criteria.SignalPlusRobustness(threshold=1.0)
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
 
     References:
@@ -155,7 +155,7 @@ class Magnitude(Ranking):
         >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
         >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
         >>> criterion = criteria.Magnitude(threshold=1.0)
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
     """
 
@@ -179,7 +179,7 @@ class GivenScores(Ranking):
         >>> q = {"w": reduction.Normal(jnp.array([0.2, -3.0]), jnp.array([0.1, 2.0]))}
         >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
         >>> criterion = criteria.GivenScores(fraction=0.5, scores={"w": jnp.array([7.0, 5.0])})
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([ True, False], dtype=bool)
     """
 

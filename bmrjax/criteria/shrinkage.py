@@ -1,20 +1,21 @@
 """Reduction to a prior that is narrow around zero."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.criteria.base import Decision, MaskCriterion, MaskState, Sites, require
+from bmrjax.criteria.base import Criterion, Decision, Masks, masks, require
 from bmrjax.criteria.groups import Groups
+from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import Normal, normal
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Shrinkage(MaskCriterion):
+class Shrinkage(Criterion):
     r"""Remove what the evidence does not miss when its prior shrinks to N(0, ε).
 
     .. math:: ΔF_i = \ln \tilde p(D) - \ln p(D) ≈ \ln E_q[N(z_i; 0, ε) / p(z_i)]
@@ -34,7 +35,7 @@ class Shrinkage(MaskCriterion):
         >>> q = {"w": reduction.Normal(jnp.array([0.01, 3.0]), jnp.array([0.1, 0.1]))}
         >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
         >>> criterion = criteria.Shrinkage()
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
 
     References:
@@ -54,25 +55,20 @@ class Shrinkage(MaskCriterion):
         return self.groups is None
 
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: MaskState,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
         """Reduce once; see `Criterion`. The `delta_f` of an element is its own, not its group's."""
-        del layers
-        delta_f, keep = {}, {}
-        for name, q in posterior.items():
+        kept = masks(found, keep)
+        delta_f = {}
+        for name, q in found.posterior.items():
             scale = jnp.sqrt(jnp.asarray(self.variance, q.loc.dtype))
             narrow = Normal(jnp.zeros_like(q.loc), jnp.broadcast_to(scale, q.loc.shape))
-            delta_f[name] = normal(q, prior[name], narrow).delta_f
+            delta_f[name] = normal(q, found.prior[name], narrow).delta_f
         if self.groups is None:
-            keep = {name: state.keep[name] & ~(df >= 0) for name, df in delta_f.items()}
-            return Decision(keep, delta_f, MaskState(keep))
+            stays = {name: kept[name] & ~(df >= 0) for name, df in delta_f.items()}
+            return Decision(stays, delta_f)
         # What is gone already has nothing more to say about the rest of its group.
-        counted = {name: jnp.where(state.keep[name], df, 0.0) for name, df in delta_f.items()}
-        stays = self.groups.spread(~(self.groups.sum(counted) >= 0), delta_f)
-        keep = {name: state.keep[name] & stays[name] for name in delta_f}
-        return Decision(keep, delta_f, MaskState(keep))
+        counted = {name: jnp.where(kept[name], df, 0.0) for name, df in delta_f.items()}
+        together = self.groups.spread(~(self.groups.sum(counted) >= 0), delta_f)
+        stays = {name: kept[name] & together[name] for name in delta_f}
+        return Decision(stays, delta_f)

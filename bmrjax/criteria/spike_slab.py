@@ -12,31 +12,14 @@ from jaxtyping import Array, Bool, Float
 from scipy.special import betaln
 
 from bmrjax import reduction
-from bmrjax.criteria.base import Criterion, Decision, Sites, by_layer, require
+from bmrjax.criteria.base import Criterion, Decision, Masks, by_layer, masks, require
 from bmrjax.criteria.groups import Groups
+from bmrjax.criteria.site_posteriors import SitePosteriors
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class SpikeAndSlabState:
-    """The spike-and-slab posterior of the last reduction.
-
-    Attributes:
-        keep: Masks by site.
-        inclusion_prob: q(λ = 1) a site, in [0, 1]; zero for what an earlier round removed.
-        alpha: First Beta parameter of q(π_l) of the layer that the site is in, a site.
-        beta: The second.
-    """
-
-    keep: dict[str, Bool[Array, "..."]]
-    inclusion_prob: dict[str, Float[Array, "..."]]
-    alpha: dict[str, Float[Array, ""]]
-    beta: dict[str, Float[Array, ""]]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class SpikeAndSlab(Criterion[SpikeAndSlabState]):
+class SpikeAndSlab(Criterion):
     r"""Keep what a spike-and-slab prior, fitted to the posterior, includes.
 
     With ΔF_i = ln E_q[δ(z_i) / p(z_i)] the evidence difference of removing element i, and a
@@ -59,6 +42,10 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
     receives no force from the data, so it returns by the accident of its last posterior unless it
     is re-fitted.
 
+    The statistics of a decision are ``"inclusion_prob"``, q(λ = 1) of each element, in [0, 1] and zero for
+    what an earlier round removed, and ``"alpha"`` and ``"beta"``, the parameters of q(π_l) of the layer that
+    a site is in.
+
     With `groups`, an i is a group: its ΔF is the sum of its elements', they stay or go together, and
     α and β count groups, each in the layer of the first of its sites.
 
@@ -76,7 +63,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         >>> q = {"w": reduction.Normal(jnp.array([0.01, 3.0]), jnp.array([0.1, 0.1]))}
         >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
         >>> criterion = criteria.SpikeAndSlab()
-        >>> criterion(q, p, criterion.init(q)).keep["w"]
+        >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
 
     References:
@@ -89,6 +76,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
     regrow: bool = field(default=False, metadata={"static": True})
     removed: Literal["excluded", "at prior"] = field(default="excluded", metadata={"static": True})
     groups: Groups | None = None
+    has_mask_prior = True
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -100,33 +88,17 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
                 f"SpikeAndSlab: removed must be 'excluded' or 'at prior', got {self.removed!r}."
             )
 
-    def init(self, posterior: Sites) -> SpikeAndSlabState:
-        """Return the state in which everything is included."""
-        # Filled by NumPy, which compiles nothing.
-        keep = {name: jnp.asarray(np.ones(q.loc.shape, bool)) for name, q in posterior.items()}
-        included = {
-            name: jnp.asarray(np.ones(q.loc.shape, q.loc.dtype)) for name, q in posterior.items()
-        }
-        alpha = {n: jnp.asarray(self.alpha, q.loc.dtype) for n, q in posterior.items()}
-        beta = {n: jnp.asarray(self.beta, q.loc.dtype) for n, q in posterior.items()}
-        return SpikeAndSlabState(keep, included, alpha, beta)
-
     def __call__(
-        self,
-        posterior: Sites,
-        prior: Sites,
-        state: SpikeAndSlabState,
-        *,
-        layers: Mapping[str, str] | None = None,
+        self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:
         """Reduce once; see `Criterion`. Raises ValueError for a layer map that misses a site."""
-        members_of = by_layer("SpikeAndSlab", posterior, layers)
+        kept, posterior, prior = masks(found, keep), found.posterior, found.prior
+        members_of = by_layer("SpikeAndSlab", posterior, found.layers)
         delta_f = {name: reduction.delta_f_each(q, prior[name]) for name, q in posterior.items()}
         # Not a number never removes, and must not take the rest of its layer along.
         judged = {name: jnp.where(jnp.isnan(df), -jnp.inf, df) for name, df in delta_f.items()}
         eligible = {
-            name: jnp.ones_like(state.keep[name]) if self.regrow else state.keep[name]
-            for name in posterior
+            name: jnp.ones_like(kept[name]) if self.regrow else kept[name] for name in posterior
         }
         inclusion: dict[str, Array] = {}
         alpha: dict[str, Array] = {}
@@ -153,11 +125,12 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
                 beta.update(dict.fromkeys(members, counts[1]))
             spread = self.groups.spread(included, delta_f)
             inclusion = {n: jnp.where(eligible[n], spread[n], 0.0) for n in delta_f}
-        inclusion, alpha, beta = (
-            {name: values[name] for name in posterior} for values in (inclusion, alpha, beta)
-        )
-        keep = {name: eligible[name] & (inclusion[name] >= 0.5) for name in posterior}
-        return Decision(keep, delta_f, SpikeAndSlabState(keep, inclusion, alpha, beta))
+        stays = {name: eligible[name] & (inclusion[name] >= 0.5) for name in posterior}
+        found_too = {"inclusion_prob": inclusion, "alpha": alpha, "beta": beta}
+        statistics = {
+            title: {name: values[name] for name in posterior} for title, values in found_too.items()
+        }
+        return Decision(stays, delta_f, statistics)
 
     @property
     def may_go_beyond(self) -> bool:
@@ -176,9 +149,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
             seen = seen | has
         return found
 
-    def mask_log_prob(
-        self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
-    ) -> float:
+    def mask_log_prob(self, keep: Masks, *, layers: Mapping[str, str] | None = None) -> float:
         """Return the log probability of the masks with each layer's π integrated out, in nats.
 
         A layer that includes k of n elements has ln B(α + k, β + n - k) - ln B(α, β): where few
@@ -188,9 +159,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
         counts = self._counts(keep, layers)
         return float(sum(_log_beta_binomial(alpha, beta, size, k) for size, k in counts))
 
-    def mask_cost(
-        self, keep: Mapping[str, Bool[Array, "..."]], *, layers: Mapping[str, str] | None = None
-    ) -> float:
+    def mask_cost(self, keep: Masks, *, layers: Mapping[str, str] | None = None) -> float:
         """Return what the masks cost, in nats: never less for including more of a layer.
 
         It is minus `mask_log_prob`, but a layer that includes more than the least probable number of elements
@@ -204,9 +173,7 @@ class SpikeAndSlab(Criterion[SpikeAndSlabState]):
             total -= np.min(every)
         return float(total)
 
-    def _counts(
-        self, keep: Mapping[str, Bool[Array, "..."]], layers: Mapping[str, str] | None
-    ) -> list[tuple[int, int]]:
+    def _counts(self, keep: Masks, layers: Mapping[str, str] | None) -> list[tuple[int, int]]:
         """Return how many elements, or groups, each layer has, and how many of them are included."""
         members_of = by_layer("SpikeAndSlab", keep, layers)
         if self.groups is not None:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Int
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.threefry import unrolled
+from bmrjax.criteria import SitePosteriors
 from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, scale_elbo
 from bmrjax.infer.arguments import Batch, Data, Keep, arguments, length
 from bmrjax.infer.check_data import check_data
@@ -31,7 +32,7 @@ from bmrjax.infer.mixed_precision import (
     with_low_matmuls,
 )
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+from bmrjax.infer.posterior import site_posteriors
 from bmrjax.infer.prefetch import prefetch
 from bmrjax.infer.stacked import chosen, stacked, unstacked
 from bmrjax.infer.state import EpochInfo, State, counted
@@ -530,24 +531,21 @@ class Engine:
     def site_posteriors(
         self, state: State, batch: Data, keep: Keep | None = None
     ) -> SitePosteriors:
-        """Return the posteriors and priors of the latent sites; see `SitePosteriors`.
+        """Return the posteriors and priors of the latent sites; see `criteria.SitePosteriors`.
 
         Args:
             state: Kept intact.
             batch: One batch of data.
             keep: Masks by site; a joint posterior is that of what they keep.
         """
-        posterior, prior = self._sites(state, batch, dict(keep or {}))
-        return SitePosteriors(posterior, prior, dict(self._layers))
+        return self._sites(state, batch, dict(keep or {}))
 
-    def _site_posteriors(self, state: State, batch: Data, keep: Keep) -> tuple[Any, Any]:
+    def _site_posteriors(self, state: State, batch: Data, keep: Keep) -> SitePosteriors:
         args, kwargs = arguments(batch)
         with inference():
-            found = site_posteriors(
+            return site_posteriors(
                 self.model, self.guide, self.constrain(state), args, kwargs, keep
             )
-        self._layers = found.layers
-        return found.posterior, found.prior
 
 
 def _values(batch: Any) -> list[Any]:

@@ -1,13 +1,14 @@
 """The posteriors and priors that a criterion reads off a fitted program."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.infer.autoguide import AutoContinuous
 
+from bmrjax.criteria import SitePosteriors
 from bmrjax.distributions import (
     center,
     is_log_uniform,
@@ -21,28 +22,6 @@ from bmrjax.infer.joint_guide import JointGuide, is_real
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.tracing import is_latent, sites_of
 from bmrjax.reduction import ImproperLogUniform, LogNormal, LogUniform, Normal, SpikeAndSlab
-
-
-class SitePosteriors(NamedTuple):
-    """The sites that can be reduced in closed form.
-
-    Attributes:
-        posterior: Site name to its posterior, shaped as the site: normal, spike-and-slab or log-normal.
-        prior: The same for the prior (log-uniform for log-normal), given the guide's central values of its
-            parents.
-        layers: Site name to the layer whose statistics it shares.
-    """
-
-    posterior: dict[str, Normal | SpikeAndSlab | LogNormal]
-    prior: dict[str, Normal | SpikeAndSlab | LogUniform | ImproperLogUniform]
-    layers: dict[str, str]
-
-
-def only(found: SitePosteriors, sites: list[str]) -> SitePosteriors:
-    """Return the posteriors of `sites`."""
-    return SitePosteriors(
-        *({name: values[name] for name in sites} for values in found)  # type: ignore[misc]
-    )
 
 
 def site_posteriors(

@@ -18,12 +18,13 @@ from bmrjax.criteria import (
     Shrinkage,
     SignalPlusRobustness,
     SignalToNoise,
+    SitePosteriors,
 )
 from bmrjax.infer.arguments import Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.posterior import SitePosteriors, only, site_posteriors
+from bmrjax.infer.posterior import site_posteriors
 from bmrjax.infer.prepare import check_params, prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
@@ -260,8 +261,7 @@ def free_energy_report(
                 start if count == 0 else measure(_split(now, shapes) | _rest(before, names))
             )
         curves[order] = FreeEnergyCurve(counts, start[0] - gains[counts], actual, nll)
-    state = criterion.with_keep(criterion.init(found.posterior), {n: before[n] for n in names})
-    decided = criterion(found.posterior, found.prior, state, layers=found.layers).keep
+    decided = criterion(found, {n: before[n] for n in names}).keep
     stays = {name: before[name] & decided[name] for name in names}
     proposed = kept - sum(int(mask.sum()) for mask in stays.values())
     vfe = measure(before | stays)[0]
@@ -312,7 +312,7 @@ def _normal_sites(
             "free_energy_report: it adds up ΔF over elements, which needs latent sites whose prior and "
             "posterior are independent normals. Use infer.AutoMeanField or AutoNormal as the guide."
         )
-    return only(found, names)
+    return found.only(names)
 
 
 def _flat(values: Mapping[str, Array]) -> np.ndarray:

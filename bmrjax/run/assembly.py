@@ -17,7 +17,7 @@ from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax.backend.random_keys import split_keys
 from bmrjax.checks import check_key
-from bmrjax.criteria import Criterion
+from bmrjax.criteria import Criterion, SitePosteriors
 from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data, length
 from bmrjax.infer.check_data import check_data, column_names, row_paths
@@ -28,7 +28,6 @@ from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.posterior import SitePosteriors
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.rows import row_sites
@@ -157,7 +156,7 @@ class Assembly:
         if not isinstance(self.source, Batches):
             self.source = self.placement.everywhere(self.source)
         self._evaluation = self._make_evaluation(size)
-        self._reducers: dict[int, Reducer] = {}
+        self._reducers: list[Reducer] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def _make_evaluation(self, size: int) -> Evaluation | None:
@@ -244,7 +243,7 @@ class Assembly:
                 f"ensemble: the programs differ in the parameter '{differing}'. Members may start from "
                 "different networks of one shape; run others apart."
             )
-        keep, criterion_state, reducer = {}, None, None
+        keep, criterion_memory, reducer = {}, None, None
         begun = both_masks(
             _with_removed(self._removed),
             {} if settings.start is None else _with_removed(settings.start.keep),
@@ -265,12 +264,10 @@ class Assembly:
             }
             keep |= _carried_over(begun, keep)
             if criterion is not None:
-                criterion_state = criterion.init(found.posterior)
-                criterion_state = criterion.with_keep(criterion_state, keep)
-                keep, criterion_state = self.placement.parted((keep, criterion_state))
+                criterion_memory = criterion.init(found.posterior)
+                keep, criterion_memory = self.placement.parted((keep, criterion_memory))
                 # Raise for what it cannot read now, not after the epochs before the first reduction.
-                ask = functools.partial(criterion, layers=found.layers)
-                jax.eval_shape(ask, found.posterior, found.prior, criterion_state)
+                jax.eval_shape(criterion, found, keep, criterion_memory)
                 reducer = self._reducer(criterion, found)
 
         def make_result(runner: Runner) -> Result:
@@ -306,7 +303,7 @@ class Assembly:
             reducer=reducer,
             evaluation=self._evaluation,
             keep=keep,
-            criterion_state=criterion_state,
+            criterion_memory=criterion_memory,
             run_key=run_key,
             vfe_key=vfe_key,
             final_key=final_key,
@@ -322,12 +319,13 @@ class Assembly:
 
     def _reducer(self, criterion: Criterion, found: SitePosteriors) -> Reducer:
         """Return what reduces by a criterion, compiled once."""
-        key = id(criterion)
-        if key not in self._reducers:
-            self._reducers[key] = Reducer(
-                criterion, self.schedule, list(found.posterior), found.layers, self._example
-            )
-        return self._reducers[key]
+        for reducer in self._reducers:
+            if reducer.criterion is criterion:
+                return reducer
+        assert found.layers is not None
+        sites, layers = list(found.posterior), dict(found.layers)
+        self._reducers.append(Reducer(criterion, self.schedule, sites, layers, self._example))
+        return self._reducers[-1]
 
     def result(self, runner: Runner) -> Result:
         """Return the result of a run that is over: its best point, with the final metrics."""
@@ -385,8 +383,7 @@ def _check_schedule(
             "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
             "schedules.Every(...) or schedules.WhenConverged(...)."
         )
-    without = type(criterion).mask_log_prob is Criterion.mask_log_prob
-    if schedule.mask_prior and without:
+    if schedule.mask_prior and not criterion.has_mask_prior:
         raise ValueError(
             f"sparsify: mask_prior needs a criterion with a prior over masks, and "
             f"{type(criterion).__name__} has none. Use criteria.SpikeAndSlab, or leave mask_prior out."

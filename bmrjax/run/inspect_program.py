@@ -11,11 +11,11 @@ import optax
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 
-from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.criteria import Criterion, SitePosteriors, SpikeAndSlab
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.default_guide import default_guide
-from bmrjax.infer.posterior import SitePosteriors, site_posteriors
+from bmrjax.infer.posterior import site_posteriors
 from bmrjax.infer.prior_location import prior_facts
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.rows import row_sites
@@ -120,20 +120,16 @@ def _with_refusal(table: Inspection, refusal: str) -> Inspection:
 
 def _families(program: Callable, guide: Callable, batch: Data) -> SitePosteriors:
     """Return the sites with a closed form, their parameters as shapes only."""
-    layers: dict[str, str] = {}
 
-    def read(batch: Data) -> Any:
+    def read(batch: Data) -> SitePosteriors:
         args, kwargs = arguments(batch)
         svi = SVI(program, guide, optax.set_to_zero(), TraceMeanField_ELBO())
         state = svi.init(jax.random.key(0), *args, **kwargs)
         params = {**svi.get_params(state), **(state.mutable_state or {})}
         with inference():
-            found = site_posteriors(program, guide, params, args, kwargs)
-        layers.update(found.layers)
-        return found.posterior, found.prior
+            return site_posteriors(program, guide, params, args, kwargs)
 
-    posterior, prior = jax.eval_shape(read, batch)
-    return SitePosteriors(posterior, prior, layers)
+    return jax.eval_shape(read, batch)
 
 
 def _copied(guide: Any) -> Any:

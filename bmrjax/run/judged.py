@@ -3,8 +3,7 @@
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 
-from bmrjax.criteria import Criterion
-from bmrjax.infer.posterior import SitePosteriors, only
+from bmrjax.criteria import Criterion, SitePosteriors
 from bmrjax.infer.prior_location import PriorFacts
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.run.inspection import Inspection, SiteReport
@@ -136,7 +135,7 @@ def reducible(
         if not inspection.judged:
             raise ValueError(_nothing_judged(facts, found, inspection, criterion))
         _warn_of_spikes(found, inspection, criterion, sites)
-    return only(found, inspection.judged if sites is None else list(sites)), inspection
+    return found.only(inspection.judged if sites is None else sites), inspection
 
 
 def _by_default(name: str, prior: PriorFacts) -> tuple[bool, str, str]:

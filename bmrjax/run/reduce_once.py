@@ -1,14 +1,13 @@
 """One reduction: call the criterion, cap the round, return the new masks."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bmrjax.backend.quick_compile import quick_jit
-from bmrjax.criteria import Criterion, Decision, Groups
-from bmrjax.criteria.base import Sites
+from bmrjax.criteria import Criterion, Decision, SitePosteriors
+from bmrjax.criteria.base import Masks
 from bmrjax.criteria.select import smallest
 from bmrjax.schedules import Order
 
@@ -32,21 +31,19 @@ class Round(NamedTuple):
 def reduce_once(
     criterion: Criterion,
     order: Order,
-    posterior: Sites,
-    prior: Sites,
-    layers: Mapping[str, str],
-    state: Any,
-    keep: Mapping[str, Bool[Array, "..."]],
+    found: SitePosteriors,
+    keep: Masks,
+    memory: Any,
     fraction: Float[Array, ""],
     beyond: Bool[Array, ""] | bool = False,  # noqa: FBT001, FBT002 - traced
 ) -> Round:
     """Ask `criterion`, and remove at most `fraction` of what is kept, by `order`; a group goes whole.
 
-    Pure and jittable in everything but the criterion, the order and the layers. With `beyond`, what
+    Pure and jittable in everything but the criterion and the order. With `beyond`, what
     the criterion would keep may go too, if the fraction asks for it.
     """
-    decision = criterion(posterior, prior, state, layers=layers)
-    names = list(posterior)
+    decision = criterion(found, keep, memory)
+    names = list(found.posterior)
     proposals = [keep[name] & ~decision.keep[name] for name in names]
     candidates = [
         going | (keep[name] & beyond) for name, going in zip(names, proposals, strict=True)
@@ -56,8 +53,8 @@ def reduce_once(
     count = jnp.where(
         fraction >= 1.0, kept, jnp.ceil(fraction * kept.astype(jnp.float32)).astype(jnp.int32)
     )
-    scores = order(posterior, decision)
-    groups: Groups | None = getattr(criterion, "groups", None)
+    scores = order(found.posterior, decision)
+    groups = criterion.groups
     if groups is not None:
         # The Euclidean length of what goes together: to first order, what its removal moves.
         squares = {name: jnp.where(keep[name], jnp.square(scores[name]), 0.0) for name in names}
@@ -76,19 +73,16 @@ def reduce_once(
     return Round(new, decision, removed, proposed)
 
 
-def jit_reduce(criterion: Criterion, order: Order, layers: Mapping[str, str]) -> Any:
-    """Return `reduce_once` compiled for a criterion, an order and a layer map."""
+def jit_reduce(criterion: Criterion, order: Order) -> Any:
+    """Return `reduce_once` compiled for a criterion and an order."""
 
     def run(
-        posterior: Sites,
-        prior: Sites,
-        state: Any,
-        keep: Any,
+        found: SitePosteriors,
+        keep: Masks,
+        memory: Any,
         fraction: Array,
         beyond: bool = False,  # noqa: FBT001, FBT002 - traced
     ) -> Round:
-        return reduce_once(
-            criterion, order, posterior, prior, layers, state, keep, fraction, beyond
-        )
+        return reduce_once(criterion, order, found, keep, memory, fraction, beyond)
 
     return quick_jit(run)

@@ -19,7 +19,6 @@ from bmrjax.infer.engine import Engine
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.posterior import only
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint import Checkpointer
@@ -54,10 +53,10 @@ class Reducer:
     run_last: Callable | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.run = jit_reduce(self.criterion, self.schedule.order, self.layers)
+        self.run = jit_reduce(self.criterion, self.schedule.order)
         self.last = for_last_pass(self.criterion)
         if self.last is not None:
-            self.run_last = jit_reduce(self.last, LeastEvidence(self.last.groups), self.layers)
+            self.run_last = jit_reduce(self.last, LeastEvidence(self.last.groups))
 
 
 @dataclass
@@ -88,7 +87,7 @@ class Snapshot:
 
     state: State
     keep: dict[str, Array]
-    criterion_state: Any
+    criterion_memory: Any
 
 
 class Runner:
@@ -108,7 +107,7 @@ class Runner:
         reducer: Reducer | None,
         evaluation: Evaluation | None,
         keep: dict[str, Array],
-        criterion_state: Any,
+        criterion_memory: Any,
         run_key: Array,
         vfe_key: Array,
         final_key: Array,
@@ -127,7 +126,7 @@ class Runner:
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
         self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
         self.checkpointer, self.make_result, self.checksum = checkpointer, make_result, checksum
-        self.now = Snapshot(state, keep, criterion_state)
+        self.now = Snapshot(state, keep, criterion_memory)
         self.snapshot: Snapshot | None = None
         self.snapshot_row = self.snapshot_point = 0
         self.memory = {} if reducer is None else reducer.schedule.init()
@@ -279,7 +278,7 @@ class Runner:
     def _take_snapshot(self) -> None:
         # The engine consumes the state it is given, so what may be needed again is copied.
         now = self.now
-        self.snapshot = Snapshot(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_state)
+        self.snapshot = Snapshot(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_memory)
         self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
 
     def _reduced(
@@ -288,19 +287,16 @@ class Runner:
         """Return where a reduction leads to, and how many elements it removes."""
         now = self.now
         found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
-        found = only(found, reducer.sites)
         round_ = reducer.run(
-            found.posterior,
-            found.prior,
-            now.criterion_state,
+            found.only(reducer.sites),
             now.keep,
+            now.criterion_memory,
             jnp.float32(fraction),
             beyond,
         )
-        keep, decided = self.placement.parted((round_.keep, round_.decision.state))
-        criterion_state = reducer.criterion.with_keep(decided, keep)
+        keep, memory = self.placement.parted((round_.keep, round_.decision.memory))
         state = self.engine.condition(now.state, now.keep, keep)
-        return Snapshot(state, keep, criterion_state), int(round_.removed)
+        return Snapshot(state, keep, memory), int(round_.removed)
 
     def _last_reduced(
         self, reducer: Reducer, fraction: float, *, single: bool
@@ -311,17 +307,14 @@ class Runner:
         if last is None or run is None or not kept or (single and kept > LARGEST_SINGLE):
             return now, 0
         found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
-        found = only(found, reducer.sites)
         # Half an element, since the number is rounded up.
         part = jnp.float32(0.5 / kept if single else fraction)
-        before = last.with_keep(last.init(found.posterior), now.keep)
-        round_ = run(found.posterior, found.prior, before, now.keep, part, single)
+        round_ = run(found.only(reducer.sites), now.keep, None, part, single)
         if not int(round_.removed):
             return now, 0
         keep = self.placement.parted(round_.keep)
-        criterion_state = reducer.criterion.with_keep(now.criterion_state, keep)
         state = self.engine.condition(now.state, now.keep, keep)
-        return Snapshot(state, keep, criterion_state), int(round_.removed)
+        return Snapshot(state, keep, now.criterion_memory), int(round_.removed)
 
     def _search(self, reducer: Reducer, vfe: float) -> None:
         """Remove as many elements as measures lowest, if that is below the VFE as it is."""
@@ -346,8 +339,7 @@ class Runner:
     def _regrow(self, reducer: Reducer) -> None:
         now = self.now
         keep = {name: mask | True for name, mask in now.keep.items()}
-        state = reducer.criterion.with_keep(now.criterion_state, keep)
-        self.now = Snapshot(now.state, keep, state)
+        self.now = Snapshot(now.state, keep, now.criterion_memory)
 
     def _restore(self) -> None:
         assert self.snapshot is not None
@@ -375,7 +367,7 @@ class Runner:
             seconds: How long it took.
             compile_seconds: How long compiling took before it.
         """
-        self.now = Snapshot(state, self.now.keep, self.now.criterion_state)
+        self.now = Snapshot(state, self.now.keep, self.now.criterion_memory)
         self.epoch += 1
         good = losses[np.isfinite(losses)]
         row: dict[str, Any] = {
@@ -476,7 +468,7 @@ class Runner:
 
     def _arrays(self) -> Any:
         snapshot = self.now if self.snapshot is None else self.snapshot
-        return [(m.state, m.keep, m.criterion_state) for m in (self.now, snapshot)]
+        return [(m.state, m.keep, m.criterion_memory) for m in (self.now, snapshot)]
 
     def _settings(self) -> dict[str, Any]:
         key = self.run_key

@@ -12,7 +12,7 @@ from bmrjax.distributions import SpikeAndSlab as SpikeAndSlabOfNumPyro
 from bmrjax.distributions import TruncatedLogNormal
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.posterior import only, site_posteriors
+from bmrjax.infer.posterior import site_posteriors
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.run.element_names import element_names, named_axes
 
@@ -95,12 +95,11 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
             f"summary: {type(criterion).__name__} reads {criterion.family.__name__} posteriors, and no site "
             "that was judged has one."
         )
-    found = only(found, names)
+    found = found.only(names)
     keep = {n: result.keep.get(n, jnp.ones(found.posterior[n].loc.shape, bool)) for n in names}
-    state = criterion.with_keep(criterion.init(found.posterior), keep)
-    decision = criterion(found.posterior, found.prior, state, layers=found.layers)
+    decision = criterion(found, keep)
     delta_f = {n: jnp.where(keep[n], value, jnp.nan) for n, value in decision.delta_f.items()}
-    included = getattr(decision.state, "inclusion_prob", None)
+    included = decision.statistics.get("inclusion_prob")
     return {"delta_f": delta_f} | ({} if included is None else {"inclusion_prob": included})
 
 

@@ -1,0 +1,58 @@
+"""What a criterion reads: the posterior and the prior of each site."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True)
+class SitePosteriors:
+    """The sites that can be reduced in closed form; a pytree of their parameters.
+
+    Attributes:
+        posterior: Site name to its posterior, shaped as the site: `reduction.Normal`,
+            `reduction.SpikeAndSlab` or `reduction.LogNormal`.
+        prior: The same sites, of the same shapes or broadcastable to them: the prior that the posterior was
+            fitted under (log-uniform for log-normal), given the centres of its parents.
+        layers: Site name to the name of the layer whose statistics it shares; None if each site is a layer
+            of its own.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> posterior = {"w": reduction.Normal(jnp.array([0.01, 3.0]), jnp.array([0.1, 0.1]))}
+        >>> prior = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> found = criteria.SitePosteriors(posterior, prior)
+        >>> criteria.SpikeAndSlab()(found).keep["w"]
+        Array([False,  True], dtype=bool)
+    """
+
+    posterior: Mapping[str, Any]
+    prior: Mapping[str, Any]
+    layers: Mapping[str, str] | None = None
+
+    def only(self, sites: Iterable[str]) -> "SitePosteriors":
+        """Return the posteriors of some sites."""
+        names = list(sites)
+        layers = self.layers
+        return SitePosteriors(
+            {name: self.posterior[name] for name in names},
+            {name: self.prior[name] for name in names},
+            None if layers is None else {name: layers[name] for name in names},
+        )
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """Return the children, with the layers as static data."""
+        layers = None if self.layers is None else tuple(sorted(self.layers.items()))
+        key = jax.tree_util.GetAttrKey
+        children = (key("posterior"), self.posterior), (key("prior"), self.prior)
+        return children, layers
+
+    @classmethod
+    def tree_unflatten(cls, layers: Any, children: Any) -> "SitePosteriors":
+        """Return the object of the children."""
+        posterior, prior = children
+        return cls(posterior, prior, None if layers is None else dict(layers))

@@ -170,7 +170,7 @@ def differing(folder: Path, out: Path, criterion, bits: int) -> int:
     import numpy as np
     from safetensors.numpy import load_file
 
-    from bmrjax import reduction
+    from bmrjax import criteria, reduction
 
     count, dtype = 0, {32: jnp.float32, 64: jnp.float64}[bits]
     with jax.enable_x64(bits == 64):

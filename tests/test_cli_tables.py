@@ -23,6 +23,7 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
     assert (small.reduced_prior, small.stop_early, small.tolerance) == ("shrinkage", True, 1.0)
     assert (small.validation, small.within, small.batch_size) == (0.15, 1.0, 128)
     assert small.kl_warmup == 20
+    assert in_proportion(given, 100, (101,)).reduced_prior == "spike-slab"
     large = in_proportion(given, 9000, (13,))
     assert (large.hidden, large.steps_per_epoch) == ((50, 50), 200)
     digits = in_proportion(given, 1438, (1, 8, 8))

@@ -38,8 +38,9 @@ def proportions_of(
     """Return settings in proportion to the data.
 
     A table gets one hidden layer of 50 units, or two for many rows, and a prior that is wider than that of
-    large networks. What each weight's own evidence favours goes, for as many epochs as it takes: the bar of
-    a spike-and-slab posterior hardly removes anything from one table, and from another what it needs.
+    large networks. What each weight's own evidence does not favour goes, for as many epochs as it takes: the
+    bar of a spike-and-slab posterior removes hardly anything from one table, and from another what it needs.
+    With more columns than rows only that bar finds the few that matter.
     Validation rows choose the point of the path: the point with the best VFE is sparser, and predicts worse,
     on little data. Large image sets and sequences get what suits their networks.
 
@@ -64,7 +65,7 @@ def proportions_of(
             validation=0.15,
             within=1.0,
             kl_warmup=min(epochs // 5, 20),
-            reduced_prior="shrinkage",
+            reduced_prior="shrinkage" if input_shape[0] <= rows else "spike-slab",
             prior_scale=_WIDE,
             stop_early=True,
             tolerance=1.0,

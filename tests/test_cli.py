@@ -250,11 +250,11 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "digits", "--tolerance", "-1"], "--tolerance must not be negative, got -1.0"),
         (
             ["--data", "digits", "--method", "map", "--tolerance", "1"],
-            "--method bmr --schedule verified",
+            "goes with --schedule verified, of --method bmr",
         ),
         (
             ["--data", "digits", "--schedule", "every", "--stop-early", "True"],
-            "--stop-early goes with --method bmr --schedule verified",
+            "--stop-early goes with --schedule verified, of --method bmr or noise",
         ),
         (["--data", "f.csv", "--target", "a", "--num-targets", "2"], "give one"),
     ],

@@ -129,6 +129,13 @@ class TestContract:
         own = criterion(SitePosteriors(q, p, {name: name for name in SHAPES}))
         assert_close(criterion(SitePosteriors(q, p)), own)
 
+    def test_bad_arguments_are_named(self, criterion):
+        q, p = make(0)
+        with pytest.raises(TypeError, match=r"takes criteria.SitePosteriors\(.*got dict"):
+            criterion(q, p)
+        with pytest.raises(ValueError, match=r"no mask for the sites \['a.bias', 'a.weight'\]"):
+            criterion(SitePosteriors(q, p, LAYERS), {"b": jnp.array(True)})  # noqa: FBT003
+
     def test_layers_do_not_meet(self, criterion):
         """What happens in one layer leaves another as it is, bit for bit."""
         q, p = make(0)

@@ -358,6 +358,15 @@ def test_a_rejected_round_is_undone_exactly():
     np.testing.assert_array_equal(before.keep["beta"], after.keep["beta"])
 
 
+def test_a_run_stops_early_once_nothing_more_can_go():
+    schedule = bmr.schedules.Verified(wait=8, refit=2, cooldown=3, stop_early=True)
+    found = run(schedule=schedule, num_epochs=200)
+    assert 0 < found.num_kept
+    assert 11 <= len(found.history) < 100
+    late = bmr.schedules.Verified(wait=8, refit=2, cooldown=3)
+    assert len(run(schedule=late, num_epochs=100).history) == 100
+
+
 def test_an_unverified_schedule_ends_where_it_ends():
     found = run(schedule=bmr.schedules.Every(wait=3), criterion=Greedy())
     assert found.num_kept == 0

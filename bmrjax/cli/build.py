@@ -16,6 +16,7 @@ from bmrjax.cli.options import (
     Sparsify,
     kl_warmup_of,
     learning_rate_of,
+    schedule_of,
 )
 from bmrjax.infer import AutoMeanField, init_to_network
 
@@ -86,8 +87,7 @@ def build_schedule(options: Sparsify) -> Any:
         if (value := getattr(options, name)) is not None
     }
     log_uniform = options.prior == "log-uniform"
-    often = options.method == "noise" or log_uniform
-    schedule = options.schedule or ("every" if often else "verified")
+    schedule = schedule_of(options)
     if log_uniform and schedule == "every":
         # Once the divergence is there, weights need as long again to leave.
         given.setdefault("wait", min(2 * kl_warmup_of(options), max(_given(options.epochs) - 1, 0)))

@@ -109,7 +109,7 @@ class Sparsify:
     does what the authors of BMRS published."""
     kl_warmup: int | None = None
     """Epochs over which the divergence from the prior comes in. By default a fifth of --epochs for a
-    table, 20 at most, a fifth of them with --prior log-uniform, else 0."""
+    table, but at most 20; a fifth of --epochs with --prior log-uniform; else 0."""
     kl_weight: float = 1.0
     """noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"
@@ -356,7 +356,7 @@ def _check_reducing(options: Sparsify) -> None:
     for name in ("stop_early", "tolerance"):
         if getattr(options, name) and not is_verified(options):
             flag = name.replace("_", "-")
-            raise ValueError(f"--{flag} goes with --method bmr --schedule verified.")
+            raise ValueError(f"--{flag} goes with --schedule verified, of --method bmr or noise.")
     if options.tolerance is not None and not 0 <= options.tolerance < math.inf:
         raise ValueError(f"--tolerance must not be negative, got {options.tolerance}.")
     if options.method in ("mean-field", "map"):
@@ -414,10 +414,15 @@ def kl_warmup_of(options: Sparsify) -> int:
     return max(1, options.epochs // 5) if options.prior == "log-uniform" else 0
 
 
+def schedule_of(options: Sparsify) -> str:
+    """Return the name of the schedule: the one given, or the default of the method and the prior."""
+    often = options.method == "noise" or options.prior == "log-uniform"
+    return options.schedule or ("every" if often else "verified")
+
+
 def is_verified(options: Sparsify) -> bool:
-    """Return whether the schedule takes back rounds that raise the VFE."""
-    often = options.method != "bmr" or options.prior == "log-uniform"
-    return (options.schedule or ("every" if often else "verified")) == "verified"
+    """Return whether the run reduces, and takes back rounds that raise the VFE."""
+    return options.method in ("bmr", "noise") and schedule_of(options) == "verified"
 
 
 def learning_rate_of(options: Sparsify) -> float:

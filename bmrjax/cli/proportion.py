@@ -17,7 +17,10 @@ _WIDE = 0.3
 
 @dataclass(frozen=True)
 class Proportions:
-    """What a command may leave out. None stands for one pass over the data."""
+    """What a command may leave out.
+
+    None is left as it is; as `steps_per_epoch` it stands for one pass over the data.
+    """
 
     hidden: tuple[int, ...]
     epochs: int
@@ -38,10 +41,9 @@ def proportions_of(
     """Return settings in proportion to the data.
 
     A table gets one hidden layer of 50 units, or two for many rows, and a prior that is wider than that of
-    large networks. What each weight's own evidence does not favour goes, for as many epochs as it takes: the
-    bar of a spike-and-slab posterior removes hardly anything from one table, and from another what it needs.
-    With more columns than rows only that bar finds the few that matter.
-    Validation rows choose the point of the path: the point with the best VFE is sparser, and predicts worse,
+    large networks. A weight goes if its own evidence does not favour it, and rounds go on for as many epochs
+    as they need. The bar of a spike-and-slab posterior removed too little on some tables and too much on
+    others; but with more columns than rows, it alone found the few that matter. Validation rows choose the point of the path: the point with the best VFE is sparser, and predicts worse,
     on little data. Large image sets and sequences get what suits their networks.
 
     Args:
@@ -88,7 +90,8 @@ def in_proportion(options: Sparsify, rows: int, input_shape: tuple[int, ...]) ->
         filled.pop("kl_warmup", None)
     if options.prior != "flat":
         filled.pop("prior_scale", None)
-        filled.update({"reduced_prior": "spike-slab"} if "reduced_prior" in filled else {})
+        if "reduced_prior" in filled:
+            filled["reduced_prior"] = "spike-slab"
     if not is_verified(options):
         for name in ("stop_early", "tolerance"):
             filled.pop(name, None)

@@ -58,8 +58,19 @@ def require(criterion: object, name: str, test: Callable[[Any], Any], expected: 
 
 
 def masks(found: SitePosteriors, keep: Masks | None) -> Masks:
-    """Return the masks of a call, which are all True where there are none."""
+    """Return the masks of a call, which are all True where there are none.
+
+    Raises:
+        TypeError: If `found` is something else, such as the posterior alone.
+        ValueError: If the masks miss a site.
+    """
+    if not isinstance(found, SitePosteriors):
+        raise TypeError(
+            f"A criterion takes criteria.SitePosteriors(posterior, prior), got {type(found).__name__}."
+        )
     if keep is not None:
+        if missing := sorted(set(found.posterior) - set(keep)):
+            raise ValueError(f"keep has no mask for the sites {missing}.")
         return keep
     # Filled by NumPy, which compiles nothing.
     return {n: jnp.asarray(np.ones(q.loc.shape, bool)) for n, q in found.posterior.items()}
@@ -79,7 +90,7 @@ class Decision(NamedTuple):
 
     keep: dict[str, Bool[Array, "..."]]
     delta_f: dict[str, Float[Array, "..."]]
-    statistics: dict[str, dict[str, Array]] = {}  # noqa: RUF012 - never written to
+    statistics: dict[str, dict[str, Array]] = {}  # never written to
     memory: Any = None
 
 

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import jax
@@ -100,19 +101,27 @@ def one_by_one() -> Iterator[None]:
 
 def _drawn(pair: Pair, key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Draw pairs of numbers from a threefry key, and lay them out: first all firsts, then all seconds."""
+    draw = _drawn_one_by_one if _ONE_BY_ONE.get() else _drawn_in_pairs
+    return draw(pair, jax.random.key_data(key), shape)
+
+
+# Traced and lowered once for each shape, however many draws of it a program has.
+@partial(jax.jit, static_argnums=(0, 2))
+def _drawn_in_pairs(
+    pair: Pair, words: UInt32[Array, "2"], shape: tuple[int, ...]
+) -> Float[Array, "..."]:
     size = math.prod(shape)
     count = -(-size // 2)
-    words = jax.random.key_data(key)
-    if _ONE_BY_ONE.get():
-        return _drawn_one_by_one(pair, words, shape, count)
     like = jax.ShapeDtypeStruct((count,), jnp.complex64)
     drawn = once(lambda words: _all_pairs(words, count, pair), like, words)
     return jnp.concatenate([drawn.real, drawn.imag])[:size].reshape(shape)
 
 
+@partial(jax.jit, static_argnums=(0, 2))
 def _drawn_one_by_one(
-    pair: Pair, words: UInt32[Array, "2"], shape: tuple[int, ...], count: int
+    pair: Pair, words: UInt32[Array, "2"], shape: tuple[int, ...]
 ) -> Float[Array, "..."]:
+    count = -(-math.prod(shape) // 2)
     place = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         stride = np.uint32(math.prod(shape[axis + 1 :]))

@@ -14,9 +14,9 @@ from numpyro.infer.autoguide import AutoDelta
 
 import bmrjax as bmr
 from bmrjax import nn, priors, programs
+from bmrjax.criteria.reduce_once import jit_reduce
 from bmrjax.infer import AutoMeanField, Engine, elbo, init_to_network
 from bmrjax.infer.loop import Loop
-from bmrjax.run.reduce_once import jit_reduce
 
 RATE = 1e-3
 KINDS = ("deterministic", "map", "global", "local", "moments", "noise", "horseshoe")
@@ -289,7 +289,7 @@ def reduction(parts: tuple[Any, ...], criterion: Any, repeats: int) -> dict[str,
     """Return what a reduction costs: posteriors, criterion, cap; an element and as a whole."""
     engine, box, keep, batch = parts
     found = engine.site_posteriors(box[0], batch)
-    reduce = jit_reduce(criterion, bmr.schedules.smallest_magnitude_first)
+    reduce = jit_reduce(criterion, bmr.criteria.smallest_magnitude_first)
     memory, times = criterion.init(found.posterior), []
     for _ in range(repeats + 1):
         begin = time.perf_counter()

@@ -116,11 +116,11 @@ def reduction_ms(engine, state, keep, batch, repeats):
     import jax.numpy as jnp
 
     import bmrjax as bmr
-    from bmrjax.run.reduce_once import jit_reduce
+    from bmrjax.criteria.reduce_once import jit_reduce
 
     criterion = bmr.criteria.SpikeAndSlab()
     found = engine.site_posteriors(state, batch)
-    reduce = jit_reduce(criterion, bmr.schedules.smallest_magnitude_first)
+    reduce = jit_reduce(criterion, bmr.criteria.smallest_magnitude_first)
     memory = criterion.init(found.posterior)
     times = []
     for _ in range(repeats + 1):

@@ -114,11 +114,12 @@ def _started(guide: Any, result: bmr.Result) -> Any:
 
 
 def _posteriors(result: bmr.Result, noisy: Any, train: Any) -> Mapping[str, Any]:
-    from bmrjax.infer.posterior import site_posteriors
+    import bmrjax as bmr
 
     batch = tuple(a[:2] for a in train)
     assert result.unpruned_guide is not None
-    return site_posteriors(result.model, result.unpruned_guide, result.params, batch, {}).posterior
+    guide = result.unpruned_guide
+    return bmr.site_posteriors(result.model, guide, result.params, *batch).posterior
 
 
 def _scores(result: bmr.Result, q: Mapping[str, Any], train: Any) -> dict[str, dict[str, Any]]:

@@ -14,10 +14,13 @@ from . import reduction as reduction
 from . import schedules as schedules
 from . import streaming as streaming
 from . import structure as structure
+from .criteria import limit as limit
 from .errors import EnsembleError as EnsembleError
 from .errors import InterruptedFit as InterruptedFit
 from .errors import NonFiniteError as NonFiniteError
+from .handlers import prune as prune
 from .infer import init_to_network as init_to_network
+from .infer.posterior import site_posteriors as site_posteriors
 from .judge.free_energy_report import FreeEnergyCurve as FreeEnergyCurve
 from .judge.free_energy_report import FreeEnergyReport as FreeEnergyReport
 from .judge.free_energy_report import free_energy_report as free_energy_report

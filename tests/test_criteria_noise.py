@@ -7,9 +7,8 @@ import pytest
 from scipy import integrate, stats
 
 from bmrjax import criteria
-from bmrjax.criteria import SitePosteriors
+from bmrjax.criteria import SitePosteriors, smallest_magnitude_first, smallest_snr_first
 from bmrjax.reduction import LogNormal, LogUniform, delta_f_each
-from bmrjax.schedules import smallest_magnitude_first, smallest_snr_first
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

@@ -9,9 +9,8 @@ from flax import nnx
 
 import bmrjax as bmr
 from bmrjax import criteria, nn, reduction, structure
-from bmrjax.criteria import SitePosteriors
-from bmrjax.run.reduce_once import reduce_once
-from bmrjax.schedules import smallest_magnitude_first
+from bmrjax.criteria import SitePosteriors, smallest_magnitude_first
+from bmrjax.criteria.reduce_once import reduce_once
 
 KEY = jax.random.key(0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from bmrjax import criteria, reduction
 from bmrjax.criteria.last_pass import LeastEvidence, for_last_pass
-from bmrjax.run.reduce_once import reduce_once
+from bmrjax.criteria.reduce_once import reduce_once
 
 # ΔF falls from left to right; the first two elements are better removed.
 POSTERIOR = {"w": reduction.Normal(jnp.array([0.0, 0.05, 0.4, 3.0]), jnp.full(4, 0.1))}

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bmrjax import criteria, schedules
+from bmrjax import criteria
 from bmrjax.criteria import Decision
+from bmrjax.criteria.reduce_once import jit_reduce, reduce_once
 from bmrjax.criteria.select import smallest
 from bmrjax.reduction import Normal
-from bmrjax.run.reduce_once import jit_reduce, reduce_once
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -70,7 +70,7 @@ def everything(*, value=True):
     [(1.0, 4, ALL), (0.99, 4, ALL), (0.01, 1, ONE), (1 / 6, 1, ONE), (0.2, 2, TWO)],
 )
 def test_a_round_removes_at_most_its_fraction(compiled, fraction, removed, expected):
-    criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
+    criterion, order = criteria.SpikeAndSlab(), criteria.smallest_snr_first
     cap = jnp.float32(fraction)
     if compiled:
         done = jit_reduce(criterion, order)(FOUND, everything(), None, cap)
@@ -82,7 +82,7 @@ def test_a_round_removes_at_most_its_fraction(compiled, fraction, removed, expec
 
 
 def test_beyond_the_proposal_goes_only_what_is_asked_for():
-    criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
+    criterion, order = criteria.SpikeAndSlab(), criteria.smallest_snr_first
     reduce_ = jit_reduce(criterion, order)
     args = (FOUND, everything(), None)
     total = sum(mask.size for mask in everything().values())
@@ -96,7 +96,7 @@ def test_beyond_the_proposal_goes_only_what_is_asked_for():
 
 
 def test_only_what_is_kept_is_removed_again():
-    criterion, order = criteria.SpikeAndSlab(), schedules.smallest_snr_first
+    criterion, order = criteria.SpikeAndSlab(), criteria.smallest_snr_first
     keep = {name: jnp.array(mask) for name, mask in TWO.items()}
     done = reduce_once(criterion, order, FOUND, keep, None, jnp.float32(0.25))
     # A quarter of the four that are kept: the first of "b", with an SNR of 0.5.
@@ -105,7 +105,7 @@ def test_only_what_is_kept_is_removed_again():
 
 
 def test_a_returning_element_is_not_counted_as_removed():
-    criterion, order = criteria.SpikeAndSlab(regrow=True), schedules.smallest_snr_first
+    criterion, order = criteria.SpikeAndSlab(regrow=True), criteria.smallest_snr_first
     nothing = everything(value=False)
     done = reduce_once(criterion, order, FOUND, nothing, None, jnp.float32(1))
     assert lists(done.keep) == ALL
@@ -118,7 +118,7 @@ def test_a_new_cap_and_new_masks_do_not_retrace():
     def counting(posterior, decision):
         nonlocal traces
         traces += 1
-        return schedules.smallest_snr_first(posterior, decision)
+        return criteria.smallest_snr_first(posterior, decision)
 
     criterion = criteria.SpikeAndSlab()
     reduce_ = jit_reduce(criterion, counting)
@@ -133,9 +133,9 @@ def test_a_new_cap_and_new_masks_do_not_retrace():
 
 
 ORDERS = [
-    schedules.smallest_snr_first,
-    schedules.smallest_magnitude_first,
-    schedules.largest_delta_f_first,
+    criteria.smallest_snr_first,
+    criteria.smallest_magnitude_first,
+    criteria.largest_delta_f_first,
 ]
 
 

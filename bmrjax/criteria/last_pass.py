@@ -43,7 +43,7 @@ class LeastEvidence:
     groups: Groups | None = None
 
     def __call__(self, posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-        """See `schedules.Order`."""
+        """See `criteria.Order`."""
         del posterior
         delta_f = decision.delta_f
         if self.groups is None:

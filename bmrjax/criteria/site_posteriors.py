@@ -1,7 +1,7 @@
 """What a criterion reads: the posterior and the prior of each site."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ class SitePosteriors:
             fitted under (log-uniform for log-normal), given the centres of its parents.
         layers: Site name to the name of the layer whose statistics it shares; None if each site is a layer
             of its own.
+        unread: Names of the other latent sites, with the reason why they cannot be reduced.
 
     Example:
         >>> import jax.numpy as jnp
@@ -33,6 +34,7 @@ class SitePosteriors:
     posterior: Mapping[str, Any]
     prior: Mapping[str, Any]
     layers: Mapping[str, str] | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def only(self, sites: Iterable[str]) -> "SitePosteriors":
         """Return the posteriors of some sites."""
@@ -42,17 +44,19 @@ class SitePosteriors:
             {name: self.posterior[name] for name in names},
             {name: self.prior[name] for name in names},
             None if layers is None else {name: layers[name] for name in names},
+            self.unread,
         )
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """Return the children, with the layers as static data."""
+        """Return the children, with what is text as static data."""
         layers = None if self.layers is None else tuple(sorted(self.layers.items()))
         key = jax.tree_util.GetAttrKey
         children = (key("posterior"), self.posterior), (key("prior"), self.prior)
-        return children, layers
+        return children, (layers, tuple(sorted(self.unread.items())))
 
     @classmethod
-    def tree_unflatten(cls, layers: Any, children: Any) -> "SitePosteriors":
+    def tree_unflatten(cls, static: Any, children: Any) -> "SitePosteriors":
         """Return the object of the children."""
+        layers, unread = static
         posterior, prior = children
-        return cls(posterior, prior, None if layers is None else dict(layers))
+        return cls(posterior, prior, None if layers is None else dict(layers), dict(unread))

@@ -32,7 +32,7 @@ from bmrjax.infer.mixed_precision import (
     with_low_matmuls,
 )
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.posterior import site_posteriors
+from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prefetch import prefetch
 from bmrjax.infer.stacked import chosen, stacked, unstacked
 from bmrjax.infer.state import EpochInfo, State, counted
@@ -543,7 +543,7 @@ class Engine:
     def _site_posteriors(self, state: State, batch: Data, keep: Keep) -> SitePosteriors:
         args, kwargs = arguments(batch)
         with inference():
-            return site_posteriors(
+            return read_posteriors(
                 self.model, self.guide, self.constrain(state), args, kwargs, keep
             )
 

@@ -1,5 +1,6 @@
 """The posteriors and priors that a criterion reads off a fitted program."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from bmrjax.distributions import (
     normal_parameters,
     spike_and_slab_parameters,
 )
+from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import correlated_marginals
 from bmrjax.infer.joint_guide import JointGuide, is_real
@@ -25,6 +27,46 @@ from bmrjax.reduction import ImproperLogUniform, LogNormal, LogUniform, Normal, 
 
 
 def site_posteriors(
+    model: Callable, guide: Callable, params: Mapping[str, Any], /, *args: Any, **kwargs: Any
+) -> SitePosteriors:
+    """Read what a criterion needs off a program that is being fitted, or has been.
+
+    Pure and jittable: it can be a part of a training step. Networks are in inference mode.
+
+    Args:
+        model: NumPyro program, or one inside `prune`.
+        guide: Its guide, with a sample site for each latent site, or one inside `prune`.
+        params: Constrained parameters, as ``svi.get_params(state)`` returns them.
+        *args: Arguments of the program: one batch.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        The sites whose prior and posterior are of one family with a closed form. Where the parameters of a
+        prior are latent themselves, they are at the centre of their posterior. The other latent sites are in
+        `unread`, with the reason.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer import SVI, Trace_ELBO
+        >>> from numpyro.infer.autoguide import AutoNormal
+        >>> import bmrjax as bmr
+        >>> def model():
+        ...     numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("scale", dist.HalfNormal(1.0))
+        >>> guide = AutoNormal(model)
+        >>> svi = SVI(model, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
+        >>> state = svi.init(jax.random.key(0))
+        >>> found = bmr.site_posteriors(model, guide, svi.get_params(state))
+        >>> found.posterior["w"].scale.shape
+        (2,)
+        >>> found.unread
+        {'scale': 'its prior is a HalfNormal'}
+    """
+    with inference():
+        return read_posteriors(model, guide, params, args, kwargs)
+
+
+def read_posteriors(
     model: Callable,
     guide: Callable,
     params: Mapping[str, Array],
@@ -32,14 +74,11 @@ def site_posteriors(
     kwargs: Mapping[str, Any],
     keep: Keep | None = None,
 ) -> SitePosteriors:
-    """Find the latent sites whose prior and posterior are of one family with a closed form.
-
-    The prior is exact when its parameters are constants, as for ŵ of `priors.Flat`; where they are
-    latent themselves, they are set to the centre of their posterior.
+    """Return the site posteriors of a program in the mode that it is in; see `site_posteriors`.
 
     Args:
         model: NumPyro program.
-        guide: Its guide, with a sample site for each latent site.
+        guide: Its guide.
         params: Constrained parameters.
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
@@ -51,16 +90,43 @@ def site_posteriors(
     marginals = correlated_marginals(guide, params, keep)
     guide_sites = sites_of(guide, args, kwargs, values=params)
     values = central_values(guide, params, args, kwargs)
-    posterior, prior, layers = {}, {}, {}
+    posterior, prior, layers, unread = {}, {}, {}, {}
     for name, site in sites_of(model, args, kwargs, values={**params, **values}).items():
-        if site["type"] != "sample" or site["is_observed"] or name not in values:
+        if not is_latent(site):
             continue
-        q, p = marginals.get(name, _read(guide_sites[name]["fn"])), _read(site["fn"])
+        if name not in values:
+            unread[name] = "the guide has no site of this name"
+            continue
+        p = _read(site["fn"])
+        q = marginals[name] if name in marginals else _read(guide_sites[name]["fn"])
         if q is None or type(p) not in _PRIORS[type(q)]:
+            unread[name] = _why_unread(q, p, site, guide_sites.get(name))
             continue
         posterior[name], prior[name] = q, p
         layers[name] = site.get("infer", {}).get("layer", name)
-    return SitePosteriors(posterior, prior, layers)
+    return SitePosteriors(posterior, prior, layers, unread)
+
+
+def _why_unread(q: Any, p: Any, site: Mapping[str, Any], of_guide: Mapping[str, Any] | None) -> str:
+    """Return why a pair of posterior and prior cannot be read."""
+    if p is None:
+        return f"its prior is a {_name(site['fn'])}"
+    if q is None:
+        assert of_guide is not None
+        return f"its posterior is a {_name(of_guide['fn'])}"
+    families = " and a posterior that is ".join(
+        re.sub("(?<=[a-z])([A-Z])", r"-\1", type(family).__name__).lower() for family in (p, q)
+    )
+    return f"there is no closed form for a prior that is {families}"
+
+
+def _name(fn: Any) -> str:
+    """Return the name of a distribution, without what expands, masks or groups it."""
+    while isinstance(base := getattr(fn, "base_dist", None), dist.Distribution) and not isinstance(
+        fn, dist.TransformedDistribution
+    ):
+        fn = base
+    return type(fn).__name__
 
 
 # Posterior to the priors under which criteria read it.

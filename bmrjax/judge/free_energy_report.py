@@ -24,7 +24,7 @@ from bmrjax.infer.arguments import Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.posterior import site_posteriors
+from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prepare import check_params, prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
@@ -305,7 +305,7 @@ def _normal_sites(
     model: Callable, guide: Callable, params: Mapping[str, Any], batch: Any, keep: Keep | None
 ) -> SitePosteriors:
     args, kwargs = arguments(batch)
-    found = site_posteriors(model, guide, params, args, kwargs, keep)
+    found = read_posteriors(model, guide, params, args, kwargs, keep)
     names = [name for name, q in found.posterior.items() if isinstance(q, Normal)]
     if not names or isinstance(guide, CorrelatedGuide):
         raise ValueError(

@@ -15,7 +15,7 @@ from bmrjax.criteria import Criterion, SitePosteriors, SpikeAndSlab
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.default_guide import default_guide
-from bmrjax.infer.posterior import site_posteriors
+from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prior_location import prior_facts
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.rows import row_sites
@@ -127,7 +127,7 @@ def _families(program: Callable, guide: Callable, batch: Data) -> SitePosteriors
         state = svi.init(jax.random.key(0), *args, **kwargs)
         params = {**svi.get_params(state), **(state.mutable_state or {})}
         with inference():
-            return site_posteriors(program, guide, params, args, kwargs)
+            return read_posteriors(program, guide, params, args, kwargs)
 
     return jax.eval_shape(read, batch)
 

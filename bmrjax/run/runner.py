@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from bmrjax.criteria import Criterion
 from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
+from bmrjax.criteria.reduce_once import jit_reduce
 from bmrjax.errors import InterruptedFit, NonFiniteError
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.engine import Engine
@@ -25,7 +26,6 @@ from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.hyperparameter import Member
 from bmrjax.run.interrupt import finishing_on_interrupt
 from bmrjax.run.point import Point, kept_counts, sparsity_per_layer
-from bmrjax.run.reduce_once import jit_reduce
 from bmrjax.run.result import Result
 from bmrjax.run.search import lowest
 from bmrjax.schedules import Action, Report, Schedule

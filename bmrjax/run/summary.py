@@ -12,7 +12,7 @@ from bmrjax.distributions import SpikeAndSlab as SpikeAndSlabOfNumPyro
 from bmrjax.distributions import TruncatedLogNormal
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.posterior import site_posteriors
+from bmrjax.infer.posterior import read_posteriors
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.run.element_names import element_names, named_axes
 
@@ -84,7 +84,7 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
     args, kwargs = arguments(data)
     model, guide = result.unpruned_model, result.unpruned_guide
     with inference():
-        found = site_posteriors(model, guide, result.params, args, kwargs, result.keep)
+        found = read_posteriors(model, guide, result.params, args, kwargs, result.keep)
     names = [
         name
         for name, q in found.posterior.items()

@@ -7,12 +7,8 @@ is traced.
 
 from bmrjax.schedules.base import Action as Action
 from bmrjax.schedules.base import Memory as Memory
-from bmrjax.schedules.base import Order as Order
 from bmrjax.schedules.base import Report as Report
 from bmrjax.schedules.base import Schedule as Schedule
-from bmrjax.schedules.base import largest_delta_f_first as largest_delta_f_first
-from bmrjax.schedules.base import smallest_magnitude_first as smallest_magnitude_first
-from bmrjax.schedules.base import smallest_snr_first as smallest_snr_first
 from bmrjax.schedules.every import Every as Every
 from bmrjax.schedules.iterative import Iterative as Iterative
 from bmrjax.schedules.verified import Verified as Verified

@@ -1,58 +1,14 @@
-"""What a schedule sees and answers, and which elements are removed first where a round is capped."""
+"""What a schedule sees, and what it answers."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import jax.numpy as jnp
-from jaxtyping import Array
-
-from bmrjax.criteria import Decision
-from bmrjax.criteria.base import Sites
+from bmrjax.criteria.order import Order, smallest_snr_first
 from bmrjax.infer.convergence import Settled
-from bmrjax.reduction import LogNormal
 
 Memory = dict[str, Any]
-
-
-class Order(Protocol):
-    """Which of the elements that a criterion would remove are removed first when a round is capped."""
-
-    def __call__(self, posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-        """Return a non-negative score per element, by site; the smallest are removed first."""
-        ...
-
-
-def smallest_snr_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by the signal-to-noise ratio, mean over standard deviation, of the posterior."""
-    del decision
-    return {
-        name: q.snr if isinstance(q, LogNormal) else jnp.abs(q.loc) / q.scale
-        for name, q in posterior.items()
-    }
-
-
-def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by the size of the mean in units of the site: what a removal moves in the function.
-
-    Under `priors.Flat` the site holds the standardised weight, so layers compare.
-    """
-    del decision
-    return {
-        name: q.mean if isinstance(q, LogNormal) else jnp.abs(q.loc)
-        for name, q in posterior.items()
-    }
-
-
-def largest_delta_f_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
-    """Score by the evidence that a removal is predicted to gain.
-
-    This takes precisely known small weights first, which act together; the other orders end
-    sparser.
-    """
-    del posterior
-    return {name: jnp.exp(-jnp.maximum(df, -80.0) / 16.0) for name, df in decision.delta_f.items()}
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
+from bmrjax.criteria.order import Order, smallest_snr_first
 from bmrjax.schedules.base import (
     Action,
     Memory,
-    Order,
     Report,
     Schedule,
     check_at_least,
     check_fraction,
     linear_decay,
-    smallest_snr_first,
 )
 
 

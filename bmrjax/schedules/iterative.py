@@ -3,16 +3,15 @@
 import functools
 from dataclasses import dataclass
 
+from bmrjax.criteria.order import Order, smallest_snr_first
 from bmrjax.infer.convergence import Settled
 from bmrjax.schedules.base import (
     Action,
     Memory,
-    Order,
     Report,
     Schedule,
     check_at_least,
     check_fraction,
-    smallest_snr_first,
 )
 
 

@@ -4,17 +4,16 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
+from bmrjax.criteria.order import Order, smallest_magnitude_first
 from bmrjax.schedules.base import (
     Action,
     Memory,
-    Order,
     Pass,
     Report,
     Schedule,
     check_at_least,
     check_fraction,
     linear_decay,
-    smallest_magnitude_first,
 )
 
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole

@@ -29,12 +29,14 @@ from .run.batches import Batches as Batches
 from .run.diagnose import Finding as Finding
 from .run.diagnose import FitWarning as FitWarning
 from .run.ensemble import ensemble as ensemble
+from .run.fit import Fit as Fit
 from .run.hyperparameter import hyperparameter as hyperparameter
 from .run.inspect_program import inspect as inspect
 from .run.inspection import Inspection as Inspection
 from .run.inspection import SiteReport as SiteReport
 from .run.load_result import load as load
 from .run.point import Point as Point
+from .run.reducer import FitState as FitState
 from .run.result import Result as Result
 from .run.sparsify import sparsify as sparsify
 from .run.trade_off import TradeOff as TradeOff

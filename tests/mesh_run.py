@@ -20,7 +20,6 @@ import numpy as np  # noqa: E402
 import optax  # noqa: E402
 
 import bmrjax as bmr  # noqa: E402
-from bmrjax.run.assembly import Assembly, Settings  # noqa: E402
 
 BATCH = 48
 COLLECTIVE = re.compile(
@@ -84,18 +83,11 @@ def same(axes, folder=None):
 
 def layout(axes):
     """How the state is parted, and how the step's devices talk."""
-    assembly = Assembly(
-        program(), None, data(), Settings(batch_size=BATCH, mesh=mesh_of(axes), loop="dispatch")
-    )
-    with assembly.runner(
-        assembly.engine.model, assembly.guide, jax.random.key(0), directory=None, resume=False
-    ) as runner:
-        plan = runner.plan()
-        state, _ = runner._epoch(plan)
-        (compiled,) = assembly.engine._epoch._compiled.values()
-        text = compiled.as_text()
-        keep = assembly.placement.parted(dict(runner.now.keep))
-    arrays = jax.tree_util.tree_leaves_with_path((state, keep))
+    fit = bmr.Fit(program(), data(), batch_size=BATCH, mesh=mesh_of(axes), loop="dispatch")
+    state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1))
+    (compiled,) = fit.engine._epoch._compiled.values()
+    text = compiled.as_text()
+    arrays = jax.tree_util.tree_leaves_with_path((state.svi, state.keep))
     return {
         "arrays": [
             [

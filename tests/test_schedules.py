@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bmrjax.criteria import Decision
+from bmrjax.criteria import (
+    Decision,
+    largest_delta_f_first,
+    smallest_magnitude_first,
+    smallest_snr_first,
+)
 from bmrjax.reduction import Normal
 from bmrjax.schedules import (
     Every,
@@ -15,9 +20,6 @@ from bmrjax.schedules import (
     Report,
     Verified,
     WhenConverged,
-    largest_delta_f_first,
-    smallest_magnitude_first,
-    smallest_snr_first,
 )
 
 

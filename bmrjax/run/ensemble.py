@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +218,12 @@ def _run(
 
 def _train(assembly: Assembly, runners: list[Runner], plans: dict[int, Plan]) -> None:
     """Take one epoch of the members that have a plan; the others go along and stay as they are."""
-    engine = assembly.engine
+    fit, engine = assembly.fit, assembly.fit.engine
     begin, compiled = time.perf_counter(), engine.compile_seconds
     ended = engine.epoch_of_many(
-        [runner.now.state for runner in runners],
+        [runner.now.svi for runner in runners],
         [runner.now.keep for runner in runners],
-        assembly.arrays,
+        fit.arrays,
         [runner.epoch_key() for runner in runners],
         num_steps=assembly.steps,
         rates=[plans[i].rate * r.member.rate if i in plans else 0.0 for i, r in enumerate(runners)],
@@ -233,7 +234,8 @@ def _train(assembly: Assembly, runners: list[Runner], plans: dict[int, Plan]) ->
     # An epoch's time is that of all members, divided among those that took it.
     seconds = (time.perf_counter() - begin - compiled) / len(plans)
     for i, plan in plans.items():
-        runners[i].record(plan, ended[i][0], losses[i], seconds=seconds, compile_seconds=compiled)
+        state = replace(runners[i].now, svi=ended[i][0])
+        runners[i].record(plan, state, losses[i], seconds=seconds, compile_seconds=compiled)
 
 
 def _shown(runners: list[Runner]) -> dict[str, str]:

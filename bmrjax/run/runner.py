@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,21 +11,17 @@ import numpy as np
 from jaxtyping import Array
 from tqdm.auto import tqdm
 
-from bmrjax.criteria import Criterion
-from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
-from bmrjax.criteria.reduce_once import jit_reduce
 from bmrjax.errors import InterruptedFit, NonFiniteError
 from bmrjax.infer.arguments import Data
-from bmrjax.infer.engine import Engine
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.joint_guide import JointGuide
-from bmrjax.infer.placement import Placement
-from bmrjax.infer.state import EpochInfo, State
-from bmrjax.run.batches import Batches
+from bmrjax.infer.state import EpochInfo
 from bmrjax.run.checkpoint import Checkpointer
+from bmrjax.run.fit import Fit
 from bmrjax.run.hyperparameter import Member
 from bmrjax.run.interrupt import finishing_on_interrupt
 from bmrjax.run.point import Point, kept_counts, sparsity_per_layer
+from bmrjax.run.reducer import FitState, Reducer
 from bmrjax.run.result import Result
 from bmrjax.run.search import lowest
 from bmrjax.schedules import Action, Report, Schedule
@@ -37,26 +33,6 @@ _PLAIN = (
 
 
 _POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
-
-
-@dataclass
-class Reducer:
-    """What a run reduces with."""
-
-    criterion: Criterion
-    schedule: Schedule
-    sites: list[str]
-    layers: dict[str, str]
-    example: Data
-    run: Callable = field(init=False)
-    last: Criterion | None = field(init=False)
-    run_last: Callable | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.run = jit_reduce(self.criterion, self.schedule.order)
-        self.last = for_last_pass(self.criterion)
-        if self.last is not None:
-            self.run_last = jit_reduce(self.last, LeastEvidence(self.last.groups))
 
 
 @dataclass
@@ -81,15 +57,6 @@ class Plan:
     times: dict[str, float]
 
 
-@dataclass
-class Snapshot:
-    """Everything that a reduction may have to take back."""
-
-    state: State
-    keep: dict[str, Array]
-    criterion_memory: Any
-
-
 class Runner:
     """Run epochs and reductions until the schedule or the number of epochs ends them.
 
@@ -99,15 +66,13 @@ class Runner:
 
     def __init__(
         self,
-        engine: Engine,
+        fit: Fit,
         evaluator: Evaluator,
-        source: Data | Batches,
-        state: State,
+        state: FitState,
         *,
+        schedule: Schedule,
         reducer: Reducer | None,
         evaluation: Evaluation | None,
-        keep: dict[str, Array],
-        criterion_memory: Any,
         run_key: Array,
         vfe_key: Array,
         final_key: Array,
@@ -117,19 +82,18 @@ class Runner:
         checkpointer: Checkpointer | None,
         make_result: Callable[["Runner"], Result],
         checksum: int | None,
-        placement: Placement,
         member: Member,
     ):
-        self.placement, self.member = placement, member
-        self.engine, self.evaluator, self.source = engine, evaluator, source
-        self.reducer, self.evaluation = reducer, evaluation
+        self.placement, self.member = fit.placement, member
+        self.fit, self.evaluator = fit, evaluator
+        self.schedule, self.reducer, self.evaluation = schedule, reducer, evaluation
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
         self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
         self.checkpointer, self.make_result, self.checksum = checkpointer, make_result, checksum
-        self.now = Snapshot(state, keep, criterion_memory)
-        self.snapshot: Snapshot | None = None
+        self.now = state
+        self.snapshot: FitState | None = None
         self.snapshot_row = self.snapshot_point = 0
-        self.memory = {} if reducer is None else reducer.schedule.init()
+        self.memory = {} if reducer is None else schedule.init()
         self.history: list[dict[str, Any]] = []
         self.path: list[Point] = []
         self.epoch = 0
@@ -152,10 +116,10 @@ class Runner:
             finishing_on_interrupt() as interruption,
         ):
             while (plan := self.plan()) is not None:
-                begin, compiled = time.perf_counter(), self.engine.compile_seconds
+                begin, compiled = time.perf_counter(), self.fit.engine.compile_seconds
                 state, info = self._epoch(plan)
                 losses = np.asarray(info.losses)[: int(info.num_steps)]
-                compiled = self.engine.compile_seconds - compiled
+                compiled = self.fit.engine.compile_seconds - compiled
                 seconds = time.perf_counter() - begin - compiled
                 self.record(plan, state, losses, seconds=seconds, compile_seconds=compiled)
                 bar.set_postfix(self.shown(), refresh=False)
@@ -206,7 +170,7 @@ class Runner:
         """
         if not self.history:
             return
-        worst = int(self.now.state.worst_in_row)
+        worst = int(self.now.svi.worst_in_row)
         # A short run may end before so many steps were bad in a row.
         ended_badly = self.epoch >= self.num_epochs and not np.isfinite(self.history[-1]["vfe"])
         if worst > self.max_bad_steps or ended_badly:
@@ -244,7 +208,7 @@ class Runner:
             measure=self.measure,
             mask_cost=self.mask_cost(),
         )
-        action, self.memory = reducer.schedule(report, self.memory)
+        action, self.memory = self.schedule(report, self.memory)
         if action.vfe is not None:
             self.add_point(action.vfe)
         if action.restore:
@@ -257,11 +221,13 @@ class Runner:
     def _reduce_by(self, reducer: Reducer, action: Action) -> None:
         if not action.reduce:
             return
-        if reducer.schedule.verifies or action.tentative:
+        if self.schedule.verifies or action.tentative:
             self._take_snapshot()
         if action.by != "criterion":
             single = action.by == "single"
-            self.now, self.removed = self._last_reduced(reducer, action.fraction, single=single)
+            self.now, self.removed = reducer.reduce_by_evidence(
+                self.now, action.fraction, single=single
+            )
             return
         if action.tentative:
             beyond = reducer.criterion.may_go_beyond
@@ -272,49 +238,20 @@ class Runner:
             self._search(reducer, action.vfe)
         else:
             self.now, self.removed = self._reduced(reducer, action.fraction)
-        if reducer.schedule.measures and self.removed:
+        if self.schedule.measures and self.removed:
             self.add_point(self.measure())
 
     def _take_snapshot(self) -> None:
         # The engine consumes the state it is given, so what may be needed again is copied.
-        now = self.now
-        self.snapshot = Snapshot(jax.tree.map(jnp.copy, now.state), now.keep, now.criterion_memory)
+        self.snapshot = replace(self.now, svi=jax.tree.map(jnp.copy, self.now.svi))
         self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
 
     def _reduced(
         self, reducer: Reducer, fraction: float, *, beyond: bool = False
-    ) -> tuple[Snapshot, int]:
+    ) -> tuple[FitState, int]:
         """Return where a reduction leads to, and how many elements it removes."""
-        now = self.now
-        found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
-        round_ = reducer.run(
-            found.only(reducer.sites),
-            now.keep,
-            now.criterion_memory,
-            jnp.float32(fraction),
-            beyond,
-        )
-        keep, memory = self.placement.parted((round_.keep, round_.decision.memory))
-        state = self.engine.condition(now.state, now.keep, keep)
-        return Snapshot(state, keep, memory), int(round_.removed)
-
-    def _last_reduced(
-        self, reducer: Reducer, fraction: float, *, single: bool
-    ) -> tuple[Snapshot, int]:
-        """Return where a reduction of the last pass leads to, and how many elements it removes."""
-        now, kept = self.now, kept_counts(self.now.keep)[0]
-        last, run = reducer.last, reducer.run_last
-        if last is None or run is None or not kept or (single and kept > LARGEST_SINGLE):
-            return now, 0
-        found = self.engine.site_posteriors(now.state, reducer.example, now.keep)
-        # Half an element, since the number is rounded up.
-        part = jnp.float32(0.5 / kept if single else fraction)
-        round_ = run(found.only(reducer.sites), now.keep, None, part, single)
-        if not int(round_.removed):
-            return now, 0
-        keep = self.placement.parted(round_.keep)
-        state = self.engine.condition(now.state, now.keep, keep)
-        return Snapshot(state, keep, now.criterion_memory), int(round_.removed)
+        state, round_ = reducer.reduce(self.now, fraction, beyond=beyond)
+        return state, int(round_.removed)
 
     def _search(self, reducer: Reducer, vfe: float) -> None:
         """Remove as many elements as measures lowest, if that is below the VFE as it is."""
@@ -322,7 +259,7 @@ class Runner:
         _, proposed = self._reduced(reducer, 1.0)
         # Parts come from the proposal; where there is none, the measured VFE alone decides.
         beyond = not proposed and reducer.criterion.may_go_beyond
-        found: dict[int, tuple[Snapshot, int, float]] = {0: (start, 0, vfe)}
+        found: dict[int, tuple[FitState, int, float]] = {0: (start, 0, vfe)}
 
         def measured(count: int) -> float:
             if count not in found:
@@ -337,9 +274,8 @@ class Runner:
         self.now, self.removed, _ = found[best]
 
     def _regrow(self, reducer: Reducer) -> None:
-        now = self.now
-        keep = {name: mask | True for name, mask in now.keep.items()}
-        self.now = Snapshot(now.state, keep, now.criterion_memory)
+        keep = {name: mask | True for name, mask in self.now.keep.items()}
+        self.now = replace(self.now, keep=keep)
 
     def _restore(self) -> None:
         assert self.snapshot is not None
@@ -352,7 +288,7 @@ class Runner:
     def record(
         self,
         plan: Plan,
-        state: State,
+        state: FitState,
         losses: np.ndarray,
         *,
         seconds: float,
@@ -367,7 +303,7 @@ class Runner:
             seconds: How long it took.
             compile_seconds: How long compiling took before it.
         """
-        self.now = Snapshot(state, self.now.keep, self.now.criterion_memory)
+        self.now = state
         self.epoch += 1
         good = losses[np.isfinite(losses)]
         row: dict[str, Any] = {
@@ -391,22 +327,16 @@ class Runner:
             row.update(self.evaluate())
         self.history.append(row)
 
-    def _epoch(self, plan: Plan) -> tuple[State, EpochInfo]:
-        state, keep, key = self.now.state, self.now.keep, self.epoch_key()
-        if isinstance(self.source, Batches):
-            batches = self.source.epoch(self.epoch, self.steps)
-            return self.engine.epoch_from(
-                state, keep, batches, key, num_steps=self.steps, rate=plan.rate
-            )
-        return self.engine.epoch(
-            state, keep, self.source, key, num_steps=self.steps, rate=plan.rate
+    def _epoch(self, plan: Plan) -> tuple[FitState, EpochInfo]:
+        return self.fit.epoch(
+            self.now, self.epoch_key(), num_steps=self.steps, rate=plan.rate, index=self.epoch
         )
 
     def shown(self) -> dict[str, str]:
         """Return what the progress bar shows of the last epoch."""
         row = self.history[-1]
         kept, total = kept_counts(self.now.keep)
-        shown = {"VFE/datum": f"{row['vfe'] / self.engine.num_data:.4f}"}
+        shown = {"VFE/datum": f"{row['vfe'] / self.fit.engine.num_data:.4f}"}
         if self.reducer is not None:
             shown["sparsity"] = f"{1 - kept / max(total, 1):.3f}"
         if row["skipped_steps"]:
@@ -417,17 +347,16 @@ class Runner:
 
     def measure(self) -> float:
         """Measure the VFE of the current state, nats for all data."""
-        assert not isinstance(self.source, Batches)
-        return self.engine.vfe(self.now.state, self.now.keep, self.source, self.vfe_key)
+        return self.fit.measure(self.now, self.vfe_key)
 
     def mask_cost(self) -> float:
         """Return minus the log probability of the masks, in nats, if the schedule counts it."""
         reducer = self.reducer
         if reducer is None:
             return 0.0
-        counts = reducer.schedule.mask_prior
+        counts = self.schedule.mask_prior
         if counts is None:
-            counts = isinstance(self.engine.guide, JointGuide)
+            counts = isinstance(self.fit.engine.guide, JointGuide)
         if not counts:
             return 0.0
         keep = self.placement.fetch(dict(self.now.keep))
@@ -435,7 +364,7 @@ class Runner:
 
     def params(self) -> dict[str, Any]:
         """Return the constrained parameters and mutable sites of the current state."""
-        return self.engine.constrain(self.now.state)
+        return self.fit.params(self.now)
 
     def evaluate(self) -> dict[str, float]:
         """Return held-out metrics of the current state."""
@@ -468,7 +397,7 @@ class Runner:
 
     def _arrays(self) -> Any:
         snapshot = self.now if self.snapshot is None else self.snapshot
-        return [(m.state, m.keep, m.criterion_memory) for m in (self.now, snapshot)]
+        return [(m.svi, m.keep, m.memory) for m in (self.now, snapshot)]
 
     def _settings(self) -> dict[str, Any]:
         key = self.run_key
@@ -476,14 +405,14 @@ class Runner:
             key = jax.random.key_data(key)
         reducer = self.reducer
         return {
-            "num_data": self.engine.num_data,
+            "num_data": self.fit.engine.num_data,
             "data (their checksum)": self.checksum,
-            "batch_size": self.engine.batch_size,
+            "batch_size": self.fit.engine.batch_size,
             "steps_per_epoch": self.steps,
             "criterion": None if reducer is None else type(reducer.criterion).__name__,
-            "schedule": None if reducer is None else type(reducer.schedule).__name__,
-            "estimator": getattr(self.engine.loss, "estimator", "global"),
-            "matmul_dtype": self.engine.matmul_dtype,
+            "schedule": None if reducer is None else type(self.schedule).__name__,
+            "estimator": getattr(self.fit.engine.loss, "estimator", "global"),
+            "matmul_dtype": self.fit.engine.matmul_dtype,
             "hyperparameters": self.member.record() or None,
             "key (after the first split)": np.asarray(key).tolist(),
         }
@@ -519,8 +448,8 @@ class Runner:
                 f"{self.num_epochs}. Give at least as many, or another directory."
             )
         now, snapshot = self.placement.parted(self.checkpointer.arrays(self._arrays()))
-        self.now = Snapshot(*now)
-        self.snapshot = Snapshot(*snapshot) if document["has_snapshot"] else None
+        self.now = FitState(*now)
+        self.snapshot = FitState(*snapshot) if document["has_snapshot"] else None
         for name in _PLAIN:
             setattr(self, name, document[name])
         like = self.placement.fetch({"params": self.params(), "keep": dict(self.now.keep)})

@@ -9,12 +9,10 @@ import optax
 from jaxtyping import Array
 
 from bmrjax.criteria import Criterion, SpikeAndSlab
-from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
-from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.run.assembly import Assembly
 from bmrjax.run.batches import Batches
 from bmrjax.run.diagnose import warn_of
@@ -177,9 +175,9 @@ def sparsify(
         mesh=mesh,
         matmul_dtype=matmul_dtype,
     )
-    (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
-    assembly = Assembly(model, guide, data, settings, removed=both_masks(removed, masks))
-    with assembly.runner(model, assembly.guide, key, directory=directory, resume=resume) as runner:
+    assembly = Assembly(model, guide, data, settings)
+    program, its_guide = assembly.fit.model, assembly.fit.guide
+    with assembly.runner(program, its_guide, key, directory=directory, resume=resume) as runner:
         runner.run(progress=progress)
     result = assembly.result(runner)
     warn_of(result.diagnose())

@@ -1,0 +1,408 @@
+"""A fit in the hands of its caller: start, take epochs, measure, reduce."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+from numpyro.infer import TraceMeanField_ELBO
+
+from bmrjax.checks import check_key
+from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
+from bmrjax.criteria.reduce_once import Round
+from bmrjax.handlers import both_masks
+from bmrjax.infer.arguments import Data, length
+from bmrjax.infer.check_data import column_names, row_paths
+from bmrjax.infer.check_program import check_program
+from bmrjax.infer.convergence import Settled
+from bmrjax.infer.default_guide import default_guide
+from bmrjax.infer.engine import Engine
+from bmrjax.infer.estimate import Estimator, PropagatedELBO, elbo
+from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.loop import LoopMode
+from bmrjax.infer.mixed_precision import MatmulDtype
+from bmrjax.infer.placement import Placement
+from bmrjax.infer.prior_location import PriorFacts, prior_facts
+from bmrjax.infer.program_data import program_data
+from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.infer.rows import row_sites
+from bmrjax.infer.state import EpochInfo, State
+from bmrjax.run.batches import Batches
+from bmrjax.run.inspection import Inspection
+from bmrjax.run.judged import reducible
+from bmrjax.run.reducer import FitState, Reducer
+from bmrjax.run.result import Result
+from bmrjax.run.settings import check_program_kind
+
+
+class Fit:
+    """Fit and reduce a program in a loop of one's own, in compiled steps.
+
+    `sparsify` is a loop over these methods, with a schedule, records and files. A state is a pytree that
+    belongs to the caller: copy it, save it, go back to it.
+
+    Args:
+        model: NumPyro program; see `sparsify`, also for all other arguments but `order` and `until`.
+        data: Its arguments.
+        guide: Its guide.
+        criterion: Decides which elements are kept; None fits without reducing.
+        order: What goes first, where not all that the criterion decides may go at once.
+        sites: Names of the sites to reduce.
+        optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
+        loss: A NumPyro ELBO, or the name of an estimator: ``"global"``, ``"local"`` or ``"moments"``.
+        batch_size: Data per step; None for all.
+        static: Arguments that reach the program as they are although they have rows.
+        kl_weight: Factor on the KL term while training.
+        kl_warmup: Steps over which that factor grows linearly from zero.
+        until: Ends an epoch once the loss has settled.
+        start: An earlier result to go on from.
+        loop: ``"fused"``, ``"dispatch"`` or ``"auto"``.
+        mesh: Devices to spread the fit over.
+        matmul_dtype: ``"bfloat16"`` rounds the operands of matrix products to it while training.
+
+    Attributes:
+        inspection: Which sites are judged, and why the others are not; after `init`.
+        num_data: Number of rows.
+        steps: Steps of an epoch by default: one pass over the data, and at least 100.
+
+    Raises:
+        TypeError: For data that are neither arrays nor `Batches`.
+        ValueError: For data or settings that do not fit together; the message says what to do.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> fit = bmr.Fit(program, (x, 2.0 * x[:, 0]), batch_size=None)
+        >>> state = fit.init(jax.random.key(1))
+        >>> for key in jax.random.split(jax.random.key(2), 5):
+        ...     state, info = fit.epoch(state, key)
+        ...     state, round = fit.reduce(state, 0.5)
+        >>> state.keep["beta"].tolist()
+        [True, False, False]
+        >>> fit.result(state).num_kept
+        1
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        data: Data | Batches,
+        guide: Callable | None = None,
+        *,
+        criterion: Criterion | None = SpikeAndSlab(),  # noqa: B008 - frozen, and holds no array
+        order: Order = smallest_snr_first,
+        sites: Sequence[str] | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+        loss: Any = "global",
+        batch_size: int | None = 128,
+        static: Sequence[str | int] = (),
+        kl_weight: float = 1.0,
+        kl_warmup: int = 0,
+        until: Settled | None = None,
+        start: Result | None = None,
+        loop: LoopMode = "auto",
+        mesh: jax.sharding.Mesh | None = None,
+        matmul_dtype: MatmulDtype | None = None,
+    ):
+        check_program_kind(model)
+        (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
+        self._removed = both_masks(removed, masks)
+        self.criterion, self.order = criterion, order
+        self._sites, self._start = sites, start
+        self.placement = Placement(mesh)
+        self.source: Data | Batches = (
+            data
+            if isinstance(data, Batches)
+            else program_data(model, data, batch_size=batch_size, static=static)
+        )
+        tables = {} if isinstance(data, Batches) else column_names(data)
+        self.columns = max(tables.values(), key=len, default=None)
+        self.num_data, size, self.example = _sizes(self.source, batch_size)
+        self.row_paths = row_paths(self.example)
+        # On small data, one pass is far too little for an epoch.
+        least = 1 if isinstance(self.source, Batches) else 100
+        self.steps = max(self.num_data // size, least, 0 if until is None else 20 * until.window)
+        looked_at = self.example if isinstance(self.source, Batches) else self.source
+        estimator: Estimator = loss if isinstance(loss, str) else "global"  # pyright: ignore[reportAssignmentType]
+        given = None if isinstance(loss, str) else loss
+        by_density = not isinstance(given, TraceMeanField_ELBO | PropagatedELBO | None)
+        check_program(
+            model,
+            self.example,
+            looked_at,
+            jax.random.key(0),
+            discrete=guide is not None,
+            atoms=not by_density or not isinstance(guide, AutoMeanField | None),
+        )
+        self.row_sites = None
+        if size < self.num_data:
+            self.row_sites = row_sites(model, looked_at, jax.random.key(0))
+        if guide is None:
+            guide = default_guide(
+                model,
+                looked_at,
+                criterion=criterion,
+                estimator=estimator,
+                loss=given,
+                start=start,
+                mesh=mesh,
+            )(model)
+        self.model = model
+        self.guide: Any = guide
+        self.engine = Engine(
+            model,
+            self.guide,
+            optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,
+            loss=elbo(estimator) if given is None else given,
+            num_data=self.num_data,
+            batch_size=size,
+            row_sites=self.row_sites,
+            kl_weight=kl_weight,
+            kl_warmup=kl_warmup,
+            loop=loop,
+            until=until,
+            placement=self.placement,
+            matmul_dtype=matmul_dtype,
+        )
+        if not isinstance(self.source, Batches):
+            self.source = self.placement.everywhere(self.source)
+        self.inspection = Inspection()
+        self._reducers: list[Reducer] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    # --- what its caller calls --------------------------------------------------------------
+
+    def init(self, key: Array) -> FitState:
+        """Return the state that a fit begins in.
+
+        Args:
+            key: PRNG key; the same one gives the same state.
+
+        Raises:
+            ValueError: If nothing can be judged, with the reason for each site.
+        """
+        state, _, self.inspection = self.begin(key, self.model, self.guide, self.criterion)
+        return state
+
+    def epoch(
+        self,
+        state: FitState,
+        key: Array,
+        *,
+        num_steps: int | None = None,
+        rate: float = 1.0,
+        index: int = 0,
+    ) -> tuple[FitState, EpochInfo]:
+        """Take the steps of an epoch, in one compiled program.
+
+        Args:
+            state: Consumed: its buffers are used again. Copy what you want to go back to, by
+                ``jax.tree.map(jnp.copy, state)``.
+            key: PRNG key of the epoch.
+            num_steps: Steps; every row is seen once before any is seen twice.
+            rate: Factor on the optimiser's updates.
+            index: Which epoch of the `Batches` it is, if the data are such.
+
+        Returns:
+            The state after the epoch, and the loss of each step.
+        """
+        steps = self.steps if num_steps is None else num_steps
+        options: dict[str, Any] = {"num_steps": steps, "rate": rate}
+        if isinstance(self.source, Batches):
+            batches = self.source.epoch(index, steps)
+            svi, info = self.engine.epoch_from(state.svi, state.keep, batches, key, **options)
+        else:
+            svi, info = self.engine.epoch(state.svi, state.keep, self.source, key, **options)
+        return FitState(svi, state.keep, state.memory), info
+
+    def measure(self, state: FitState, key: Array) -> float:
+        """Return the variational free energy of a state, in nats for all data; lower is better.
+
+        Args:
+            state: Kept intact.
+            key: PRNG key. With the same one, states are compared under the same random numbers.
+
+        Raises:
+            ValueError: If the data are `Batches`.
+        """
+        return self.engine.vfe(state.svi, state.keep, self.arrays, key)
+
+    def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
+        """Ask the criterion, and remove at most a fraction of what is kept.
+
+        Args:
+            state: Kept intact.
+            fraction: From 0 to 1; see `bmrjax.limit`.
+
+        Returns:
+            The state after the round, and the round: its `decision`, and how many elements were `proposed`
+            and `removed`.
+
+        Raises:
+            ValueError: If the fit has no criterion.
+        """
+        if not self._reducers:
+            raise ValueError(
+                "Fit.reduce: there is nothing to reduce with. Give Fit a criterion, and call init first."
+            )
+        return self._reducers[0].reduce(state, fraction)
+
+    def site_posteriors(self, state: FitState) -> SitePosteriors:
+        """Return the posteriors and priors that a criterion reads; see `bmrjax.site_posteriors`.
+
+        Args:
+            state: Kept intact.
+        """
+        return self.engine.site_posteriors(state.svi, self.example, state.keep)
+
+    def params(self, state: FitState) -> dict[str, Any]:
+        """Return the parameters of a state on their own scales, with the mutable sites.
+
+        Args:
+            state: Kept intact.
+        """
+        return self.engine.constrain(state.svi)
+
+    def result(self, state: FitState, **records: Any) -> Result:
+        """Return a state as a result, which predicts, reports, shrinks and saves.
+
+        Args:
+            state: Kept intact.
+            **records: Other fields of `Result`, such as a ``history``.
+        """
+        fetched = self.placement.fetch((self.params(state), dict(state.keep)))
+        params, keep = jax.tree.map(jnp.asarray, fetched)
+        fields: dict[str, Any] = {
+            "layers": self._reducers[0].layers if self._reducers else {},
+            "num_data": self.num_data,
+            "num_skipped": int(state.svi.num_skipped),
+            "loop_mode": self.engine.loop_mode,
+            "num_compilations": self.engine.num_compilations,
+            "unpruned_model": self.model,
+            "unpruned_guide": self.guide,
+            "row_arguments": self.row_paths,
+            "by_rows": self.row_sites is not None,
+            "columns": self.columns,
+            "inspection": self.inspection,
+        }
+        return Result(params=params, keep=keep, **{**fields, **records})
+
+    # --- what a run calls -------------------------------------------------------------------
+
+    @property
+    def arrays(self) -> Data:
+        """The data, where they are arrays."""
+        if isinstance(self.source, Batches):
+            raise ValueError(  # noqa: TRY004 - another method is what helps
+                "Fit.measure: the VFE is measured on arrays, and the data are Batches."
+            )
+        return self.source
+
+    def begin(
+        self, key: Array, model: Callable, guide: Callable, criterion: Criterion | None
+    ) -> tuple[FitState, Reducer | None, Inspection]:
+        """Begin a fit of this program or of one that starts at another network, judged by any criterion.
+
+        Args:
+            key: PRNG key.
+            model: The program.
+            guide: Its guide.
+            criterion: What it is judged by.
+
+        Returns:
+            Its state, what it is reduced with, and which sites are judged.
+        """
+        check_key(key, "Fit.init")
+        engine, start = self.engine, self._start
+        svi = engine.init(key, self.example, model=model, guide=guide)
+        if start is not None:
+            svi = engine.adopt(svi, start.params)
+        self._check_shapes(svi)
+        begun = both_masks(
+            _with_removed(self._removed), {} if start is None else _with_removed(start.keep)
+        )
+        if criterion is None and self._sites is None and not begun:
+            return FitState(svi, {}), None, Inspection()
+        found, inspection = reducible(
+            self._priors,
+            engine.site_posteriors(svi, self.example),
+            criterion=criterion,
+            sites=self._sites,
+            guide=type(guide).__name__,
+            started=begun,
+        )
+        keep = {
+            name: jnp.asarray(np.ones(q.loc.shape, bool)) for name, q in found.posterior.items()
+        }
+        keep |= _carried_over(begun, keep)
+        if criterion is None:
+            return FitState(svi, keep), None, inspection
+        memory = criterion.init(found.posterior)
+        keep, memory = self.placement.parted((keep, memory))
+        # Raise for what it cannot read now, not after the epochs before the first reduction.
+        jax.eval_shape(criterion, found, keep, memory)
+        return FitState(svi, keep, memory), self._reducer(criterion, found), inspection
+
+    @functools.cached_property
+    def _priors(self) -> dict[str, PriorFacts]:
+        return prior_facts(self.engine.model, self.example)
+
+    def _check_shapes(self, svi: State) -> None:
+        shapes = jax.tree.map(jnp.shape, svi.params)
+        self._shapes = self._shapes or shapes
+        if shapes != self._shapes:
+            differing = sorted({*shapes.items()} ^ {*self._shapes.items()})[0][0]
+            raise ValueError(
+                f"ensemble: the programs differ in the parameter '{differing}'. Members may start from "
+                "different networks of one shape; run others apart."
+            )
+
+    def _reducer(self, criterion: Criterion, found: SitePosteriors) -> Reducer:
+        """Return what reduces by a criterion, compiled once."""
+        for reducer in self._reducers:
+            if reducer.criterion is criterion:
+                return reducer
+        assert found.layers is not None
+        sites, layers = list(found.posterior), dict(found.layers)
+        self._reducers.append(
+            Reducer(self.engine, criterion, self.order, sites, layers, self.example)
+        )
+        return self._reducers[-1]
+
+
+def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
+    if isinstance(source, Batches):
+        example = source.example()
+        return source.num_data, length(example), example
+    num_data = length(source)
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
+    size = num_data if batch_size is None else min(batch_size, num_data)
+    return num_data, size, jax.tree.map(lambda a: a[:size], source)
+
+
+def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the masks that remove something."""
+    return {name: jnp.asarray(mask) for name, mask in keep.items() if not jnp.all(mask)}
+
+
+def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, Array]:
+    """Refuse masks that the program cannot have; return the others."""
+    for name, mask in begun.items():
+        if name not in keep or keep[name].shape != mask.shape:
+            has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
+            raise ValueError(
+                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start` (or in "
+                "the pruned guide), and "
+                f"the program has {has}. Start a program with the same sites and a posterior of the same "
+                "family."
+            )
+    return begun

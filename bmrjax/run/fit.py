@@ -133,6 +133,8 @@ class Fit:
         looked_at = self.example if isinstance(self.source, Batches) else self.source
         estimator: Estimator = loss if isinstance(loss, str) else "global"  # pyright: ignore[reportAssignmentType]
         given = None if isinstance(loss, str) else loss
+        # A part of what a resumed run must agree in.
+        self.estimator = given.estimator if isinstance(given, PropagatedELBO) else estimator
         by_density = not isinstance(given, TraceMeanField_ELBO | PropagatedELBO | None)
         check_program(
             model,

@@ -411,7 +411,7 @@ class Runner:
             "steps_per_epoch": self.steps,
             "criterion": None if reducer is None else type(reducer.criterion).__name__,
             "schedule": None if reducer is None else type(self.schedule).__name__,
-            "estimator": getattr(self.fit.engine.loss, "estimator", "global"),
+            "estimator": self.fit.estimator,
             "matmul_dtype": self.fit.engine.matmul_dtype,
             "hyperparameters": self.member.record() or None,
             "key (after the first split)": np.asarray(key).tolist(),

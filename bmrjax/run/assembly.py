@@ -39,8 +39,10 @@ from bmrjax.run.hyperparameter import Member
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
 from bmrjax.run.point import best
+from bmrjax.run.reducer import Reducer
+from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
-from bmrjax.run.runner import Evaluation, Reducer, Runner
+from bmrjax.run.runner import Evaluation, Runner
 from bmrjax.run.settings import Settings, check_kinds, check_program_kind
 from bmrjax.schedules import Schedule, Verified
 
@@ -75,6 +77,7 @@ class Assembly:
         check_kinds(settings, guide)
         self.settings = settings
         self.placement = Placement(settings.mesh)
+        self.callbacks = Callbacks(settings.callbacks, self.placement)
         self.source: Data | Batches = (
             data
             if isinstance(data, Batches)
@@ -193,8 +196,11 @@ class Assembly:
         directory: str | Path | None,
         resume: bool,
         member: Member | None = None,
+        index: int | None = None,
     ) -> Iterator[Runner]:
-        """Start a run, or go on with one; its checkpoints are complete when the context ends.
+        """Start a run, or go on with one.
+
+        When the context ends, its checkpoints are complete, and its callbacks know that it is over.
 
         Args:
             model: The assembly's program, or one that starts at another network.
@@ -203,6 +209,7 @@ class Assembly:
             directory: Where checkpoints go; none are written without it.
             resume: Go on from the last checkpoint in `directory`, if it has one.
             member: What sets the run apart from the others of an ensemble.
+            index: Its position among them.
         """
         check_key(key)
         member = Member() if member is None else member
@@ -210,10 +217,18 @@ class Assembly:
             _check_schedule(self.schedule, member.criterion, self.source, self.steps)
         checkpointer = _checkpointer(directory, self.settings.checkpoint_interval, resume=resume)
         try:
-            runner = self._start(model, guide, key, checkpointer, member)
+            reporter = Reporter(self.callbacks, num_epochs=self.settings.num_epochs, member=index)
+            runner = self._start(model, guide, key, checkpointer, member, reporter)
             if resume:
                 runner.restore()
-            yield runner
+            with reporter.reporting(
+                runner.now.keep,
+                epoch=runner.epoch,
+                resumed=resume,
+                over=runner.over,
+                num_points=len(runner.path),
+            ):
+                yield runner
         finally:
             if checkpointer is not None:
                 checkpointer.close()
@@ -225,6 +240,7 @@ class Assembly:
         key: Array,
         checkpointer: Checkpointer | None,
         member: Member,
+        reporter: Reporter,
     ) -> Runner:
         settings, engine = self.settings, self.engine
         criterion = settings.criterion if member.criterion is None else member.criterion
@@ -315,6 +331,7 @@ class Assembly:
             checksum=None if checkpointer is None else self._checksum,
             placement=self.placement,
             member=member,
+            reporter=reporter,
         )
 
     def _reducer(self, criterion: Criterion, found: SitePosteriors) -> Reducer:
@@ -341,6 +358,7 @@ class Assembly:
                 result.params, result.keep, self._held_out, runner.final_key, num_samples=samples
             )
         result.facts = self._examine(result, runner)
+        runner.reporter.end("finished", result=result)
         return result
 
     @functools.cached_property

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Array
 from tqdm.auto import tqdm
 
-from bmrjax.criteria import Criterion
-from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
-from bmrjax.errors import InterruptedFit, NonFiniteError
+from bmrjax.criteria.last_pass import LARGEST_SINGLE
+from bmrjax.errors import NonFiniteError
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.evaluate import Evaluator
@@ -25,10 +24,11 @@ from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.hyperparameter import Member
 from bmrjax.run.interrupt import finishing_on_interrupt
 from bmrjax.run.point import Point, kept_counts, sparsity_per_layer
-from bmrjax.run.reduce_once import jit_reduce
+from bmrjax.run.reducer import Reducer
+from bmrjax.run.reporter import Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.search import lowest
-from bmrjax.schedules import Action, Report, Schedule
+from bmrjax.schedules import Action, Report
 
 _PLAIN = (
     "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "snapshot_point",
@@ -37,26 +37,6 @@ _PLAIN = (
 
 
 _POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
-
-
-@dataclass
-class Reducer:
-    """What a run reduces with."""
-
-    criterion: Criterion
-    schedule: Schedule
-    sites: list[str]
-    layers: dict[str, str]
-    example: Data
-    run: Callable = field(init=False)
-    last: Criterion | None = field(init=False)
-    run_last: Callable | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.run = jit_reduce(self.criterion, self.schedule.order)
-        self.last = for_last_pass(self.criterion)
-        if self.last is not None:
-            self.run_last = jit_reduce(self.last, LeastEvidence(self.last.groups))
 
 
 @dataclass
@@ -119,8 +99,9 @@ class Runner:
         checksum: int | None,
         placement: Placement,
         member: Member,
+        reporter: Reporter,
     ):
-        self.placement, self.member = placement, member
+        self.placement, self.member, self.reporter = placement, member, reporter
         self.engine, self.evaluator, self.source = engine, evaluator, source
         self.reducer, self.evaluation = reducer, evaluation
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
@@ -161,15 +142,25 @@ class Runner:
                 bar.set_postfix(self.shown(), refresh=False)
                 bar.update()
                 self.after_epoch()
-                if interruption.requested:
+                failed = self.reporter.callbacks.failed() and not self.over
+                if interruption.requested or failed:
                     self.save_if_asked()
-                    saved = self.checkpointer is not None
-                    raise InterruptedFit(self.epoch, self.make_result(self), saved=saved)
+                    raise self.reporter.callbacks.ending(
+                        interrupted=interruption.requested,
+                        epoch=self.epoch,
+                        result=self.make_result(self),
+                        saved=self.checkpointer is not None,
+                    )
         self.save_if_asked()
+
+    @property
+    def over(self) -> bool:
+        """Whether no epoch is left."""
+        return self.epoch >= self.num_epochs or self.stopped
 
     def plan(self) -> Plan | None:
         """Reduce if the schedule says so; return the next epoch, or None if the run is over."""
-        if self.epoch >= self.num_epochs or self.stopped:
+        if self.over:
             return None
         action, times = self._reduce()
         self.stopped = action.stop
@@ -241,7 +232,7 @@ class Runner:
             num_epochs=self.num_epochs,
             losses=[row["vfe"] for row in self.history if not row["taken_back"]],
             removed=self.removed,
-            measure=self.measure,
+            measure=self.reporter.noting(self.measure),
             mask_cost=self.mask_cost(),
         )
         action, self.memory = reducer.schedule(report, self.memory)
@@ -249,14 +240,23 @@ class Runner:
             self.add_point(action.vfe)
         if action.restore:
             self._restore()
+            self.reporter.round("restored", self.now.keep, back_to=self.snapshot_row)
         if action.regrow:
             self._take_snapshot()
             self._regrow(reducer)
+            self.reporter.round("regrown", self.now.keep)
         return action
 
     def _reduce_by(self, reducer: Reducer, action: Action) -> None:
         if not action.reduce:
             return
+        self._remove_by(reducer, action)
+        self.reporter.round("reduced", self.now.keep)
+        if action.by == "criterion" and not action.tentative:
+            if reducer.schedule.measures and self.removed:
+                self.add_point(self.measure())
+
+    def _remove_by(self, reducer: Reducer, action: Action) -> None:
         if reducer.schedule.verifies or action.tentative:
             self._take_snapshot()
         if action.by != "criterion":
@@ -272,8 +272,6 @@ class Runner:
             self._search(reducer, action.vfe)
         else:
             self.now, self.removed = self._reduced(reducer, action.fraction)
-        if reducer.schedule.measures and self.removed:
-            self.add_point(self.measure())
 
     def _take_snapshot(self) -> None:
         # The engine consumes the state it is given, so what may be needed again is copied.
@@ -370,10 +368,11 @@ class Runner:
         self.now = Snapshot(state, self.now.keep, self.now.criterion_memory)
         self.epoch += 1
         good = losses[np.isfinite(losses)]
+        kept, total = kept_counts(self.now.keep)
         row: dict[str, Any] = {
             "epoch": self.epoch,
             "vfe": float(np.mean(good, dtype=np.float64)) if good.size else float("nan"),
-            "kept": kept_counts(self.now.keep)[0],
+            "kept": kept,
             "sparsity_per_layer": sparsity_per_layer(
                 self.now.keep, {} if self.reducer is None else self.reducer.layers
             ),
@@ -387,9 +386,9 @@ class Runner:
         }
         evaluation = self.evaluation
         due = evaluation is not None and self.epoch - self.evaluated_at >= evaluation.every
-        if due and self.epoch < self.num_epochs:
-            row.update(self.evaluate())
-        self.history.append(row)
+        found = self.evaluate() if due and self.epoch < self.num_epochs else {}
+        self.history.append({**row, **found})
+        self.reporter.epoch(row, total, found)
 
     def _epoch(self, plan: Plan) -> tuple[State, EpochInfo]:
         state, keep, key = self.now.state, self.now.keep, self.epoch_key()
@@ -463,6 +462,7 @@ class Runner:
         self.path.append(Point(self.epoch, vfe, kept, total, metrics, params, keep, cost))
         if self.checkpointer is not None and self.placement.is_main:
             self.checkpointer.save_point(len(self.path) - 1, self.path[-1])
+        self.reporter.point(len(self.path) - 1, self.path[-1])
 
     # --- checkpoints ----------------------------------------------------------------------
 

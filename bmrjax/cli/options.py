@@ -23,6 +23,7 @@ PROPORTIONS = (
     "steps_per_epoch",
     "batch_size",
     "reduced_prior",
+    "prior_scale",
     "validation",
     "within",
     "kl_warmup",

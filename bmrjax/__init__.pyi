@@ -1,5 +1,6 @@
 """The public surface. Modules are imported when they are first used."""
 
+from . import callbacks as callbacks
 from . import codec as codec
 from . import criteria as criteria
 from . import data as data
@@ -15,6 +16,7 @@ from . import schedules as schedules
 from . import streaming as streaming
 from . import structure as structure
 from .criteria import limit as limit
+from .errors import CallbackError as CallbackError
 from .errors import EnsembleError as EnsembleError
 from .errors import InterruptedFit as InterruptedFit
 from .errors import NonFiniteError as NonFiniteError

@@ -38,6 +38,24 @@ class EnsembleError(FloatingPointError):
         self.results, self.failures = results, dict(failures)
 
 
+class CallbackError(RuntimeError):
+    """A callback raised; the epoch in progress was finished first.
+
+    Attributes:
+        result: A `Result` with the state that the fit had reached; of an `ensemble`, a list of them. If the
+            fit was over when the callback raised, its final result.
+    """
+
+    def __init__(self, callback: str, error: BaseException | None, result: Any, *, saved: bool):
+        raised = "an exception" if error is None else repr(error)
+        goes_on = " Run it again with resume=True to go on." if saved else ""
+        super().__init__(
+            f"the callback {callback} raised {raised}; what the fit had reached is in this error's "
+            f"`result`.{goes_on}"
+        )
+        self.result = result
+
+
 class InterruptedFit(KeyboardInterrupt):
     """The fit was stopped by Ctrl-C, after the epoch that it was in.
 

@@ -17,3 +17,14 @@ def split_keys(key: Array, num: int) -> tuple[Array, ...]:
         num: How many keys.
     """
     return tuple(jax.random.split(key, num))
+
+
+@quick_jit
+def fold_in(key: Array, number: Array) -> Array:
+    """Return ``jax.random.fold_in(key, number)``, which would compile slowly.
+
+    Args:
+        key: PRNG key.
+        number: A whole number.
+    """
+    return jax.random.fold_in(key, number)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from numpyro.infer.autoguide import AutoDelta
 
-from bmrjax import criteria, nn, priors, programs, reduction, schedules, structure
+from bmrjax import callbacks, criteria, nn, priors, programs, reduction, schedules, structure
 from bmrjax.cli.options import (
     BLOCK_NETS,
     IMAGE_NETS,
@@ -190,6 +190,14 @@ def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any
     if options.net.endswith("-nnx"):
         return structure.groups(network, example[None], along=along)
     return structure.groups(network, example, along=along)
+
+
+def build_callbacks(options: Sparsify) -> list[Any]:
+    """Return what logs the run, if anything does."""
+    if options.log is None:
+        return []
+    kinds = {".jsonl": callbacks.JSONLines, ".csv": callbacks.CSV}
+    return [kinds[options.log.suffix](options.log)]
 
 
 def num_outputs(found: Any) -> int:

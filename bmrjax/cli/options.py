@@ -13,7 +13,9 @@ PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes.
 OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
 # What may differ between a run and its continuation.
-FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh")
+FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh", "log")
+# What the end of its name says about a log: JSON lines, or a table.
+LOGS = (".jsonl", ".csv")
 # What is in proportion to the data where it is left out.
 PROPORTIONS = (
     "hidden",
@@ -21,6 +23,7 @@ PROPORTIONS = (
     "steps_per_epoch",
     "batch_size",
     "reduced_prior",
+    "prior_scale",
     "validation",
     "within",
     "kl_warmup",
@@ -165,6 +168,9 @@ class Sparsify:
     """Delete an earlier run in --out first."""
     progress: bool = True
     """Show a progress bar."""
+    log: Path | None = None
+    """File to log the run to while it goes on: a .jsonl gets a JSON object for each epoch and round, and a
+    .csv a row for each epoch. With --resume it is appended to, and with --overwrite replaced."""
 
 
 @dataclass
@@ -303,6 +309,7 @@ def check_options(options: Sparsify) -> None:
         raise ValueError("--prior spike-slab has its own indicators; leave --reduced-prior out.")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} is a file; give a folder.")
+    _check_log(options)
     present = [name for name in OURS if (out / name).exists()]
     if not present:
         return
@@ -319,6 +326,20 @@ def check_options(options: Sparsify) -> None:
         if changed:
             differences = ", ".join(f"--{k.replace('_', '-')} was {before.get(k)}" for k in changed)
             raise ValueError(f"--resume goes on with the options that the run had: {differences}.")
+
+
+def _check_log(options: Sparsify) -> None:
+    """Refuse a log of an unknown kind, or one that would delete what the run in --out did not write."""
+    log = options.log
+    if log is None:
+        return
+    if log.suffix not in LOGS:
+        raise ValueError(f"--log: the name must end in {' or '.join(LOGS)}, got {log}.")
+    if log.exists() and not options.resume:
+        record = options.out / "run.json"
+        before = read_json(options.out, "run.json") if record.is_file() else {}
+        if not options.overwrite or before.get("log") != str(log):
+            raise ValueError(f"--log: {log} exists already; give another file.")
 
 
 def check_lengths(options: Sparsify) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from bmrjax.cli.build import (
+    build_callbacks,
     build_criterion,
     build_mesh,
     build_optimizer,
@@ -30,7 +31,7 @@ from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
 from bmrjax.data import load, split_rows
 from bmrjax.data.dataset import MANY_ROWS
-from bmrjax.errors import NonFiniteError
+from bmrjax.errors import CallbackError, NonFiniteError
 from bmrjax.run.diagnose import FitWarning
 from bmrjax.run.sparsify import sparsify
 
@@ -72,6 +73,8 @@ def run_sparsify(options: Sparsify) -> None:
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)
+        if options.log is not None:
+            options.log.unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "run.json", config_of(options))
     stratify = found.num_classes is not None and rows <= MANY_ROWS
@@ -104,11 +107,15 @@ def run_sparsify(options: Sparsify) -> None:
                 final_samples=options.samples if options.method != "map" else 1,
                 directory=out,
                 resume=options.resume,
+                callbacks=build_callbacks(options),
                 progress=options.progress,
             )
     except NonFiniteError as error:
         error.result.save(out / "last_good")
         raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
+    except CallbackError as error:
+        error.result.save(out / "last_good")
+        raise OSError(f"--log: {error.__cause__}. The run can go on with --resume.") from None
     if validation is not None:
         result = choose_point(
             result,

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
@@ -124,6 +125,24 @@ def arguments(batch: Data) -> tuple[tuple, dict[str, Any]]:
     if isinstance(batch, Batch):
         return batch.arguments()
     return ((), dict(batch)) if isinstance(batch, Mapping) else (tuple(batch), {})
+
+
+def first_rows(batch: Data, size: int) -> Data:
+    """Return the first rows of every array. Nothing is compiled where arrays are in the host's memory.
+
+    Args:
+        batch: Arrays with a common leading axis.
+        size: How many.
+    """
+
+    def first(a: Any) -> Any:
+        if isinstance(a, jax.Array):
+            near = len(a.devices()) == 1 and next(iter(a.devices())).platform == "cpu"
+            if not near or jnp.issubdtype(a.dtype, jax.dtypes.extended):
+                return a[:size]
+        return np.asarray(a)[:size]
+
+    return jax.tree.map(first, batch)
 
 
 def length(batch: Data) -> int:

@@ -1,10 +1,12 @@
 """A program and its data, looked at before anything is fitted."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.core import Tracer
 from jaxtyping import Array
@@ -127,6 +129,15 @@ def _support(fn: Any) -> Any:
     return support if plain else None
 
 
+def _on_the_host(support: Any) -> Any:
+    """Return a constraint that NumPy can check, which compiles nothing."""
+    support = copy.copy(support)
+    for name in ("lower_bound", "upper_bound"):
+        if hasattr(support, name):
+            setattr(support, name, np.asarray(getattr(support, name)))
+    return support
+
+
 def _check_support(name: str, values: Any, support: Any) -> None:
     """Refuse values outside an interval, and labels that are no integers."""
     is_label = support == constraints.boolean or hasattr(support, "upper_bound")
@@ -136,7 +147,8 @@ def _check_support(name: str, values: Any, support: Any) -> None:
     reach = f"at least {low}" if high is None else f"from {low} to {high}"
     if support == constraints.boolean:
         reach = "0 or 1"
-    if not bool(jnp.all(support(values))):
+    values = np.asarray(values)
+    if not np.all(_on_the_host(support)(values)):
         advice = "Check the targets, and which likelihood they are for."
         if support.is_discrete and high is not None:
             advice = (
@@ -144,8 +156,8 @@ def _check_support(name: str, values: Any, support: Any) -> None:
             )
         raise ValueError(
             f"sparsify: the observed values of '{name}' have to be {reach}"
-            f"{' and whole' if support.is_discrete else ''}; they go from {jnp.min(values)} to "
-            f"{jnp.max(values)}. {advice}"
+            f"{' and whole' if support.is_discrete else ''}; they go from {np.min(values)} to "
+            f"{np.max(values)}. {advice}"
         )
     if is_label and high is not None and support.is_discrete:
         if jnp.issubdtype(values.dtype, jnp.inexact):

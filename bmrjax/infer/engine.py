@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.backend.random_keys import split_keys
 from bmrjax.backend.threefry import unrolled
 from bmrjax.criteria import SitePosteriors
 from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, scale_elbo
@@ -409,7 +410,7 @@ class Engine:
             num_steps: Steps; every row is seen once before any is seen twice.
             rate: Factor on the optimiser's updates.
         """
-        shuffle, noise = jax.random.split(key)
+        shuffle, noise = split_keys(key, 2)
         order = self._order(shuffle, num_steps * self.batch_size)
         before = state.num_steps + 0  # the state's own is consumed
         losses, order, noise, factor = self.placement.everywhere(
@@ -471,7 +472,7 @@ class Engine:
         Raises:
             ValueError: If the iterator ends early.
         """
-        _, noise = jax.random.split(key)
+        _, noise = split_keys(key, 2)
         losses, noise, factor = self.placement.everywhere(
             (jnp.full(num_steps, jnp.nan, float), noise, jnp.asarray(rate, float))
         )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import log_density_shape
-from bmrjax.infer.arguments import Batch, Constants, Data, arguments, length
+from bmrjax.infer.arguments import Batch, Constants, Data, arguments, first_rows, length
 from bmrjax.infer.check_data import NonFiniteDataError, check_data, lengths, parts_of, row_paths
 from bmrjax.infer.init import at_start
 from bmrjax.infer.rows import NEEDS_VALUES, check_on_batch
@@ -91,7 +91,7 @@ def _readable(
 ) -> Data:
     rows = length(checked)
     if batch_size is not None and batch_size < rows:
-        check_on_batch(model, jax.tree.map(lambda a: a[:batch_size], checked), checked, name)
+        check_on_batch(model, first_rows(checked, batch_size), checked, name)
         return checked
     if isinstance(data, Batch):
         return data

@@ -11,8 +11,9 @@ import numpyro
 from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.backend.random_keys import fold_in
 from bmrjax.handlers import draws, inference, log_density_shape, row_axis
-from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.arguments import Data, arguments, first_rows, length
 from bmrjax.infer.check_data import row_paths
 from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of
@@ -60,7 +61,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
     size = min(rows, _ROWS)
     if size < 2:
         return _by_shape(model, data, key)
-    part = jax.tree.map(lambda a: np.asarray(a[:size]), data)
+    part = jax.tree.map(np.asarray, first_rows(data, size))
     plates: dict[str, tuple[int, int]] = {}
 
     def look(batch: Data, key: Array, noise: Array) -> _Look:
@@ -89,7 +90,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
             failed.append(site)
     if failed and not plates:
         # Dropout, say, is tied to positions too, and harmless.
-        other = compared(part, jax.random.fold_in(key, 1))
+        other = compared(part, fold_in(key, np.uint32(1)))
         random = [s for s in failed if not _close(first[s], other[s])]
         found |= {s for s in random if row_axis(jnp.shape(first[s]), size) is not None}
         failed = [s for s in failed if s not in found]

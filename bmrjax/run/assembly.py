@@ -25,6 +25,7 @@ from bmrjax.run.facts import Examination
 from bmrjax.run.fit import Fit
 from bmrjax.run.hyperparameter import Member
 from bmrjax.run.point import best
+from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.runner import Evaluation, Runner
 from bmrjax.run.settings import Settings, check_kinds, check_program_kind
@@ -84,6 +85,7 @@ class Assembly:
         )
         steps = settings.steps_per_epoch
         self.steps = fit.steps if steps is None else steps
+        self.callbacks = Callbacks(settings.callbacks, fit.placement)
         self._held_out = settings.held_out
         if self._held_out is not None:
             self._held_out = check_data(self._held_out, "held_out", rows=fit.row_paths)
@@ -126,8 +128,11 @@ class Assembly:
         directory: str | Path | None,
         resume: bool,
         member: Member | None = None,
+        index: int | None = None,
     ) -> Iterator[Runner]:
-        """Start a run, or go on with one; its checkpoints are complete when the context ends.
+        """Start a run, or go on with one.
+
+        When the context ends, its checkpoints are complete, and its callbacks know that it is over.
 
         Args:
             model: The assembly's program, or one that starts at another network.
@@ -136,6 +141,7 @@ class Assembly:
             directory: Where checkpoints go; none are written without it.
             resume: Go on from the last checkpoint in `directory`, if it has one.
             member: What sets the run apart from the others of an ensemble.
+            index: Its position among them.
         """
         check_key(key)
         member = Member() if member is None else member
@@ -143,10 +149,18 @@ class Assembly:
             _check_schedule(self.schedule, member.criterion, self.fit.source, self.steps)
         checkpointer = _checkpointer(directory, self.settings.checkpoint_interval, resume=resume)
         try:
-            runner = self._start(model, guide, key, checkpointer, member)
+            reporter = Reporter(self.callbacks, num_epochs=self.settings.num_epochs, member=index)
+            runner = self._start(model, guide, key, checkpointer, member, reporter)
             if resume:
                 runner.restore()
-            yield runner
+            with reporter.reporting(
+                runner.now.keep,
+                epoch=runner.epoch,
+                resumed=resume,
+                over=runner.over,
+                num_points=len(runner.path),
+            ):
+                yield runner
         finally:
             if checkpointer is not None:
                 checkpointer.close()
@@ -158,6 +172,7 @@ class Assembly:
         key: Array,
         checkpointer: Checkpointer | None,
         member: Member,
+        reporter: Reporter,
     ) -> Runner:
         settings, fit = self.settings, self.fit
         criterion = settings.criterion if member.criterion is None else member.criterion
@@ -201,6 +216,7 @@ class Assembly:
             make_result=make_result,
             checksum=None if checkpointer is None else self._checksum,
             member=member,
+            reporter=reporter,
         )
 
     def result(self, runner: Runner) -> Result:
@@ -217,6 +233,7 @@ class Assembly:
                 result.params, result.keep, self._held_out, runner.final_key, num_samples=samples
             )
         result.facts = self._examine(result, runner)
+        runner.reporter.end("finished", result=result)
         return result
 
     @functools.cached_property

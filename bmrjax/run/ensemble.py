@@ -13,7 +13,7 @@ from jaxtyping import Array
 from numpyro.infer.autoguide import AutoGuide
 from tqdm.auto import tqdm
 
-from bmrjax.errors import EnsembleError, InterruptedFit, NonFiniteError
+from bmrjax.errors import EnsembleError, NonFiniteError
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.guide import AutoMeanField
@@ -61,7 +61,8 @@ def ensemble(
         directory: Checkpoints of member i go to the folder ``member-i`` in it.
         resume: Go on from the last checkpoints in `directory`.
         progress: Whether to show a progress bar.
-        **settings: All others of `sparsify`.
+        **settings: All others of `sparsify`. Its `callbacks` are shared by the members, and each record has
+            its ``member``.
 
     Returns:
         One result a member: a point of the grid after the other, the last name's values side by side, and
@@ -71,6 +72,7 @@ def ensemble(
         TypeError: For a setting that `sparsify` does not have.
         ValueError: As `sparsify`, or if the numbers of programs and keys differ.
         EnsembleError: When members diverged; it holds every member's result.
+        CallbackError: If a callback raised; its `result` is the list of what the members had reached.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -131,17 +133,21 @@ def ensemble(
                     directory=_member(directory, i),
                     resume=resume,
                     member=point,
+                    index=i,
                 )
             )
             for i, (point, key, program) in enumerate(members)
         ]
         _run(assembly, runners, failures, progress=progress)
-    results = [
-        failures[i].result if i in failures else assembly.result(runner)
-        for i, runner in enumerate(runners)
-    ]
+        results = [
+            failures[i].result if i in failures else assembly.result(runner)
+            for i, runner in enumerate(runners)
+        ]
     if failures:
-        raise EnsembleError(results, failures)
+        error = EnsembleError(results, failures)
+        assembly.callbacks.note_in(error)
+        raise error
+    assembly.callbacks.check(results)
     return results
 
 
@@ -182,6 +188,7 @@ def _run(
             check()
         except NonFiniteError as error:
             failures[i] = error
+            runners[i].reporter.end("diverged")
 
     for i, runner in enumerate(runners):
         checked(i, runner.check_resumed)
@@ -205,12 +212,16 @@ def _run(
                 checked(i, runners[i].after_epoch)
             bar.set_postfix(_shown(runners), refresh=False)
             bar.update(min(runner.epoch for runner in runners) - bar.n)
-            if interruption.requested:
+            left = any(not runner.over for i, runner in enumerate(runners) if i not in failures)
+            if interruption.requested or (assembly.callbacks.failed() and left):
                 for runner in runners:
                     runner.save_if_asked()
-                results = [runner.make_result(runner) for runner in runners]
-                saved = runners[0].checkpointer is not None
-                raise InterruptedFit(runners[0].epoch, results, saved=saved)
+                raise assembly.callbacks.ending(
+                    interrupted=interruption.requested,
+                    epoch=runners[0].epoch,
+                    result=[runner.make_result(runner) for runner in runners],
+                    saved=runners[0].checkpointer is not None,
+                )
     for i, runner in enumerate(runners):
         if i not in failures:
             runner.save_if_asked()

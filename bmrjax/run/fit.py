@@ -15,7 +15,7 @@ from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
 from bmrjax.criteria.reduce_once import Round
 from bmrjax.handlers import both_masks
-from bmrjax.infer.arguments import Data, length
+from bmrjax.infer.arguments import Data, first_rows, length
 from bmrjax.infer.check_data import column_names, row_paths
 from bmrjax.infer.check_program import check_program
 from bmrjax.infer.convergence import Settled
@@ -388,7 +388,7 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
-    return num_data, size, jax.tree.map(lambda a: a[:size], source)
+    return num_data, size, first_rows(source, size)
 
 
 def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array
 from tqdm.auto import tqdm
 
-from bmrjax.errors import InterruptedFit, NonFiniteError
+from bmrjax.backend.random_keys import fold_in
+from bmrjax.errors import NonFiniteError
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.joint_guide import JointGuide
@@ -22,6 +23,7 @@ from bmrjax.run.hyperparameter import Member
 from bmrjax.run.interrupt import finishing_on_interrupt
 from bmrjax.run.point import Point, kept_counts, sparsity_per_layer
 from bmrjax.run.reducer import FitState, Reducer
+from bmrjax.run.reporter import Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.search import lowest
 from bmrjax.schedules import Action, Report, Schedule
@@ -83,8 +85,9 @@ class Runner:
         make_result: Callable[["Runner"], Result],
         checksum: int | None,
         member: Member,
+        reporter: Reporter,
     ):
-        self.placement, self.member = fit.placement, member
+        self.placement, self.member, self.reporter = fit.placement, member, reporter
         self.fit, self.evaluator = fit, evaluator
         self.schedule, self.reducer, self.evaluation = schedule, reducer, evaluation
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
@@ -125,15 +128,25 @@ class Runner:
                 bar.set_postfix(self.shown(), refresh=False)
                 bar.update()
                 self.after_epoch()
-                if interruption.requested:
+                failed = self.reporter.callbacks.failed() and not self.over
+                if interruption.requested or failed:
                     self.save_if_asked()
-                    saved = self.checkpointer is not None
-                    raise InterruptedFit(self.epoch, self.make_result(self), saved=saved)
+                    raise self.reporter.callbacks.ending(
+                        interrupted=interruption.requested,
+                        epoch=self.epoch,
+                        result=self.make_result(self),
+                        saved=self.checkpointer is not None,
+                    )
         self.save_if_asked()
+
+    @property
+    def over(self) -> bool:
+        """Whether no epoch is left."""
+        return self.epoch >= self.num_epochs or self.stopped
 
     def plan(self) -> Plan | None:
         """Reduce if the schedule says so; return the next epoch, or None if the run is over."""
-        if self.epoch >= self.num_epochs or self.stopped:
+        if self.over:
             return None
         action, times = self._reduce()
         self.stopped = action.stop
@@ -141,7 +154,7 @@ class Runner:
 
     def epoch_key(self) -> Array:
         """Return the PRNG key of the next epoch."""
-        return jax.random.fold_in(self.run_key, self.epoch)
+        return fold_in(self.run_key, np.uint32(self.epoch))
 
     def after_epoch(self) -> None:
         """Stop a run that diverged, and write a checkpoint if one is due."""
@@ -205,7 +218,7 @@ class Runner:
             num_epochs=self.num_epochs,
             losses=[row["vfe"] for row in self.history if not row["taken_back"]],
             removed=self.removed,
-            measure=self.measure,
+            measure=self.reporter.noting(self.measure),
             mask_cost=self.mask_cost(),
         )
         action, self.memory = self.schedule(report, self.memory)
@@ -213,14 +226,23 @@ class Runner:
             self.add_point(action.vfe)
         if action.restore:
             self._restore()
+            self.reporter.round("restored", self.now.keep, back_to=self.snapshot_row)
         if action.regrow:
             self._take_snapshot()
             self._regrow(reducer)
+            self.reporter.round("regrown", self.now.keep)
         return action
 
     def _reduce_by(self, reducer: Reducer, action: Action) -> None:
         if not action.reduce:
             return
+        self._remove_by(reducer, action)
+        self.reporter.round("reduced", self.now.keep)
+        if action.by == "criterion" and not action.tentative:
+            if self.schedule.measures and self.removed:
+                self.add_point(self.measure())
+
+    def _remove_by(self, reducer: Reducer, action: Action) -> None:
         if self.schedule.verifies or action.tentative:
             self._take_snapshot()
         if action.by != "criterion":
@@ -238,8 +260,6 @@ class Runner:
             self._search(reducer, action.vfe)
         else:
             self.now, self.removed = self._reduced(reducer, action.fraction)
-        if self.schedule.measures and self.removed:
-            self.add_point(self.measure())
 
     def _take_snapshot(self) -> None:
         # The engine consumes the state it is given, so what may be needed again is copied.
@@ -306,10 +326,11 @@ class Runner:
         self.now = state
         self.epoch += 1
         good = losses[np.isfinite(losses)]
+        kept, total = kept_counts(self.now.keep)
         row: dict[str, Any] = {
             "epoch": self.epoch,
             "vfe": float(np.mean(good, dtype=np.float64)) if good.size else float("nan"),
-            "kept": kept_counts(self.now.keep)[0],
+            "kept": kept,
             "sparsity_per_layer": sparsity_per_layer(
                 self.now.keep, {} if self.reducer is None else self.reducer.layers
             ),
@@ -323,9 +344,9 @@ class Runner:
         }
         evaluation = self.evaluation
         due = evaluation is not None and self.epoch - self.evaluated_at >= evaluation.every
-        if due and self.epoch < self.num_epochs:
-            row.update(self.evaluate())
-        self.history.append(row)
+        found = self.evaluate() if due and self.epoch < self.num_epochs else {}
+        self.history.append({**row, **found})
+        self.reporter.epoch(row, total, found)
 
     def _epoch(self, plan: Plan) -> tuple[FitState, EpochInfo]:
         return self.fit.epoch(
@@ -372,7 +393,7 @@ class Runner:
             return {}
         begin = time.perf_counter()
         self.evaluated_at = self.epoch
-        key = jax.random.fold_in(self.vfe_key, self.epoch)
+        key = fold_in(self.vfe_key, np.uint32(self.epoch))
         found = self.evaluator.metrics(
             self.params(),
             self.now.keep,
@@ -392,6 +413,7 @@ class Runner:
         self.path.append(Point(self.epoch, vfe, kept, total, metrics, params, keep, cost))
         if self.checkpointer is not None and self.placement.is_main:
             self.checkpointer.save_point(len(self.path) - 1, self.path[-1])
+        self.reporter.point(len(self.path) - 1, self.path[-1])
 
     # --- checkpoints ----------------------------------------------------------------------
 

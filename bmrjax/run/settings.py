@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import optax
 
+from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
@@ -43,6 +44,7 @@ class Settings:
     start: Result | None = None
     mesh: jax.sharding.Mesh | None = None
     matmul_dtype: MatmulDtype | None = None
+    callbacks: Sequence[Callback] = ()
 
 
 def check_program_kind(model: Any) -> None:
@@ -93,6 +95,18 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
         raise TypeError(
             f"sparsify: static must be a list of arguments; write static=[{settings.static!r}]."
         )
+    callbacks = settings.callbacks
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise TypeError(
+            f"sparsify: callbacks is {callbacks!r}; give a list, as in "
+            "callbacks=[callbacks.JSONLines('run.jsonl')]."
+        )
+    for callback in callbacks:
+        if isinstance(callback, type) or not callable(callback):
+            raise TypeError(
+                f"sparsify: callbacks has {callback!r}; each must be a function of a record, or an object "
+                "like callbacks.JSONLines('run.jsonl')."
+            )
     if isinstance(guide, type):
         raise TypeError(
             f"sparsify: the guide is the class {guide.__name__}; give an object, as in "

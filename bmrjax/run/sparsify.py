@@ -8,6 +8,7 @@ import jax
 import optax
 from jaxtyping import Array
 
+from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.estimate import Estimator
@@ -53,6 +54,7 @@ def sparsify(
     start: Result | None = None,
     mesh: jax.sharding.Mesh | None = None,
     matmul_dtype: MatmulDtype | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> Result:
     """Fit a NumPyro program by SVI and prune it while it trains, by Bayesian model reduction.
@@ -114,6 +116,9 @@ def sparsify(
             convolutions to bfloat16 while training, forward and backward, with sums in float32. Parameters,
             posterior, divergence, noise, optimiser and likelihood stay in float32, and so does all that is
             measured. Made for GPUs and TPUs. A product that asks for ``precision="highest"`` stays as it is.
+        callbacks: Functions that are called with a read-only record after each epoch and each round, and when
+            the run starts and ends, such as `callbacks.JSONLines`. They do not change the result; see
+            `callbacks.Callback` about errors, resumed runs and several processes.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -125,6 +130,8 @@ def sparsify(
         ValueError: For data or settings that do not fit together; the message says what to do.
         InterruptedFit: On Ctrl-C, after the epoch in progress; a second Ctrl-C stops at once. Its `result`
             holds what the fit had reached, and a run with a `directory` has a checkpoint to resume from.
+        CallbackError: If a callback raised, after the epoch in progress. Its `result` holds what the fit had
+            reached, and a run with a `directory` has a checkpoint to resume from.
         NonFiniteError: When more than `max_bad_steps` steps in a row were not finite. Its `result`
             holds the last good state.
 
@@ -174,11 +181,13 @@ def sparsify(
         start=start,
         mesh=mesh,
         matmul_dtype=matmul_dtype,
+        callbacks=callbacks,
     )
     assembly = Assembly(model, guide, data, settings)
     program, its_guide = assembly.fit.model, assembly.fit.guide
     with assembly.runner(program, its_guide, key, directory=directory, resume=resume) as runner:
         runner.run(progress=progress)
-    result = assembly.result(runner)
+        result = assembly.result(runner)
+    assembly.callbacks.check(result)
     warn_of(result.diagnose())
     return result

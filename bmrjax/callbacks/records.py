@@ -1,0 +1,180 @@
+"""The read-only records that callbacks receive."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What all records have in common.
+
+    Records hold numbers, strings and read-only mappings of them, and no arrays. An attempt to change one
+    raises `dataclasses.FrozenInstanceError`, or TypeError inside a mapping.
+
+    Attributes:
+        epoch: Epochs done so far, including those that were taken back.
+        num_epochs: Epochs of the whole run, at most.
+        member: Position of the member in its ensemble; None for a single run.
+    """
+
+    epoch: int
+    num_epochs: int
+    member: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, Mapping):
+                object.__setattr__(self, name, MappingProxyType(dict(value)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name, with mappings as new dicts.
+
+        Example:
+            >>> from bmrjax.callbacks import RunStart
+            >>> RunStart(epoch=0, num_epochs=10, total=6).to_dict()["total"]
+            6
+        """
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStart(Record):
+    """A run starts, or goes on from a checkpoint.
+
+    Attributes:
+        total: Elements of all reducible sites.
+        resumed: Whether the run was called with ``resume=True``; `epoch` is 0 if there was no checkpoint.
+        over: Whether a resumed run has no epoch left to do.
+        num_points: Points that are on the path already.
+    """
+
+    total: int
+    resumed: bool = False
+    over: bool = False
+    num_points: int = 0
+
+    def supersedes(self, name: str, earlier: Mapping[str, Any]) -> bool:
+        """Return whether an earlier record will be reported again, or belongs to what is repeated.
+
+        Args:
+            name: Name of its class, such as ``"EpochEnd"``.
+            earlier: Its fields, from `to_dict`.
+
+        Example:
+            >>> from bmrjax.callbacks import RunStart
+            >>> start = RunStart(epoch=5, num_epochs=10, total=6, resumed=True)
+            >>> [start.supersedes("EpochEnd", {"epoch": n, "member": None}) for n in (5, 6)]
+            [False, True]
+        """
+        if not self.resumed or earlier["member"] != self.member:
+            return False
+        if name == "PointAdded":
+            return earlier["index"] >= self.num_points
+        # Rounds at the epoch of a checkpoint come after it, unless they were the last ones.
+        again = name == "RoundEnd" and not self.over and earlier["epoch"] == self.epoch
+        return again or earlier["epoch"] > self.epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochEnd(Record):
+    """An epoch is over; the numbers are those of its row in `Result.history`.
+
+    Attributes:
+        vfe: Mean of the loss over the steps of the epoch, in nats for the whole data set; NaN if all steps
+            were skipped.
+        kept: Elements kept, of `total`.
+        total: Elements of all reducible sites.
+        rate: Factor of the schedule on the learning rate.
+        steps: Optimiser steps.
+        skipped_steps: Steps that were skipped because the loss or the gradient was not finite.
+        seconds: Wall time, without compiling. For an ensemble, the time of all members divided by the number
+            of members in this epoch.
+        compile_seconds: Time spent on compiling.
+        sparsity_per_layer: Fraction of the elements that is removed, by layer.
+        metrics: Held-out metrics, if they were measured after this epoch; else empty.
+    """
+
+    vfe: float
+    kept: int
+    total: int
+    rate: float
+    steps: int
+    skipped_steps: int
+    seconds: float
+    compile_seconds: float
+    sparsity_per_layer: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundEnd(Record):
+    """A round is over: elements were removed, or came back. Rounds that change nothing have no record.
+
+    Attributes:
+        kind: ``"reduced"``; ``"restored"`` if a reduction or a regrowth was taken back; or ``"regrown"``
+            if the schedule let all elements come back.
+        kept_before: Elements kept before the round.
+        kept: Elements kept after it, of `total`.
+        total: Elements of all reducible sites.
+        removed: ``kept_before - kept``; negative where elements came back.
+        vfe_before: VFE with the elements kept before, in nats, if it was measured to decide about this
+            round. For a round taken back, it is the VFE that was too high.
+        back_to: Where a round was taken back, the epoch whose state the run returned to. `Result.history`
+            marks later epochs as taken back.
+    """
+
+    kind: Literal["reduced", "restored", "regrown"]
+    kept_before: int
+    kept: int
+    total: int
+    removed: int = field(init=False)
+    vfe_before: float | None = None
+    back_to: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "removed", self.kept_before - self.kept)
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointAdded(Record):
+    """A state was measured and put on the path; the numbers are those of its `Point` in `Result.path`.
+
+    Attributes:
+        index: Position on the path.
+        vfe: VFE of the state on the training data, in nats for the whole data set.
+        kept: Elements kept, of `total`.
+        total: Elements of all reducible sites.
+        mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it; else 0.
+        metrics: Held-out metrics of the state; empty without held-out data.
+    """
+
+    index: int
+    vfe: float
+    kept: int
+    total: int
+    mask_cost: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd(Record):
+    """A run is over, or has stopped; no record follows.
+
+    Attributes:
+        reason: ``"finished"``; ``"interrupted"`` by Ctrl-C; ``"diverged"``, with a `NonFiniteError`; or
+            ``"failed"``, with any other exception.
+        kept: Elements kept by the result, of `total`; unless the run finished, by its last state.
+        total: Elements of all reducible sites.
+        vfe: VFE of the result, in nats, if the run finished and the VFE was measured.
+        metrics: Held-out metrics of the result; empty unless the run finished.
+    """
+
+    reason: Literal["finished", "interrupted", "diverged", "failed"]
+    kept: int
+    total: int
+    vfe: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)

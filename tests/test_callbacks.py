@@ -30,6 +30,7 @@ from bmrjax.callbacks import (
     TensorBoard,
     WeightsAndBiases,
 )
+from bmrjax.run.reporter import Callbacks
 from bmrjax.run.runner import Runner
 
 SIZE, EPOCHS = 12, 15
@@ -402,6 +403,22 @@ def test_an_error_beside_another_end_is_a_note_in_it():
     ]
 
 
+def test_only_the_first_process_calls_and_all_end_together():
+    class Elsewhere:
+        is_main = False
+
+        def agreed(self, *, mine):
+            assert not mine
+            return True  # A callback has raised in the first process.
+
+    records = Recorder()
+    callbacks = Callbacks([records], Elsewhere())
+    callbacks(RunStart(epoch=0, num_epochs=1, total=1))
+    assert not records
+    with pytest.raises(bmr.CallbackError, match="of the first process raised an exception"):
+        callbacks.check("result")
+
+
 # --- ensembles ----------------------------------------------------------------------------
 
 
@@ -663,9 +680,21 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
     def stop(*_, **settings):
         raise ValueError(f"{settings['callbacks']}")
 
+    monkeypatch.setattr(importlib.import_module("bmrjax.cli.sparsify"), "sparsify", stop)
     assert "CSV" in refused("--log", str(log), "--resume")
     assert log.exists()
+
+    class Reached:
+        def save(self, path):
+            path.mkdir()
+
+    def fail(*_, **settings):
+        raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
+
+    monkeypatch.setattr(importlib.import_module("bmrjax.cli.sparsify"), "sparsify", fail)
+    error = refused("--log", str(log), "--resume")
+    assert "--log: disk full. The run can go on with --resume" in error
+    assert (out / "last_good").is_dir()
     # With --overwrite, the log that the earlier run wrote goes with that run.
-    monkeypatch.setattr(importlib.import_module("bmrjax.cli.sparsify"), "sparsify", stop)
-    assert "CSV" in refused("--log", str(log), "--overwrite")
+    assert "disk full" in refused("--log", str(log), "--overwrite")
     assert not log.exists()

@@ -661,8 +661,21 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
     x = np.random.default_rng(0).normal(size=(60, 2))
     pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0]}).to_csv(tmp_path / "t.csv", index=False)
     out, log = tmp_path / "out", tmp_path / "log.csv"
-    options = "--method map --hidden 2 --epochs 3 --steps-per-epoch 40 --samples 1 --no-progress"
-    command = ["sparsify", "--data", str(tmp_path / "t.csv"), "--out", str(out), *options.split()]
+    command = ["sparsify", "--data", str(tmp_path / "t.csv"), "--out", str(out), "--hidden", "2"]
+
+    class Reached:
+        def save(self, path):
+            path.mkdir(exist_ok=True)
+
+    def failing_at_its_end(*_, callbacks, resume, **settings):
+        (log,) = callbacks
+        log(RunStart(epoch=0, num_epochs=1, total=4, resumed=resume))
+        log(make_epoch())
+        raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
+
+    monkeypatch.setattr(
+        importlib.import_module("bmrjax.cli.sparsify"), "sparsify", failing_at_its_end
+    )
 
     def refused(*arguments):
         with pytest.raises(SystemExit, match="2"):
@@ -673,28 +686,17 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
     table = str(tmp_path / "t.csv")
     assert "t.csv exists already" in refused("--overwrite", "--log", table)
     assert not out.exists()
-    cli.main([*command, "--log", str(log)])
-    assert pd.read_csv(log)["epoch"].tolist() == [1, 2, 3]
-    assert "exists already; give another file" in refused("--log", str(log))
-
-    def stop(*_, **settings):
-        raise ValueError(f"{settings['callbacks']}")
-
-    monkeypatch.setattr(importlib.import_module("bmrjax.cli.sparsify"), "sparsify", stop)
-    assert "CSV" in refused("--log", str(log), "--resume")
-    assert log.exists()
-
-    class Reached:
-        def save(self, path):
-            path.mkdir()
-
-    def fail(*_, **settings):
-        raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
-
-    monkeypatch.setattr(importlib.import_module("bmrjax.cli.sparsify"), "sparsify", fail)
-    error = refused("--log", str(log), "--resume")
-    assert "--log: disk full. The run can go on with --resume" in error
+    failed = "--log: disk full. The run can go on with --resume"
+    assert failed in refused("--log", str(log))
     assert (out / "last_good").is_dir()
-    # With --overwrite, the log that the earlier run wrote goes with that run.
-    assert "disk full" in refused("--log", str(log), "--overwrite")
-    assert not log.exists()
+    assert pd.read_csv(log)["epoch"].tolist() == [1]
+    assert "exists already; give another file" in refused("--log", str(log))
+    assert failed in refused("--log", str(log), "--resume")
+    assert failed in refused("--log", str(tmp_path / "new.jsonl"), "--resume")
+    assert len(lines_of(tmp_path / "new.jsonl")) == 2
+    # With --overwrite, the log of the earlier run is replaced, and no other file.
+    kept = log.read_text()
+    assert "exists already" in refused("--log", str(log), "--overwrite")
+    assert log.read_text() == kept
+    assert failed in refused("--log", str(tmp_path / "new.jsonl"), "--overwrite")
+    assert len(lines_of(tmp_path / "new.jsonl")) == 2

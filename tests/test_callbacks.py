@@ -30,6 +30,7 @@ from bmrjax.callbacks import (
     TensorBoard,
     WeightsAndBiases,
 )
+from bmrjax.run.reporter import Callbacks
 from bmrjax.run.runner import Runner
 
 SIZE, EPOCHS = 12, 15
@@ -402,6 +403,22 @@ def test_an_error_beside_another_end_is_a_note_in_it():
     ]
 
 
+def test_only_the_first_process_calls_and_all_end_together():
+    class Elsewhere:
+        is_main = False
+
+        def agreed(self, *, mine):
+            assert not mine
+            return True  # A callback has raised in the first process.
+
+    records = Recorder()
+    callbacks = Callbacks([records], Elsewhere())
+    callbacks(RunStart(epoch=0, num_epochs=1, total=1))
+    assert not records
+    with pytest.raises(bmr.CallbackError, match="of the first process raised an exception"):
+        callbacks.check("result")
+
+
 # --- ensembles ----------------------------------------------------------------------------
 
 
@@ -644,8 +661,21 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
     x = np.random.default_rng(0).normal(size=(60, 2))
     pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0]}).to_csv(tmp_path / "t.csv", index=False)
     out, log = tmp_path / "out", tmp_path / "log.csv"
-    options = "--method map --hidden 2 --epochs 3 --steps-per-epoch 40 --samples 1 --no-progress"
-    command = ["sparsify", "--data", str(tmp_path / "t.csv"), "--out", str(out), *options.split()]
+    command = ["sparsify", "--data", str(tmp_path / "t.csv"), "--out", str(out), "--hidden", "2"]
+
+    class Reached:
+        def save(self, path):
+            path.mkdir(exist_ok=True)
+
+    def failing_at_its_end(*_, callbacks, resume, **settings):
+        (log,) = callbacks
+        log(RunStart(epoch=0, num_epochs=1, total=4, resumed=resume))
+        log(make_epoch())
+        raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
+
+    monkeypatch.setattr(
+        importlib.import_module("bmrjax.cli.sparsify"), "sparsify", failing_at_its_end
+    )
 
     def refused(*arguments):
         with pytest.raises(SystemExit, match="2"):
@@ -656,16 +686,17 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
     table = str(tmp_path / "t.csv")
     assert "t.csv exists already" in refused("--overwrite", "--log", table)
     assert not out.exists()
-    cli.main([*command, "--log", str(log)])
-    assert pd.read_csv(log)["epoch"].tolist() == [1, 2, 3]
+    failed = "--log: disk full. The run can go on with --resume"
+    assert failed in refused("--log", str(log))
+    assert (out / "last_good").is_dir()
+    assert pd.read_csv(log)["epoch"].tolist() == [1]
     assert "exists already; give another file" in refused("--log", str(log))
-
-    def stop(*_, **settings):
-        raise ValueError(f"{settings['callbacks']}")
-
-    assert "CSV" in refused("--log", str(log), "--resume")
-    assert log.exists()
-    # With --overwrite, the log that the earlier run wrote goes with that run.
-    monkeypatch.setattr(importlib.import_module("bmrjax.cli.sparsify"), "sparsify", stop)
-    assert "CSV" in refused("--log", str(log), "--overwrite")
-    assert not log.exists()
+    assert failed in refused("--log", str(log), "--resume")
+    assert failed in refused("--log", str(tmp_path / "new.jsonl"), "--resume")
+    assert len(lines_of(tmp_path / "new.jsonl")) == 2
+    # With --overwrite, the log of the earlier run is replaced, and no other file.
+    kept = log.read_text()
+    assert "exists already" in refused("--log", str(log), "--overwrite")
+    assert log.read_text() == kept
+    assert failed in refused("--log", str(tmp_path / "new.jsonl"), "--overwrite")
+    assert len(lines_of(tmp_path / "new.jsonl")) == 2

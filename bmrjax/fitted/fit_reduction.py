@@ -117,10 +117,11 @@ class FitReduction:
 
     def __repr__(self) -> str:
         """Return what was chosen, whether to trust it, and the table."""
-        kept = int(self._found.masks[0].sum())
+        kept, prob = int(self._found.masks[0].sum()), float(self._found.prob[0])
+        probability = f"{prob:.2g}" if prob >= 0.001 else "below 0.001"
         lines = [
             f"FitReduction: {kept} of {len(self.candidates)} candidates in the most probable submodel "
-            f"(probability {self._found.prob[0]:.2g})",
+            f"(probability {probability})",
             f"{self._text}; {self._found.text}",
             self._how_normal(),
         ]

@@ -22,6 +22,10 @@ from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding
 
 
+# Independent draws per element below which the noise of a covariance moves probabilities by .2 and more.
+LEAST_SIZE_PER_ELEMENT = 20
+
+
 @dataclass(frozen=True)
 class Whole:
     """A joint normal over all latent elements on the unconstrained space.
@@ -216,13 +220,13 @@ def _findings(chains: Float[np.ndarray, "chains draws n"], layout: Layout) -> li
         size = np.nan_to_num(effective_sample_size(chains), nan=0.0)
         spread = np.nan_to_num(split_gelman_rubin(chains), nan=np.inf)
     least = int(np.argmin(size))
-    if size[least] < 10 * layout.size:
+    if size[least] < LEAST_SIZE_PER_ELEMENT * layout.size:
         found.append(
             Finding(
                 "few-draws",
                 f"The draws of '{layout.label[least]}' are worth {size[least]:.0f} independent ones, for the "
                 f"covariance of {layout.size} elements.",
-                f"Draw on until they are worth {10 * layout.size}.",
+                f"Draw on, until they are worth {100 * layout.size} if possible.",
             )
         )
     worst = int(np.argmax(spread))

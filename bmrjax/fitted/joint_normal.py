@@ -59,7 +59,7 @@ def moments(
     if count < least:
         raise ValueError(
             f"reduce_fit: {count} draws are too few for the covariance of {size} elements: at least {least} "
-            f"are needed, and {10 * size} are better. Draw more, or name fewer sites in `sites`."
+            f"are needed, and {100 * size} are better. Draw more, or name fewer sites in `sites`."
         )
     loc = draws.mean(0)
     still = np.ptp(draws, axis=0) <= 1e-12 * np.abs(loc)

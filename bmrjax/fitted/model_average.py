@@ -37,7 +37,8 @@ def average(found: Found, prob: float = 0.95) -> Averaged:
         found: The submodels.
         prob: Probability of the central interval. Its ends are zero where the spike reaches them.
     """
-    inside = found.weight @ found.inclusion
+    inside = np.minimum(found.weight @ found.inclusion, 1.0)
+    inside[(found.inclusion == 1.0).all(0)] = 1.0
     mean = found.weight @ (found.inclusion * found.loc)
     second = found.weight @ (found.inclusion * (found.variance + found.loc**2))
     tail = 0.5 * (1 - prob)

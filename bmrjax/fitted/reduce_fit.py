@@ -174,7 +174,8 @@ def _not_normal(normality: Normality) -> list[Finding]:
             "not-normal",
             f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
             f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
-            "Fit the submodels that matter and compare their evidence, or write the program so that its "
-            "posterior is closer to a normal.",
+            "Take more draws if there are fewer than 100 for each latent element; else fit the submodels that "
+            "matter and compare their evidence, or write the program so that its posterior is closer to a "
+            "normal.",
         )
     ]

@@ -133,7 +133,7 @@ def _probabilities(
     """Return the submodels that were met, the most probable first, ln of their weights, and probabilities.
 
     The constant between the two is estimated as George and McCulloch (1997, section 4.4) do: from how often
-    the later part of a run meets what the first part met.
+    the later part of a run meets what the first part met; if that never happens, as if it had half a time.
     """
     met: dict[bytes, float] = {}
     for run in runs:
@@ -148,7 +148,8 @@ def _probabilities(
     early = {mask.tobytes() for run in runs for mask in run.masks[: _SWEEPS // 4]}
     early |= {mask.tobytes() for mask in peaks}
     late = [mask.tobytes() in early for run in runs for mask in run.masks[_SWEEPS // 4 :]]
+    frequency = max(float(np.mean(late)), 0.5 / len(late))
     relative = np.exp(log_prob - log_prob[0])
     of_early = sum(np.exp(met[key] - log_prob[0]) for key in early)
-    prob = relative * min(np.mean(late) / of_early, 1 / relative.sum())
+    prob = relative * min(frequency / of_early, 1 / relative.sum())
     return masks, log_prob, prob

@@ -562,6 +562,17 @@ def test_few_draws_and_disagreeing_chains_are_findings():
     assert any("R-hat" in str(warning.message) for warning in caught)
 
 
+def test_a_prediction_that_the_program_contradicts_is_a_finding():
+    spread = np.sqrt(np.diag(EXACT.covariance))
+    wrong = EXACT.loc + 1.6 * (BETA - EXACT.loc) - spread
+    with pytest.warns(bmr.FitWarning, match="nats from the measured one"):
+        found = bmr.reduce_fit({"beta": wrong}, model=EXACT.model, data=EXACT.data, verify=True)
+    assert found.findings[-1].code == "evidence-off"
+    inside = found.chosen["beta"]
+    actual = EXACT.log_evidence(inside) - EXACT.log_evidence(np.ones(4, bool))
+    assert found.verification.measured == pytest.approx(actual, abs=0.3)
+
+
 def test_names_of_several_sites():
     layout = Layout.of_sites({"a": (2,), "b": (), "c": (2, 2)}, {"c": ["x", "y"]})
     assert layout.label == ("a[0]", "a[1]", "b", "c[0, x]", "c[0, y]", "c[1, x]", "c[1, y]")

@@ -21,7 +21,6 @@ from bmrjax.infer.posterior import site_posteriors
 from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding
 
-
 # Independent draws per element below which the noise of a covariance moves probabilities by .2 and more.
 LEAST_SIZE_PER_ELEMENT = 20
 
@@ -104,19 +103,28 @@ def fitted_posterior(
 
 def _of_continuous(fit: FinishedFit, layout: Layout) -> FittedPosterior | None:
     """Return the posterior of a guide with one normal over all latent elements; None if it is none."""
+    family: list[type] = []
+
+    # Compiled as one program: the Hessian of Laplace's approximation takes many operations.
+    @jax.jit
+    def read(params: dict[str, Any]) -> list[Any]:
+        posterior = fit.guide.get_posterior(params)
+        base = posterior.base_dist if isinstance(posterior, dist.Independent) else posterior
+        family.append(type(base))
+        return [getattr(base, name) for name in _STORED.get(type(base), ())]
+
     try:
-        posterior = fit.guide.get_posterior(fit.params)
+        stored = [np.asarray(value, np.float64) for value in read(dict(fit.params or {}))]
     except NotImplementedError:
         return None
-    normal = dist.Normal | dist.MultivariateNormal | dist.LowRankMultivariateNormal
-    base = posterior.base_dist if isinstance(posterior, dist.Independent) else posterior
-    if not isinstance(base, normal):
+    if not stored:
         return None
-    if isinstance(base, dist.Normal):
-        covariance = np.diag(np.asarray(base.variance, np.float64))
+    loc, factor, *diagonal = stored
+    # In double precision, from the factors that are stored.
+    if family[0] is dist.Normal:
+        covariance = np.diag(factor**2)
     else:
-        covariance = _covariance(base)
-    loc = np.asarray(base.mean, np.float64)
+        covariance = factor @ factor.T + (np.diag(diagonal[0]) if diagonal else 0.0)
     where = fit.guide._unpack_latent(jnp.arange(len(loc)))
     at = layout.flat(where).astype(int)
     return FittedPosterior(
@@ -127,13 +135,12 @@ def _of_continuous(fit: FinishedFit, layout: Layout) -> FittedPosterior | None:
     )
 
 
-def _covariance(posterior: Any) -> Float[np.ndarray, "m m"]:
-    """Return a covariance in double precision, from the factors that are stored."""
-    if isinstance(posterior, dist.LowRankMultivariateNormal):
-        factor = np.asarray(posterior.cov_factor, np.float64)
-        return factor @ factor.T + np.diag(np.asarray(posterior.cov_diag, np.float64))
-    factor = np.asarray(posterior.scale_tril, np.float64)
-    return factor @ factor.T
+# Posterior of a guide to the parameters that it stores.
+_STORED: dict[type, tuple[str, ...]] = {
+    dist.Normal: ("loc", "scale"),
+    dist.MultivariateNormal: ("loc", "scale_tril"),
+    dist.LowRankMultivariateNormal: ("loc", "cov_factor", "cov_diag"),
+}
 
 
 def _of_mean_field(
@@ -162,9 +169,12 @@ def _guide_draws(fit: FinishedFit, data: Data, count: int, seed: int) -> dict[st
     args, kwargs = arguments(data)
     # A guide of Laplace's approximation is a point where it is traced.
     if isinstance(fit.guide, AutoGuide) and not fit.keep:
-        drawn = fit.guide.sample_posterior(
-            key, dict(fit.params or {}), *args, sample_shape=(count,), **kwargs
-        )
+
+        @jax.jit
+        def sample(key: Any, params: dict[str, Any]) -> Any:
+            return fit.guide.sample_posterior(key, params, *args, sample_shape=(count,), **kwargs)
+
+        drawn = sample(key, dict(fit.params or {}))
     else:
         drawn = posterior_draws(fit.guide, fit.params or {}, fit.keep, key, count, data)
     return {name: np.asarray(value) for name, value in drawn.items()}

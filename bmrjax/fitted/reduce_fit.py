@@ -16,7 +16,7 @@ from bmrjax.fitted.search import search
 from bmrjax.fitted.source import from_arrays, from_fit
 from bmrjax.fitted.swept import Precision, Swept
 from bmrjax.fitted.units import Groups, units_of
-from bmrjax.fitted.verification import verify_submodel
+from bmrjax.fitted.verification import Verification, verify_submodel
 from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding, FitWarning
 from bmrjax.run.serial import one_at_a_time
@@ -89,7 +89,8 @@ def reduce_fit(
             shape or not finite; a singular covariance; or names that are not there.
 
     Warns:
-        FitWarning: If the posterior is not normal enough to be trusted (`pareto_k` above 0.7).
+        FitWarning: If the posterior is not normal enough to be trusted (`pareto_k` above 0.7), if the draws
+            are few or the chains disagree, or if the measured evidence is not the predicted one.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -137,7 +138,7 @@ def reduce_fit(
             inside = precision.elements(found.masks[0])
             predicted, program = float(found.delta_f[0]), (source.model, source.data)
             verification = verify_submodel(predicted, inside, normal, layout, whole, *program, rng)
-    findings = (*source.findings, *_not_normal(normality))
+    findings = (*source.findings, *_not_normal(normality), *_off(verification))
     for finding in findings:
         warnings.warn(f"reduce_fit: {finding}", FitWarning, stacklevel=3)
     return fit_reduction(
@@ -166,6 +167,23 @@ def _log_odds(expected: float | None, candidates: int) -> float:
     return math.log(expected) - math.log(candidates - expected)
 
 
+def _off(verification: Verification | None) -> list[Finding]:
+    """Return that the measured evidence is another than the predicted one, if it is by more than a nat."""
+    if verification is None:
+        return []
+    difference = verification.predicted - verification.measured
+    if abs(difference) <= 1.0 + 3 * verification.standard_error:
+        return []
+    return [
+        Finding(
+            "evidence-off",
+            f"The predicted delta_f of the chosen submodel is {difference:+.1f} nats from the measured one "
+            f"(Pareto k {verification.pareto_k:.2f}).",
+            "Do not rely on the probabilities: take more draws, or fit the guide until it has converged.",
+        )
+    ]
+
+
 def _not_normal(normality: Normality) -> list[Finding]:
     if normality.trusted is not False:
         return []
@@ -174,8 +192,8 @@ def _not_normal(normality: Normality) -> list[Finding]:
             "not-normal",
             f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
             f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
-            "Take more draws if there are fewer than 100 for each latent element; else fit the submodels that "
-            "matter and compare their evidence, or write the program so that its posterior is closer to a "
+            "Take more draws if there are fewer than 100 for each latent element; else fit the submodels "
+            "that matter and compare their evidence, or write the program so that its posterior is closer to a "
             "normal.",
         )
     ]

@@ -4,6 +4,7 @@ from . import callbacks as callbacks
 from . import codec as codec
 from . import criteria as criteria
 from . import data as data
+from . import fitted as fitted
 from . import handlers as handlers
 from . import infer as infer
 from . import metrics as metrics
@@ -20,6 +21,8 @@ from .errors import CallbackError as CallbackError
 from .errors import EnsembleError as EnsembleError
 from .errors import InterruptedFit as InterruptedFit
 from .errors import NonFiniteError as NonFiniteError
+from .fitted.fit_reduction import FitReduction as FitReduction
+from .fitted.reduce_fit import reduce_fit as reduce_fit
 from .handlers import prune as prune
 from .infer import init_to_network as init_to_network
 from .infer.posterior import site_posteriors as site_posteriors

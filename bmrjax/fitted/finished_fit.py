@@ -1,0 +1,139 @@
+"""What a caller gave as a finished fit: draws, or a guide with parameters."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpyro.infer import MCMC
+from numpyro.infer.autoguide import AutoDelta, AutoGuide
+
+from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.run.result import Result
+
+
+@dataclass(frozen=True)
+class FinishedFit:
+    """A fit, whatever it was made with.
+
+    Attributes:
+        model: NumPyro program, if the fit knows it.
+        text: What the fit is, in words.
+        draws: Site to draws, with leading axes for draws or for chains and draws.
+        guide: Guide, if there are no draws.
+        params: Its constrained parameters.
+        keep: Masks of elements that had been removed before, by site.
+        columns: Names of the columns of the inputs.
+    """
+
+    model: Callable | None
+    text: str
+    draws: Mapping[str, np.ndarray] | None = None
+    guide: Any = None
+    params: Mapping[str, Any] | None = None
+    keep: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+
+
+@functools.singledispatch
+def finished_fit(
+    fit: Any, *, model: Callable | None = None, params: Mapping[str, Any] | None = None
+) -> FinishedFit:
+    """Describe a fit; the rest of `reduce_fit` knows no other form.
+
+    Args:
+        fit: A `numpyro.infer.MCMC` that has run; draws by site; what has a group `posterior` with
+            variables over chains and draws, such as a DataTree of ArviZ; a guide; or a `bmrjax.Result`.
+        model: NumPyro program; of an MCMC, a guide or a result, the one that it was made for by default.
+        params: Constrained parameters of a guide.
+
+    Raises:
+        TypeError: For anything else, and for a guide without parameters.
+        ValueError: For an MCMC that has not run.
+    """
+    if _has_group(fit):
+        return _of_tree(fit, model)
+    if not callable(fit):
+        raise TypeError(
+            "reduce_fit takes a numpyro.infer.MCMC, a dict of draws by site, an ArviZ DataTree, a guide with "
+            "params=, a bmrjax.Result, or loc=, covariance= and prior=; got "
+            f"{type(fit).__name__}."
+        )
+    return _of_guide(fit, model, params)
+
+
+@finished_fit.register
+def _(fit: MCMC, *, model: Callable | None = None, params: Any = None) -> FinishedFit:
+    _no_params(params, "an MCMC")
+    try:
+        draws = fit.get_samples(group_by_chain=True)
+    except Exception as error:
+        raise ValueError("reduce_fit: this MCMC has no draws; call its run first.") from error
+    if not draws:
+        raise ValueError("reduce_fit: this MCMC has no draws; call its run first.")
+    found = model if model is not None else getattr(fit.sampler, "model", None)
+    return FinishedFit(found, type(fit.sampler).__name__, draws=draws)
+
+
+@finished_fit.register(Mapping)
+def _(fit: Mapping[str, Any], *, model: Callable | None = None, params: Any = None) -> FinishedFit:
+    _no_params(params, "draws")
+    if _has_group(fit):
+        return _of_tree(fit, model)
+    return FinishedFit(model, "draws", draws={n: np.asarray(value) for n, value in fit.items()})
+
+
+@finished_fit.register
+def _(fit: Result, *, model: Callable | None = None, params: Any = None) -> FinishedFit:
+    _no_params(params, "a Result")
+    own = fit.model if fit.unpruned_model is None else unpruned(fit.model)[0]
+    return FinishedFit(
+        own if model is None else model,
+        "a Result",
+        guide=unpruned(fit.guide)[0],
+        params=fit.params,
+        keep=fit.keep,
+        columns=fit.columns,
+    )
+
+
+@finished_fit.register
+def _(
+    fit: AutoGuide, *, model: Callable | None = None, params: Mapping[str, Any] | None = None
+) -> FinishedFit:
+    return _of_guide(fit, fit.model if model is None else model, params)
+
+
+def _has_group(fit: Any) -> bool:
+    group = getattr(fit, "posterior", None)
+    return group is not None and not callable(group)
+
+
+def _of_tree(fit: Any, model: Callable | None) -> FinishedFit:
+    group = fit.posterior
+    variables = getattr(group, "data_vars", group)
+    draws = {str(name): np.asarray(variables[name]) for name in variables}
+    return FinishedFit(model, "an ArviZ tree", draws=draws)
+
+
+def _of_guide(
+    guide: Callable, model: Callable | None, params: Mapping[str, Any] | None
+) -> FinishedFit:
+    guide, keep = unpruned(guide)
+    name = type(guide).__name__ if isinstance(guide, AutoGuide) else "a guide"
+    if isinstance(guide, AutoDelta):
+        raise TypeError(
+            "reduce_fit: AutoDelta is a point, and has no covariance. Fit AutoLaplaceApproximation, which "
+            "has the same optimum."
+        )
+    if params is None:
+        raise TypeError(
+            f"reduce_fit: {name} is a guide, and needs its parameters: params=svi_result.params."
+        )
+    return FinishedFit(model, name, guide=guide, params=params, keep=keep)
+
+
+def _no_params(params: Any, what: str) -> None:
+    if params is not None:
+        raise TypeError(f"reduce_fit: params belongs to a guide; {what} has none.")

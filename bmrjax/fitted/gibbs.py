@@ -1,0 +1,129 @@
+"""Submodels drawn in proportion to their probability, where there are too many to list."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from bmrjax.fitted.swept import Precision, Swept
+
+
+@dataclass(frozen=True)
+class Visited:
+    """What a run of the sampler has seen.
+
+    Attributes:
+        inclusion: Probability of each unit given the other units, after each sweep.
+        loc: Mean of each element where its unit is in, given the other units, after each sweep.
+        variance: Its variance.
+        masks: Units that are in, after each sweep.
+        log_prob: ln of the probability of each of these submodels up to a constant, the same for all runs.
+    """
+
+    inclusion: Float[np.ndarray, "sweeps units"]
+    loc: Float[np.ndarray, "sweeps n"]
+    variance: Float[np.ndarray, "sweeps n"]
+    masks: Bool[np.ndarray, "sweeps units"]
+    log_prob: Float[np.ndarray, " sweeps"]
+
+
+def sample_submodels(
+    precision: Precision,
+    start: Bool[np.ndarray, " units"],
+    log_odds: float,
+    *,
+    sweeps: int,
+    warmup: int,
+    rng: np.random.Generator,
+) -> Visited:
+    """Run a Gibbs sampler over the units, with swaps of correlated ones.
+
+    A sweep draws each unit given the others, in random order, and proposes to exchange half as many pairs,
+    chosen in proportion to their squared posterior correlation. After each sweep the probabilities of all
+    units given the others are kept: their averages have less Monte Carlo error than counts.
+
+    Args:
+        precision: The posterior and the units.
+        start: Units that are in at the start.
+        log_odds: ln of the prior odds of each unit to be in.
+        sweeps: Number of sweeps that are kept.
+        warmup: Number of sweeps before.
+        rng: Source of randomness.
+
+    References:
+        George and McCulloch (1997), Statistica Sinica 7, section 4.
+    """
+    swept = Swept(precision, start)
+    units = len(swept.mask)
+    swaps = (units + 1) // 2
+    pairs = _correlated_pairs(precision, (sweeps + warmup) * swaps, rng).reshape(-1, swaps, 2)
+    inclusion, masks = np.empty((sweeps, units)), np.empty((sweeps, units), bool)
+    loc, variance = np.empty((sweeps, precision.size)), np.empty((sweeps, precision.size))
+    log_prob = np.empty(sweeps)
+    current = swept.delta_f() + log_odds * float(swept.mask.sum())
+    for sweep in range(-warmup, sweeps):
+        current += _scan(swept, log_odds, rng)
+        for one, other in pairs[sweep]:
+            if swept.mask[one] != swept.mask[other]:
+                current += _swap(swept, int(one), int(other), rng)
+        if sweep < 0:
+            continue
+        odds = swept.log_bayes_factors() + log_odds
+        inclusion[sweep] = 0.5 * (1 + np.tanh(0.5 * odds))
+        masks[sweep], log_prob[sweep] = swept.mask, current
+        loc[sweep], variance[sweep] = swept.moments()
+    return Visited(inclusion, loc, variance, masks, log_prob)
+
+
+def _scan(swept: Swept, log_odds: float, rng: np.random.Generator) -> float:
+    """Draw each unit given the others, and return by how much ln of the probability has changed."""
+    units = len(swept.mask)
+    order, thresholds = rng.permutation(units), rng.logistic(size=units)
+    done, change = 0, 0.0
+    # What a unit is drawn from changes only when another one is flipped.
+    while done < units:
+        odds = swept.log_bayes_factors() + log_odds
+        left = order[done:]
+        flips = np.flatnonzero((odds[left] > thresholds[left]) != swept.mask[left])
+        if not len(flips):
+            break
+        unit = int(left[flips[0]])
+        change += -odds[unit] if swept.mask[unit] else odds[unit]
+        swept.flip(unit)
+        done += int(flips[0]) + 1
+    return float(change)
+
+
+def _swap(swept: Swept, one: int, other: int, rng: np.random.Generator) -> float:
+    """Exchange two units of which one is in, by Metropolis; return the change of ln of the probability."""
+    incoming, outgoing = (other, one) if swept.mask[one] else (one, other)
+    gain = swept.log_bayes_factor(incoming)
+    swept.flip(incoming)
+    gain -= swept.log_bayes_factor(outgoing)
+    if gain >= 0 or rng.random() < math.exp(gain):
+        swept.flip(outgoing)
+        return gain
+    swept.flip(incoming)
+    return 0.0
+
+
+def _correlated_pairs(
+    precision: Precision, count: int, rng: np.random.Generator
+) -> Int[np.ndarray, "count 2"]:
+    """Draw pairs of units in proportion to the square of their largest posterior correlation."""
+    covariance = np.linalg.inv(precision.matrix)
+    diagonal = np.diag(covariance)
+    squared = covariance**2 / np.multiply.outer(diagonal, diagonal)
+    units = precision.units
+    order = np.concatenate(units)
+    starts = np.cumsum([0, *(len(unit) for unit in units[:-1])])
+    between = np.maximum.reduceat(squared[np.ix_(order, order)], starts, axis=0)
+    between = np.maximum.reduceat(between, starts, axis=1)
+    first, second = np.triu_indices(len(units), 1)
+    # A swap costs two updates, which pairs that are hardly correlated do not need.
+    weights = np.where(between[first, second] > 0.05, between[first, second], 0.0)
+    if not weights.sum():
+        return np.zeros((count, 2), int)
+    drawn = rng.choice(len(weights), count, p=weights / weights.sum())
+    return np.stack([first[drawn], second[drawn]], 1)

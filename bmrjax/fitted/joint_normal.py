@@ -1,0 +1,120 @@
+"""A joint normal posterior with an independent normal prior, checked, in double precision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bmrjax.fitted.layout import shortened
+
+# Draws per element below which a covariance says nothing of what one element is given the others: such
+# variances are too small by a factor of about 1 - elements / draws.
+LEAST_DRAWS_PER_ELEMENT = 2
+
+
+@dataclass(frozen=True)
+class JointNormal:
+    """Posterior and prior of n elements.
+
+    Double precision on the host: draws and parameters in float32 have the digits that a covariance of nearly
+    collinear elements needs, but its inverse in float32 has not.
+
+    Attributes:
+        loc: Posterior mean.
+        covariance: Posterior covariance.
+        prior_loc: Prior mean.
+        prior_scale: Prior standard deviation.
+    """
+
+    loc: Float[np.ndarray, " n"]
+    covariance: Float[np.ndarray, "n n"]
+    prior_loc: Float[np.ndarray, " n"]
+    prior_scale: Float[np.ndarray, " n"]
+
+
+def moments(
+    draws: Float[np.ndarray, "draws n"], labels: Sequence[str]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+    """Return mean and covariance of draws.
+
+    Args:
+        draws: One row per draw.
+        labels: Name of each element, for messages.
+
+    Raises:
+        ValueError: For draws that are not finite, too few of them, or elements that do not vary.
+    """
+    draws = np.asarray(draws, np.float64)
+    count, size = draws.shape
+    bad = ~np.isfinite(draws)
+    if bad.any():
+        raise ValueError(
+            f"reduce_fit: {int(bad.any(1).sum())} of {count} draws are not finite, in "
+            f"{_listed(np.any(bad, axis=0), labels)}. Leave these draws out only if you know why they "
+            "diverged."
+        )
+    least = LEAST_DRAWS_PER_ELEMENT * size + 2
+    if count < least:
+        raise ValueError(
+            f"reduce_fit: {count} draws are too few for the covariance of {size} elements: at least {least} "
+            f"are needed, and {100 * size} are better. Draw more, or name fewer sites in `sites`."
+        )
+    loc = draws.mean(0)
+    still = np.ptp(draws, axis=0) <= 1e-12 * np.abs(loc)
+    if still.any():
+        names = _listed(still, labels)
+        raise ValueError(
+            f"reduce_fit: {names} do not vary over the draws, so there is no posterior to reduce. "
+            "Leave their site out of `sites`."
+        )
+    centred = draws - loc
+    return loc, centred.T @ centred / (count - 1)
+
+
+def check_joint_normal(normal: JointNormal, labels: Sequence[str]) -> None:
+    """Raise ValueError unless the moments are finite, the scales positive and the covariance definite.
+
+    Args:
+        normal: Posterior and prior.
+        labels: Name of each element, for messages.
+    """
+    size = len(labels)
+    for name, expected in (
+        ("loc", (size,)),
+        ("covariance", (size, size)),
+        ("prior_loc", (size,)),
+        ("prior_scale", (size,)),
+    ):
+        value = getattr(normal, name)
+        if value.shape != expected:
+            raise ValueError(
+                f"reduce_fit: {name} has shape {value.shape}; {size} elements need {expected}."
+            )
+        if not np.isfinite(value).all():
+            raise ValueError(f"reduce_fit: {name} has values that are not finite.")
+    if not (normal.prior_scale > 0).all():
+        raise ValueError("reduce_fit: prior_scale must be positive.")
+    variance = np.diag(normal.covariance)
+    if not (variance > 0).all():
+        names = _listed(~(variance > 0), labels)
+        raise ValueError(
+            f"reduce_fit: {names} have no posterior variance, so there is nothing to reduce; "
+            "leave them out."
+        )
+    scale = np.sqrt(variance)
+    correlation = normal.covariance / scale / scale[:, None]
+    if not np.allclose(correlation, correlation.T, atol=1e-5):
+        raise ValueError("reduce_fit: the covariance is not symmetric.")
+    values, vectors = np.linalg.eigh(0.5 * (correlation + correlation.T))
+    if values[0] <= 1e-13 * size:
+        names = _listed(np.abs(vectors[:, 0]) > 0.1, labels)
+        raise ValueError(
+            f"reduce_fit: the covariance is singular: {names} determine each other exactly. "
+            "Leave one of them out, or give the covariance in double precision."
+        )
+
+
+def _listed(chosen: Any, labels: Sequence[str]) -> str:
+    return shortened([label for label, is_in in zip(labels, chosen, strict=True) if is_in])

@@ -1,0 +1,206 @@
+"""How normal a posterior is: importance weights between its joint normal and the program."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+from numpyro.infer.util import potential_energy, unconstrain_fn
+from scipy.linalg import solve_triangular
+
+from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Data, arguments
+
+# Above this, importance weights have no stable mean (Vehtari et al. 2024).
+TRUSTED_PARETO_K = 0.7
+
+# Draws from the normal at which the program is evaluated, and how many of them at a time.
+_NUM_DRAWS, _AT_A_TIME = 2000, 200
+
+
+@dataclass(frozen=True)
+class Normality:
+    """Whether the joint normal stands for the posterior.
+
+    Attributes:
+        pareto_k: Shape of the tail of the importance weights of the program over the normal; NaN if it was
+            not measured. Up to 0.7 the normal covers the posterior.
+        num_latent: Number of latent elements of which it was measured.
+        reason: Why it was not measured; empty if it was.
+    """
+
+    pareto_k: float
+    num_latent: int = 0
+    reason: str = ""
+
+    @property
+    def trusted(self) -> bool | None:
+        """Whether `pareto_k` is at most 0.7; None if it was not measured."""
+        return None if math.isnan(self.pareto_k) else self.pareto_k <= TRUSTED_PARETO_K
+
+
+def whole_normal(
+    posterior: FittedPosterior,
+    model: Callable,
+    data: Data,
+    latent: Mapping[str, tuple[int, ...]],
+) -> Whole | str:
+    """Return the joint normal over all latent elements of a program, or why there is none.
+
+    Args:
+        posterior: What was fitted.
+        model: NumPyro program.
+        data: Its arguments.
+        latent: Latent site to shape.
+    """
+    if posterior.whole is not None:
+        return posterior.whole
+    missing = sorted(set(latent) - set(posterior.draws or {}))
+    if missing:
+        return f"there are no draws of {missing}"
+    return _whole_of_draws(posterior.draws or {}, model, data, latent)
+
+
+def measure_normality(
+    whole: Whole | str, model: Callable, data: Data, rng: np.random.Generator
+) -> Normality:
+    """Draw from the joint normal over all latent elements, and compare its density with the program's.
+
+    Args:
+        whole: The joint normal, or why there is none.
+        model: NumPyro program.
+        data: Its arguments.
+        rng: Source of randomness.
+
+    References:
+        Yao, Vehtari, Simpson and Gelman (2018), ICML, Yes, but did it work?; Vehtari et al. (2024), JMLR 25,
+        Pareto smoothed importance sampling.
+    """
+    if isinstance(whole, str):
+        return Normality(math.nan, reason=whole)
+    weights = log_weights(whole, model, data, rng)
+    if weights is None:
+        return Normality(
+            math.nan, reason="the covariance of all latent elements together is singular"
+        )
+    varies = np.diag(whole.covariance) > 0
+    pareto_k = tail_shape(weights)
+    if pareto_k is None:
+        return Normality(math.nan, reason="it needs arviz: pip install 'bmrjax[arviz]'")
+    return Normality(pareto_k, int(varies.sum()))
+
+
+def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float | None:
+    """Return the shape of the tail of importance weights, Pareto k; None without ArviZ.
+
+    Args:
+        log_weights: ln of the weights, up to a constant.
+    """
+    try:
+        from arviz_stats.base.array import array_stats
+    except ImportError:
+        return None
+    finite = np.isfinite(log_weights)
+    if not finite.any():
+        return math.inf
+    # Weights that hardly vary have no tail; rounding would be taken for one.
+    if finite.all() and np.ptp(log_weights) < 0.05:
+        return 0.0
+    # The least that has a reciprocal; a tail that reaches below has no shape but is infinitely long.
+    floor = log_weights[finite].max() - 300.0
+    if np.sum(log_weights > floor) <= 3 * math.sqrt(len(log_weights)):
+        return math.inf
+    log_weights = np.maximum(np.where(finite, log_weights, floor), floor)
+    with np.errstate(all="ignore"):
+        # ArviZ takes log likelihoods, whose negatives are the log weights of leave-one-out.
+        _, pareto_k = array_stats.psislw(-log_weights)
+    return float(pareto_k) if np.isfinite(pareto_k) else math.inf
+
+
+def log_weights(
+    whole: Whole, model: Callable, data: Data, rng: np.random.Generator
+) -> Float[np.ndarray, " draws"] | None:
+    """Return ln of the joint density of the program less that of the normal, at draws from the normal.
+
+    Args:
+        whole: Joint normal on the unconstrained space; elements without variance stay where they are.
+        model: NumPyro program.
+        data: Its arguments.
+        rng: Source of randomness.
+
+    Returns:
+        One log weight per draw, in nats, the Jacobian of the constraints included; None if the covariance is
+        singular.
+    """
+    varies = np.diag(whole.covariance) > 0
+    covariance = whole.covariance[np.ix_(varies, varies)]
+    scale = np.sqrt(np.diag(covariance))
+    try:
+        factor = np.linalg.cholesky(covariance / scale / scale[:, None])
+    except np.linalg.LinAlgError:
+        return None
+    noise = rng.standard_normal((_NUM_DRAWS, len(scale)))
+    points = np.tile(whole.loc, (_NUM_DRAWS, 1))
+    points[:, varies] += (noise @ factor.T) * scale
+    args, kwargs = arguments(data)
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+
+    # What was rounded to single precision is what the normal is evaluated at, too.
+    points = np.asarray(jnp.asarray(points))
+
+    @jax.jit
+    def potential(points: Any) -> Any:
+        def one(point: Any) -> Any:
+            return potential_energy(seeded, args, kwargs, dict(whole.unpack(point)))
+
+        return jax.lax.map(one, points, batch_size=_AT_A_TIME)
+
+    with inference():
+        log_joint = -np.asarray(potential(points), np.float64)
+    deviation = (points.astype(np.float64) - whole.loc)[:, varies] / scale
+    standard = solve_triangular(factor, deviation.T, lower=True)
+    log_normal = -0.5 * (standard**2).sum(0) - np.log(np.diag(factor)).sum()
+    log_normal -= np.log(scale).sum() + 0.5 * len(scale) * math.log(2 * math.pi)
+    return log_joint - log_normal
+
+
+def _whole_of_draws(
+    draws: Mapping[str, np.ndarray],
+    model: Callable,
+    data: Data,
+    latent: Mapping[str, tuple[int, ...]],
+) -> Whole | str:
+    """Return the joint normal of draws on the unconstrained space, or why there is none."""
+    args, kwargs = arguments(data)
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+    discrete = [name for name in latent if not np.issubdtype(draws[name].dtype, np.floating)]
+    if discrete:
+        return f"{discrete} are discrete"
+    values = {name: jnp.asarray(draws[name]) for name in latent}
+
+    @jax.jit
+    def unconstrain(values: Any) -> Any:
+        return jax.vmap(lambda one: unconstrain_fn(seeded, args, kwargs, one))(values)
+
+    with inference():
+        free = unconstrain(values)
+    first = jax.tree.map(lambda a: a[0], free)
+    _, unpack = ravel_pytree(first)
+    flat = np.asarray(jax.vmap(lambda one: ravel_pytree(one)[0])(free), np.float64)
+    if not np.isfinite(flat).all():
+        return "some draws lie on the boundary of their support"
+    count, size = flat.shape
+    if count < 2 * size + 2:
+        return f"the program has {size} latent elements, and {count} draws are too few for their covariance"
+    loc = flat.mean(0)
+    centred = flat - loc
+    still = np.ptp(flat, axis=0) <= 1e-12 * np.abs(loc)
+    centred[:, still] = 0.0
+    return Whole(loc, centred.T @ centred / (count - 1), unpack)

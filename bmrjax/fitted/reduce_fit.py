@@ -1,0 +1,199 @@
+"""Bayesian model reduction of a fit that is finished."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bmrjax.fitted.fit_reduction import FitReduction, fit_reduction
+from bmrjax.fitted.joint_normal import check_joint_normal
+from bmrjax.fitted.layout import Names
+from bmrjax.fitted.model_average import average
+from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality, measure_normality
+from bmrjax.fitted.search import search
+from bmrjax.fitted.source import from_arrays, from_fit
+from bmrjax.fitted.swept import Precision, Swept
+from bmrjax.fitted.units import Groups, units_of
+from bmrjax.fitted.verification import Verification, verify_submodel
+from bmrjax.reduction import Normal
+from bmrjax.run.diagnose import Finding, FitWarning
+from bmrjax.run.serial import one_at_a_time
+
+
+@one_at_a_time
+def reduce_fit(
+    fit: Any = None,
+    *,
+    model: Callable | None = None,
+    data: Any = (),
+    params: Mapping[str, Any] | None = None,
+    loc: Any = None,
+    covariance: Any = None,
+    prior: Normal | None = None,
+    sites: Sequence[str] | None = None,
+    names: Names = None,
+    groups: Groups = None,
+    forced: Sequence[str | int] = (),
+    expected: float | None = None,
+    num_draws: int = 4000,
+    seed: int = 0,
+    verify: bool = False,
+) -> FitReduction:
+    r"""Say which elements of a fitted model the evidence needs, from its posterior alone.
+
+    Nothing is fitted again. The posterior of the judged elements is taken to be a joint normal q, with all
+    other latent variables marginalised. A submodel puts a set S of elements at zero; under the normal
+    prior p its evidence is then known in closed form,
+
+    .. math::  ΔF = \ln q_S(0) - \ln p_S(0),
+
+    in nats, positive in favour of the submodel; exact if the posterior is normal. Up to 12 candidates, all
+    submodels are computed. Beyond, a greedy search finds the most probable one, and a Gibbs sampler over
+    submodels gives the averages. The arithmetic is in double precision.
+
+    Whether the posterior is normal enough is measured: the program is evaluated at draws from the joint
+    normal of *all* latent elements, on their unconstrained space, and the tail of the importance weights
+    shows whether the normal covers the posterior (`FitReduction.pareto_k`; this needs ArviZ).
+
+    Args:
+        fit: A `numpyro.infer.MCMC` that has run; draws, as a dict of arrays by site with draws, or chains and
+            draws, on the leading axes; a DataTree of ArviZ; a guide (with `params`); or a `bmrjax.Result`.
+        model: NumPyro program. An MCMC, an automatic guide and a result know theirs.
+        data: Arguments of the program: a tuple of positional ones, or a dict of keyword arguments, targets
+            included.
+        params: Constrained parameters of the guide, as in ``svi_result.params``.
+        loc: Without `fit`: posterior mean, (n,).
+        covariance: Without `fit`: posterior covariance, (n, n).
+        prior: Without `fit`: the prior that it was fitted under; broadcasts to (n,).
+        sites: Sites to judge. By default those of `inspect`: with more than one element and a prior centred
+            at zero. The prior has to be normal with constant parameters.
+        names: Names of the columns, for the last axis of the sites that are as long; or a dict from site to
+            names. By default those of a table among the arguments.
+        groups: Name of a group to its elements (names, or numbers where one site is judged), which are in a
+            submodel together.
+        forced: Elements or groups that are in every submodel.
+        expected: Expected number of candidates that are in, before the data. By default half of them.
+        num_draws: Draws from a guide that has no joint normal in closed form.
+        seed: Of all draws.
+        verify: Whether to measure the evidence of the chosen submodel with the program, by importance
+            sampling.
+
+    Returns:
+        Inclusion probabilities, `delta_f`, averages over submodels, and the submodels themselves.
+
+    Raises:
+        TypeError: For a fit of another kind, or arguments that do not go together.
+        ValueError: For sites that cannot be judged, with the reasons; draws that are too few, of the wrong
+            shape or not finite; a singular covariance; or names that are not there.
+
+    Warns:
+        FitWarning: If the posterior is not normal enough to be trusted (`pareto_k` above 0.7), if the draws
+            are few or the chains disagree, or if the measured evidence is not the predicted one.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer import MCMC, NUTS
+        >>> import bmrjax as bmr
+        >>> def model(x, y):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (50, 3))
+        >>> y = 0.8 * x[:, 0] + 0.5 * jax.random.normal(jax.random.key(1), (50,))
+        >>> mcmc = MCMC(NUTS(model), num_warmup=200, num_samples=1000, progress_bar=False)
+        >>> mcmc.run(jax.random.key(2), x, y)
+        >>> found = bmr.reduce_fit(mcmc, data=(x, y), names=["dose", "age", "height"])
+        >>> found.chosen["beta"]
+        array([ True, False, False])
+        >>> bool(found.inclusion_prob["beta"][0] > 0.99)
+        True
+
+    References:
+        Friston, Parr and Zeidman (2019), arXiv:1805.07092; Friston and Penny (2011), NeuroImage 56, for the
+        search over submodels; Dickey (1971), Annals of Mathematical Statistics 42.
+    """
+    if fit is None:
+        if sites is not None or verify:
+            raise TypeError("reduce_fit: arrays have no program, so sites and verify do not apply.")
+        source = from_arrays(loc, covariance, prior, names)
+    else:
+        if loc is not None or covariance is not None or prior is not None:
+            raise TypeError(
+                "reduce_fit: loc, covariance and prior stand for a fit; leave them out where `fit` is given."
+            )
+        source = from_fit(
+            fit, model, data, params, sites=sites, names=names, num_draws=num_draws, seed=seed
+        )
+    layout, normal, whole = source.layout, source.normal, source.whole
+    check_joint_normal(normal, layout.label)
+    units = units_of(layout, groups, forced)
+    rng = np.random.default_rng(seed)
+    precision = Precision(normal, list(units.values()))
+    found = search(precision, _log_odds(expected, len(units)), rng)
+    normality, verification = Normality(math.nan, reason=str(whole)), None
+    if source.model is not None:
+        normality = measure_normality(whole, source.model, source.data, rng)
+        if verify and not isinstance(whole, str):
+            inside = precision.elements(found.masks[0])
+            predicted, program = float(found.delta_f[0]), (source.model, source.data)
+            verification = verify_submodel(predicted, inside, normal, layout, whole, *program, rng)
+    findings = (*source.findings, *_not_normal(normality), *_off(verification))
+    for finding in findings:
+        warnings.warn(f"reduce_fit: {finding}", FitWarning, stacklevel=3)
+    return fit_reduction(
+        layout,
+        units,
+        found,
+        average(found),
+        -Swept(precision, np.ones(len(units), bool)).log_bayes_factors(),
+        -Swept(precision, found.masks[0]).log_bayes_factors(),
+        text=source.text,
+        normality=normality,
+        findings=findings,
+        inspection=source.inspection,
+        verification=verification,
+    )
+
+
+def _log_odds(expected: float | None, candidates: int) -> float:
+    """Return ln of the prior odds of each candidate to be in."""
+    if expected is None:
+        return 0.0
+    if not 0 < expected < candidates:
+        raise ValueError(
+            f"reduce_fit: expected is a number of candidates between 0 and {candidates}, got {expected}."
+        )
+    return math.log(expected) - math.log(candidates - expected)
+
+
+def _off(verification: Verification | None) -> list[Finding]:
+    """Return that the measured evidence is another than the predicted one, if it is by more than a nat."""
+    if verification is None:
+        return []
+    difference = verification.predicted - verification.measured
+    if abs(difference) <= 1.0 + 3 * verification.standard_error:
+        return []
+    return [
+        Finding(
+            "evidence-off",
+            f"The predicted delta_f of the chosen submodel is {difference:+.1f} nats from the measured one "
+            f"(Pareto k {verification.pareto_k:.2f}).",
+            "Do not rely on the probabilities: take more draws, or fit the guide until it has converged.",
+        )
+    ]
+
+
+def _not_normal(normality: Normality) -> list[Finding]:
+    if normality.trusted is not False:
+        return []
+    return [
+        Finding(
+            "not-normal",
+            f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
+            f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
+            "Take more draws if there are fewer than 100 for each latent element; else fit the submodels "
+            "that matter and compare their evidence, or write the program so that its posterior is closer to a "
+            "normal.",
+        )
+    ]

@@ -1,0 +1,155 @@
+"""The submodels that the evidence supports: all of them, or those that a climb and a sampler find."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from bmrjax.fitted.enumerate_submodels import all_masks, evaluate_submodels
+from bmrjax.fitted.gibbs import Visited, sample_submodels
+from bmrjax.fitted.greedy import climb
+from bmrjax.fitted.swept import Precision, Swept
+
+# Up to this many units every submodel is computed: 4,096 of them.
+EXHAUSTIVE_UNITS = 12
+
+# Submodels that are less probable than the best by this factor are not listed.
+OCCAMS_WINDOW = 20.0
+
+# Two runs of the sampler, from the best submodel of a climb and from the smallest one.
+_SWEEPS, _WARMUP, _BATCHES = 500, 50, 10
+
+
+@dataclass(frozen=True)
+class Found:
+    """Submodels with their probabilities, and what averages are taken over.
+
+    Attributes:
+        masks: Units that are in, by submodel, the most probable first: those within Occam's window.
+        prob: Probability of each, among all submodels.
+        delta_f: ln of the evidence of each over that of the full model, in nats.
+        weight: Weights of the terms of an average over submodels; they add up to one.
+        inclusion: Probability that each element is in, by term.
+        loc: Mean of each element where it is in, by term.
+        variance: Its variance, by term.
+        error: Largest Monte Carlo standard error of an inclusion probability; zero if all were computed.
+        text: How they were found, in words.
+    """
+
+    masks: Bool[np.ndarray, "submodels units"]
+    prob: Float[np.ndarray, " submodels"]
+    delta_f: Float[np.ndarray, " submodels"]
+    weight: Float[np.ndarray, " terms"]
+    inclusion: Float[np.ndarray, "terms n"]
+    loc: Float[np.ndarray, "terms n"]
+    variance: Float[np.ndarray, "terms n"]
+    error: float
+    text: str
+
+
+def search(precision: Precision, log_odds: float, rng: np.random.Generator) -> Found:
+    """Find the submodels that matter.
+
+    Up to 12 units, every submodel is computed. Beyond, the most probable submodel is looked for by climbing
+    from the full and from the smallest one, and from the best that a Gibbs sampler meets; averages
+    are over the sampler's sweeps, and so do not miss the many improbable submodels that together have weight.
+
+    Args:
+        precision: The posterior and the units.
+        log_odds: ln of the prior odds of each unit to be in.
+        rng: Source of randomness.
+    """
+    if len(precision.units) <= EXHAUSTIVE_UNITS:
+        return _exhaustive(precision, log_odds)
+    return _sampled(precision, log_odds, rng)
+
+
+def _exhaustive(precision: Precision, log_odds: float) -> Found:
+    masks = all_masks(len(precision.units))
+    delta_f, loc, variance = evaluate_submodels(precision, masks)
+    log_prob = delta_f + log_odds * masks.sum(1)
+    weight = np.exp(log_prob - log_prob.max())
+    weight /= weight.sum()
+    order = np.argsort(-weight, kind="stable")
+    listed = order[weight[order] * OCCAMS_WINDOW >= weight[order[0]]]
+    inclusion = precision.elements(masks).astype(float)
+    text = f"all {len(masks):,} submodels computed"
+    return Found(
+        masks[listed],
+        weight[listed],
+        delta_f[listed],
+        weight,
+        inclusion,
+        loc,
+        variance,
+        0.0,
+        text,
+    )
+
+
+def _sampled(precision: Precision, log_odds: float, rng: np.random.Generator) -> Found:
+    units = len(precision.units)
+    full, smallest = np.ones(units, bool), np.zeros(units, bool)
+    peaks = [climb(precision, start, log_odds) for start in (full, smallest)]
+    best = max(peaks, key=lambda mask: _log_prob(precision, mask, log_odds))
+    runs = [
+        sample_submodels(precision, start, log_odds, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng)
+        for start in (best, smallest)
+    ]
+    met = max(runs, key=lambda run: run.log_prob.max())
+    peaks.append(climb(precision, met.masks[np.argmax(met.log_prob)], log_odds))
+    masks, log_prob, prob = _probabilities(runs, peaks, precision, log_odds)
+    listed = log_prob >= log_prob[0] - np.log(OCCAMS_WINDOW)
+    of_units = np.concatenate([run.inclusion for run in runs])
+    inclusion = np.ones((len(of_units), precision.size))
+    for u, unit in enumerate(precision.units):
+        inclusion[:, unit] = of_units[:, u, None]
+    batches = np.stack([b.mean(0) for b in np.array_split(of_units, 2 * _BATCHES)])
+    error = float((batches.std(0, ddof=1) / np.sqrt(len(batches))).max())
+    text = (
+        f"{units} candidates: a greedy search, and {len(of_units):,} sweeps of a Gibbs sampler (largest "
+        f"Monte Carlo error of a probability {error:.2g})"
+    )
+    return Found(
+        masks[listed],
+        prob[listed],
+        (log_prob - log_odds * masks.sum(1))[listed],
+        np.full(len(of_units), 1 / len(of_units)),
+        inclusion,
+        np.concatenate([run.loc for run in runs]),
+        np.concatenate([run.variance for run in runs]),
+        error,
+        text,
+    )
+
+
+def _log_prob(precision: Precision, mask: np.ndarray, log_odds: float) -> float:
+    return Swept(precision, mask).delta_f() + log_odds * float(mask.sum())
+
+
+def _probabilities(
+    runs: list[Visited], peaks: list[np.ndarray], precision: Precision, log_odds: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the submodels that were met, the most probable first, ln of their weights, and probabilities.
+
+    The constant between the two is estimated as George and McCulloch (1997, section 4.4) do: from how often
+    the later part of a run meets what the first part met; if that never happens, as if it had half a time.
+    """
+    met: dict[bytes, float] = {}
+    for run in runs:
+        for mask, value in zip(run.masks, run.log_prob, strict=True):
+            met[mask.tobytes()] = value
+    for mask in peaks:
+        met[mask.tobytes()] = _log_prob(precision, mask, log_odds)
+    masks = np.array([np.frombuffer(key, bool) for key in met])
+    log_prob = np.array(list(met.values()))
+    order = np.argsort(-log_prob, kind="stable")
+    masks, log_prob = masks[order], log_prob[order]
+    early = {mask.tobytes() for run in runs for mask in run.masks[: _SWEEPS // 4]}
+    early |= {mask.tobytes() for mask in peaks}
+    late = [mask.tobytes() in early for run in runs for mask in run.masks[_SWEEPS // 4 :]]
+    frequency = max(float(np.mean(late)), 0.5 / len(late))
+    relative = np.exp(log_prob - log_prob[0])
+    of_early = sum(np.exp(met[key] - log_prob[0]) for key in early)
+    prob = relative * min(frequency / of_early, 1 / relative.sum())
+    return masks, log_prob, prob

@@ -1,0 +1,145 @@
+"""The joint normal that is reduced, with what is known of where it came from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bmrjax.fitted.finished_fit import finished_fit
+from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole, fitted_posterior
+from bmrjax.fitted.joint_normal import JointNormal
+from bmrjax.fitted.judged_prior import judged_prior
+from bmrjax.fitted.layout import Layout, Names
+from bmrjax.fitted.normality import whole_normal
+from bmrjax.infer.arguments import Data
+from bmrjax.infer.check_data import column_names
+from bmrjax.infer.program_data import program_data
+from bmrjax.reduction import Normal
+from bmrjax.run.diagnose import Finding
+from bmrjax.run.inspection import Inspection
+
+# The name of the one site of a posterior that is given as arrays.
+ARRAY_SITE = "z"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is reduced.
+
+    Attributes:
+        layout: The judged elements.
+        normal: Their posterior and prior.
+        text: Where it came from, in words.
+        inspection: Which sites of the program were judged; empty for arrays.
+        findings: What is wrong with the draws.
+        whole: Joint normal over all latent elements, or why there is none.
+        model: NumPyro program; None for arrays.
+        data: Its arguments.
+    """
+
+    layout: Layout
+    normal: JointNormal
+    text: str
+    inspection: Inspection = Inspection()
+    findings: tuple[Finding, ...] = ()
+    whole: Whole | str = "arrays come without a program"
+    model: Callable | None = None
+    data: Data = ()
+
+
+def from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
+    """Return what is reduced from a mean and a covariance.
+
+    Args:
+        loc: Posterior mean, (n,).
+        covariance: Posterior covariance, (n, n).
+        prior: Prior that it was fitted under; broadcasts to (n,).
+        names: Names of the elements.
+
+    Raises:
+        TypeError: If one of the three is missing, or the prior is no `reduction.Normal`.
+        ValueError: For shapes that do not fit.
+    """
+    if loc is None or covariance is None or prior is None:
+        raise TypeError(
+            "reduce_fit: without a fit, give loc=, covariance= and prior=reduction.Normal(loc, scale)."
+        )
+    if not isinstance(prior, Normal):
+        raise TypeError(
+            f"reduce_fit: prior is a bmrjax.reduction.Normal, got {type(prior).__name__}."
+        )
+    mean = np.asarray(loc, np.float64)
+    if mean.ndim != 1 or not mean.size:
+        raise ValueError(f"reduce_fit: loc has shape {mean.shape}; (n,) is expected, n at least 1.")
+    parts = (prior.loc, prior.scale)
+    try:
+        prior_loc, prior_scale = (
+            np.broadcast_to(np.asarray(part, np.float64), mean.shape) for part in parts
+        )
+    except ValueError:
+        shapes = [np.shape(part) for part in parts]
+        raise ValueError(
+            f"reduce_fit: the prior has the shapes {shapes}, which do not broadcast to {mean.shape}."
+        ) from None
+    layout = Layout.of_sites({ARRAY_SITE: mean.shape}, names)
+    normal = JointNormal(mean, np.asarray(covariance, np.float64), prior_loc, prior_scale)
+    return Source(layout, normal, f"joint normal of {mean.size} elements, as given")
+
+
+def from_fit(
+    fit: Any,
+    model: Callable | None,
+    data: Any,
+    params: Mapping[str, Any] | None,
+    *,
+    sites: Sequence[str] | None,
+    names: Names,
+    num_draws: int,
+    seed: int,
+) -> Source:
+    """Return what is reduced from a fit and its program; see `reduce_fit` for the arguments.
+
+    Raises:
+        TypeError: If there is no program.
+        ValueError: As `judged_prior` and `fitted_posterior` do.
+    """
+    given = finished_fit(fit, model=model, params=params)
+    if given.model is None:
+        raise TypeError(
+            f"reduce_fit: {given.text} does not come with its program; give model=, and data= for its "
+            "arguments."
+        )
+    batch = program_data(given.model, data, batch_size=None, name="reduce_fit")
+    prior = judged_prior(given.model, batch, sites)
+    if names is None:
+        names = _columns(data, given.columns, prior.shapes)
+    layout = Layout.of_sites(prior.shapes, names, given.keep)
+    if not layout.size:
+        raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
+    posterior: FittedPosterior = fitted_posterior(
+        given, given.model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
+    )
+    normal = JointNormal(
+        posterior.loc, posterior.covariance, layout.flat(prior.loc), layout.flat(prior.scale)
+    )
+    judged = ", ".join(f"'{name}'" for name in prior.shapes)
+    return Source(
+        layout,
+        normal,
+        f"joint normal of {judged} from {posterior.text}",
+        prior.inspection,
+        posterior.findings,
+        whole_normal(posterior, given.model, batch, prior.latent),
+        given.model,
+        batch,
+    )
+
+
+def _columns(
+    data: Any, columns: tuple[str, ...] | None, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[str, ...] | None:
+    """Return the names of columns that fit a judged site: those of a table, or of the fit."""
+    tables = [*column_names(data).values(), *([] if columns is None else [columns])]
+    lengths = {shape[-1] for shape in shapes.values() if shape}
+    return next((names for names in tables if len(names) in lengths), None)

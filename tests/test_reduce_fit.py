@@ -1,0 +1,589 @@
+"""Reduction of finished fits, against exact enumeration of conjugate models."""
+
+import functools
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoDelta, AutoLaplaceApproximation, AutoNormal
+from scipy import stats
+
+import bmrjax as bmr
+from bmrjax import infer, reduction
+from bmrjax.fitted import search
+from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.normality import tail_shape
+from bmrjax.fitted.swept import Precision, Swept
+
+
+class Linear:
+    """A conjugate linear model with known noise; no prior variance is one."""
+
+    noise_scale, prior_scale = 0.7, 1.3
+
+    def __init__(self, size: int, *, seed: int, rows: int = 60, effects=(0.9, -0.6, 0.3)):
+        rng = np.random.default_rng(seed)
+        self.x = rng.normal(size=(rows, size)) + 0.7 * rng.normal(size=(rows, 1))
+        self.beta = np.zeros(size)
+        self.beta[: len(effects)] = effects
+        self.y = self.x @ self.beta + self.noise_scale * rng.normal(size=rows)
+        precision = self.x.T @ self.x / self.noise_scale**2
+        precision += np.eye(size) / self.prior_scale**2
+        self.covariance = np.linalg.inv(precision)
+        self.loc = self.covariance @ self.x.T @ self.y / self.noise_scale**2
+
+    @property
+    def arrays(self):
+        prior = reduction.Normal(jnp.zeros(len(self.loc)), np.full(len(self.loc), self.prior_scale))
+        return {"loc": self.loc, "covariance": self.covariance, "prior": prior}
+
+    @property
+    def data(self):
+        return np.float32(self.x), np.float32(self.y)
+
+    def draws(self, count: int = 4000, *, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        return {"beta": rng.multivariate_normal(self.loc, self.covariance, count)}
+
+    def model(self, x, y):
+        prior = dist.Normal(0, self.prior_scale).expand([x.shape[1]]).to_event(1)
+        beta = numpyro.sample("beta", prior)
+        numpyro.sample("y", dist.Normal(x @ beta, self.noise_scale), obs=y)
+
+    def log_evidence(self, inside):
+        x = self.x[:, inside]
+        covariance = self.prior_scale**2 * x @ x.T + self.noise_scale**2 * np.eye(len(self.y))
+        return stats.multivariate_normal(cov=covariance).logpdf(self.y)
+
+    @functools.cached_property
+    def submodels(self):
+        masks = np.array(list(itertools.product([True, False], repeat=len(self.loc))))
+        return masks, np.array([self.log_evidence(mask) for mask in masks])
+
+    def enumerated(self, log_odds: float = 0.0):
+        """Return inclusion probabilities and the most probable submodel."""
+        masks, evidence = self.submodels
+        weight = np.exp(evidence + log_odds * masks.sum(1) - evidence.max())
+        return weight @ masks / weight.sum(), masks[np.argmax(weight)]
+
+
+def svi(model, guide, data, steps=10):
+    fit = SVI(model, guide, numpyro.optim.Adam(0.02), Trace_ELBO())
+    return fit.run(jax.random.key(1), steps, *data, progress_bar=False).params
+
+
+# --- exact posteriors ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_exact_posterior_gives_what_enumeration_gives(seed):
+    exact = Linear(8, seed=seed)
+    found = bmr.reduce_fit(**exact.arrays)
+    inclusion, chosen = exact.enumerated()
+    np.testing.assert_allclose(found.inclusion_prob["z"], inclusion, atol=1e-6)
+    np.testing.assert_array_equal(found.chosen["z"], chosen)
+    np.testing.assert_array_equal(found.median["z"], inclusion > 0.5)
+    masks, evidence = exact.submodels
+    best = found.models().iloc[0]
+    assert best["delta_f"] == pytest.approx(evidence.max() - evidence[0], abs=1e-5)
+    assert best["prob"] == pytest.approx(1 / np.exp(evidence - evidence.max()).sum(), abs=1e-6)
+    prob = found.models()["prob"]
+    assert prob.is_monotonic_decreasing
+    assert prob.min() >= prob.max() / 20
+
+
+def test_evidences_are_those_of_the_closed_forms(x64):
+    exact = Linear(8, seed=3)
+    posterior = reduction.MultivariateNormal(
+        jnp.asarray(exact.loc), jnp.linalg.cholesky(exact.covariance)
+    )
+    prior = reduction.Normal(jnp.zeros(8), jnp.full(8, exact.prior_scale))
+    found = bmr.reduce_fit(loc=exact.loc, covariance=exact.covariance, prior=prior)
+    np.testing.assert_allclose(
+        found.delta_f["z"], reduction.delta_f_each(posterior, prior), rtol=1e-9
+    )
+    keep = found.chosen["z"]
+    chosen = float(reduction.remove(posterior, prior, keep).delta_f)
+    assert found.models()["delta_f"][0] == pytest.approx(chosen, rel=1e-9)
+    for i in range(8):
+        other = keep.copy()
+        other[i] = not other[i]
+        changed = float(reduction.remove(posterior, prior, other).delta_f) - chosen
+        expected = changed if keep[i] else -changed
+        assert found.delta_f_given["z"][i] == pytest.approx(expected, abs=1e-9)
+
+
+def test_averages_are_those_of_the_mixture():
+    exact = Linear(5, seed=4)
+    found = bmr.reduce_fit(**exact.arrays)
+    masks, evidence = exact.submodels
+    weight = np.exp(evidence - evidence.max())
+    weight /= weight.sum()
+    rng = np.random.default_rng(0)
+    draws = np.zeros((200_000, 5))
+    which = rng.choice(len(masks), len(draws), p=weight)
+    for m in np.unique(which):
+        inside, rows = masks[m], np.flatnonzero(which == m)
+        precision = np.linalg.inv(exact.covariance)[np.ix_(inside, inside)]
+        covariance = np.linalg.inv(precision)
+        eta = (exact.x.T @ exact.y / exact.noise_scale**2)[inside]
+        sample = rng.multivariate_normal(covariance @ eta, covariance, len(rows))
+        draws[np.ix_(rows, inside)] = sample
+    # Tolerances: four Monte Carlo standard errors of 200,000 draws with deviations up to 0.2.
+    np.testing.assert_allclose(found.mean["z"], draws.mean(0), atol=0.002)
+    np.testing.assert_allclose(found.sd["z"], draws.std(0), atol=0.002)
+    lower, upper = np.quantile(draws, [0.025, 0.975], axis=0)
+    np.testing.assert_allclose(found.lower["z"], lower, atol=0.01)
+    np.testing.assert_allclose(found.upper["z"], upper, atol=0.01)
+
+
+def test_an_element_that_the_data_do_not_inform_keeps_its_prior_odds():
+    prior = reduction.Normal(jnp.zeros(2), jnp.asarray([1.3, 0.4]))
+    covariance = np.diag(np.asarray(prior.scale, np.float64) ** 2)
+    found = bmr.reduce_fit(loc=np.zeros(2), covariance=covariance, prior=prior, expected=0.5)
+    np.testing.assert_allclose(found.delta_f["z"], 0.0, atol=1e-12)
+    np.testing.assert_allclose(found.inclusion_prob["z"], 0.25)
+
+
+def test_a_swept_submodel_stays_exact():
+    exact = Linear(7, seed=5)
+    normal = bmr.fitted.joint_normal.JointNormal(
+        exact.loc, exact.covariance, np.full(7, 0.1), np.full(7, 0.9)
+    )
+    precision = Precision(normal, [np.array([0, 3]), *(np.array([i]) for i in (1, 2, 4, 5))])
+    swept, rng = Swept(precision, np.ones(5, bool)), np.random.default_rng(0)
+    for unit in rng.integers(0, 5, 300):
+        before = swept.delta_f()
+        gain = swept.log_bayes_factors()
+        assert gain[unit] == pytest.approx(swept.log_bayes_factor(unit), rel=1e-9)
+        sign = -1 if swept.mask[unit] else 1
+        swept.flip(unit)
+        assert swept.delta_f() - before == pytest.approx(sign * gain[unit], abs=1e-8)
+    afresh = Swept(precision, swept.mask)
+    np.testing.assert_allclose(swept.moments(), afresh.moments(), rtol=1e-9)
+
+
+# --- draws --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_draws_come_close_to_enumeration(seed):
+    exact = Linear(10, seed=10 + seed)
+    found = bmr.reduce_fit(exact.draws(seed=seed), model=exact.model, data=exact.data)
+    inclusion, _ = exact.enumerated()
+    # The covariance of 4,000 draws has a relative error of some 2 %.
+    np.testing.assert_allclose(found.inclusion_prob["beta"], inclusion, atol=0.05)
+    assert found.pareto_k < 0.5
+    assert not found.findings
+
+
+def test_chains_and_names_of_a_table():
+    exact = Linear(4, seed=0)
+    x, y = exact.data
+    draws = exact.draws()["beta"].reshape(4, 1000, 4)
+    table = pd.DataFrame(x, columns=["age", "bmi", "bp", "sex"])
+    found = bmr.reduce_fit({"beta": draws}, model=exact.model, data=(table, y), verify=True)
+    rows = found.table()
+    assert list(rows["element"]) == ["age", "bmi", "bp", "sex"]
+    assert rows["kept"].tolist() == found.chosen["beta"].tolist()
+    assert "age" in str(found)
+    assert "covers the posterior" in str(found)
+    assert "sex" in found.models().columns
+    # The submodel's evidence, measured with the program, is the exact one.
+    check = found.verification
+    actual = exact.log_evidence(found.chosen["beta"]) - exact.log_evidence(np.ones(4, bool))
+    assert check.measured == pytest.approx(actual, abs=0.02)
+    assert check.predicted == pytest.approx(actual, abs=0.2)
+    assert check.pareto_k < 0.5
+
+
+def test_single_precision_is_enough_for_nearly_collinear_columns():
+    exact = Linear(4, seed=1)
+    exact.x[:, 1] = exact.x[:, 0] + 1e-3 * exact.x[:, 3]
+    precision = exact.x.T @ exact.x / exact.noise_scale**2 + np.eye(4) / exact.prior_scale**2
+    exact.covariance = np.linalg.inv(precision)
+    exact.loc = exact.covariance @ exact.x.T @ exact.y / exact.noise_scale**2
+    assert exact.covariance[0, 1] ** 2 > 0.98 * exact.covariance[0, 0] * exact.covariance[1, 1]
+    draws = exact.draws()["beta"]
+    found = [
+        bmr.reduce_fit({"beta": d}, model=exact.model, data=exact.data)
+        for d in (draws, np.float32(draws))
+    ]
+    for name in ("inclusion_prob", "delta_f", "mean", "sd"):
+        one, other = (getattr(each, name)["beta"] for each in found)
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    inclusion, _ = exact.enumerated()
+    np.testing.assert_allclose(found[1].inclusion_prob["beta"], inclusion, atol=0.05)
+
+
+def test_a_tree_of_arviz_is_taken():
+    xr = pytest.importorskip("xarray")
+    exact = Linear(4, seed=0)
+    draws = exact.draws()["beta"]
+    variables = {"beta": (("chain", "draw", "beta_dim"), draws.reshape(4, 1000, 4))}
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset(variables)})
+    found = bmr.reduce_fit(tree, model=exact.model, data=exact.data)
+    same = bmr.reduce_fit({"beta": draws}, model=exact.model, data=exact.data)
+    np.testing.assert_allclose(found.inclusion_prob["beta"], same.inclusion_prob["beta"])
+
+
+# --- search -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_greedy_search_finds_what_enumeration_finds(seed, monkeypatch):
+    exact = Linear(12, seed=20 + seed, rows=40)
+    every = bmr.reduce_fit(**exact.arrays)
+    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", 0)
+    found = bmr.reduce_fit(**exact.arrays)
+    np.testing.assert_array_equal(found.chosen["z"], every.chosen["z"])
+    # 1,000 sweeps: the largest Monte Carlo error of a probability is near .01.
+    np.testing.assert_allclose(found.inclusion_prob["z"], every.inclusion_prob["z"], atol=0.04)
+    np.testing.assert_allclose(found.sd["z"], every.sd["z"], atol=0.01)
+    first, same = (each.models()["prob"][0] for each in (found, every))
+    assert first == pytest.approx(same, rel=0.3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_thirty_candidates(seed):
+    exact = Linear(30, seed=seed, rows=200, effects=(0.9, -0.6, 0.5, 0.0, 0.7))
+    found = bmr.reduce_fit(**exact.arrays, expected=3)
+    np.testing.assert_array_equal(found.chosen["z"], exact.beta != 0)
+
+
+def test_a_swap_is_found_between_copies_of_a_column(monkeypatch):
+    exact = Linear(6, seed=2, effects=(0.0, 0.9))
+    exact.x[:, 0] = exact.x[:, 1] + 0.05 * exact.x[:, 5]
+    exact = _refit(exact)
+    inclusion, chosen = exact.enumerated()
+    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", 0)
+    found = bmr.reduce_fit(**exact.arrays)
+    np.testing.assert_array_equal(found.chosen["z"], chosen)
+    np.testing.assert_allclose(found.inclusion_prob["z"], inclusion, atol=0.04)
+
+
+def _refit(exact: Linear) -> Linear:
+    size = exact.x.shape[1]
+    precision = exact.x.T @ exact.x / exact.noise_scale**2 + np.eye(size) / exact.prior_scale**2
+    exact.covariance = np.linalg.inv(precision)
+    exact.loc = exact.covariance @ exact.x.T @ exact.y / exact.noise_scale**2
+    return exact
+
+
+def test_fifty_coefficients_take_seconds():
+    exact = Linear(50, seed=0, rows=300)
+    draws = exact.draws()
+    fit = functools.partial(bmr.reduce_fit, draws, model=exact.model, data=exact.data)
+    fit()
+    start = time.perf_counter()
+    found = fit()
+    seconds = time.perf_counter() - start
+    print(f"50 coefficients from 4,000 draws: {seconds:.2f} s")
+    assert seconds < 10
+    assert found.chosen["beta"][:2].all()
+
+
+# --- groups, forced effects and prior odds --------------------------------------------------
+
+
+def test_groups_go_together():
+    exact = Linear(6, seed=6)
+    groups = {"colour": [2, 3], "shape": ["4", "5"]}
+    found = bmr.reduce_fit(**exact.arrays, groups=groups)
+    assert found.candidates == ("0", "1", "colour", "shape")
+    masks, evidence = exact.submodels
+    together = (masks[:, 2] == masks[:, 3]) & (masks[:, 4] == masks[:, 5])
+    weight = np.exp(evidence[together] - evidence.max())
+    expected = weight @ masks[together] / weight.sum()
+    np.testing.assert_allclose(found.inclusion_prob["z"], expected, atol=1e-6)
+    assert found.delta_f["z"][2] == found.delta_f["z"][3]
+    gone = np.array([True, True, False, False, True, True])
+    actual = exact.log_evidence(gone) - exact.log_evidence(np.ones(6, bool))
+    assert found.delta_f["z"][2] == pytest.approx(actual, abs=1e-5)
+
+
+def test_groups_go_together_in_the_sampler(monkeypatch):
+    exact = Linear(6, seed=6)
+    every = bmr.reduce_fit(**exact.arrays, groups={"colour": [2, 3]})
+    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", 0)
+    found = bmr.reduce_fit(**exact.arrays, groups={"colour": [2, 3]})
+    np.testing.assert_array_equal(found.chosen["z"], every.chosen["z"])
+    np.testing.assert_allclose(found.inclusion_prob["z"], every.inclusion_prob["z"], atol=0.04)
+
+
+def test_forced_elements_stay():
+    exact = Linear(6, seed=7)
+    names = list("abcdef")
+    found = bmr.reduce_fit(**exact.arrays, names=names, forced=["f"])
+    masks, evidence = exact.submodels
+    weight = np.exp(evidence - evidence.max()) * masks[:, 5]
+    expected = weight @ masks / weight.sum()
+    np.testing.assert_allclose(found.inclusion_prob["z"], expected, atol=1e-6)
+    assert found.inclusion_prob["z"][5] == 1
+    assert np.isnan(found.delta_f["z"][5])
+    assert found.candidates == tuple("abcde")
+
+
+@pytest.mark.parametrize("expected", [0.5, 2.0, 7.0])
+def test_the_expected_number_shifts_the_posterior_by_its_odds(expected):
+    exact = Linear(8, seed=8)
+    found = bmr.reduce_fit(**exact.arrays, expected=expected)
+    inclusion, chosen = exact.enumerated(np.log(expected / (8 - expected)))
+    np.testing.assert_allclose(found.inclusion_prob["z"], inclusion, atol=1e-6)
+    np.testing.assert_array_equal(found.chosen["z"], chosen)
+
+
+# --- other fits ---------------------------------------------------------------------------
+
+
+def _logistic(x, y=None):
+    intercept = numpyro.sample("intercept", dist.Normal(0, 2))
+    beta = numpyro.sample("beta", dist.Normal(0, 1.3).expand([6]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=intercept + x @ beta), obs=y)
+
+
+@pytest.fixture(scope="module")
+def logistic_data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    logits = 0.3 + x @ np.array([1.2, 0, -1, 0, 0, 0])
+    return x, (rng.random(400) < 1 / (1 + np.exp(-logits))).astype(np.int32)
+
+
+def test_a_logistic_regression_by_nuts_and_by_laplace(logistic_data):
+    mcmc = MCMC(NUTS(_logistic), num_warmup=200, num_samples=1000, progress_bar=False)
+    mcmc.run(jax.random.key(0), *logistic_data)
+    by_nuts = bmr.reduce_fit(mcmc, data=logistic_data)
+    guide = AutoLaplaceApproximation(_logistic)
+    params = svi(_logistic, guide, logistic_data, 1000)
+    by_laplace = bmr.reduce_fit(guide, params=params, data=logistic_data)
+    for found in (by_nuts, by_laplace):
+        assert found.chosen["beta"].tolist() == [True, False, True, False, False, False]
+        assert found.pareto_k < 0.7
+        assert "'intercept': one element" in str(found)
+    one, other = by_nuts.inclusion_prob["beta"], by_laplace.inclusion_prob["beta"]
+    np.testing.assert_allclose(one, other, atol=0.08)
+
+
+@pytest.mark.parametrize("make", [AutoNormal, infer.AutoMeanField, infer.AutoMultivariate])
+def test_guides_are_read_in_closed_form(make):
+    exact = Linear(4, seed=0)
+    guide = make(exact.model)
+    params = svi(exact.model, guide, exact.data)
+    found = bmr.reduce_fit(guide, params=params, data=exact.data)
+    assert "in closed form" in str(found)
+    q = bmr.site_posteriors(exact.model, guide, params, *exact.data)
+    expected = reduction.delta_f_each(q.posterior["beta"], q.prior["beta"])
+    np.testing.assert_allclose(found.delta_f["beta"], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_result_goes_in_with_what_it_has_removed():
+    exact = Linear(6, seed=0)
+    result = bmr.sparsify(
+        exact.model, exact.data, key=jax.random.key(0), num_epochs=30, progress=False
+    )
+    found = bmr.reduce_fit(result, data=exact.data)
+    removed = ~np.asarray(result.keep["beta"])
+    assert 0 < removed.sum() < 6
+    assert (found.inclusion_prob["beta"][removed] == 0).all()
+    assert np.isnan(found.delta_f["beta"][removed]).all()
+    assert found.chosen["beta"][:2].all()
+
+
+@pytest.mark.parametrize("shape", [0.3, 1.0])
+def test_the_shape_of_a_tail_is_that_of_the_weights(shape):
+    weights = shape * np.random.default_rng(0).exponential(size=4000)
+    # The standard error of the shape from 190 draws of the tail is (1 + shape) / 14.
+    assert tail_shape(weights) == pytest.approx(shape, abs=0.3)
+    assert tail_shape(-weights) < 0.1
+    assert tail_shape(np.full(4000, -np.inf)) == np.inf
+
+
+def _banana(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 1.3).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(beta[0] + beta[1] ** 2 + 0 * x, 0.1), obs=y)
+
+
+def test_a_posterior_like_a_banana_is_not_to_be_trusted():
+    rng = np.random.default_rng(0)
+    b = np.random.default_rng(1).normal(0, 1.3, 200_000)
+    a = 0.5 - b**2 + 0.02 * rng.normal(size=b.size)
+    weight = stats.norm.pdf(a, 0, 1.3)
+    pick = rng.choice(b.size, 4000, p=weight / weight.sum())
+    draws = {"beta": np.stack([a[pick], b[pick]], 1)}
+    data = np.zeros(25, np.float32), np.full(25, 0.5, np.float32)
+    with pytest.warns(bmr.FitWarning, match="Do not trust this"):
+        found = bmr.reduce_fit(draws, model=_banana, data=data)
+    assert found.pareto_k > 0.7
+    assert "do not trust this" in str(found)
+    assert [finding.code for finding in found.findings] == ["not-normal"]
+
+
+# --- what is refused ----------------------------------------------------------------------
+
+
+def _hierarchy(x, y):
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    beta = numpyro.sample("beta", dist.Normal(0, scale).expand([4]).to_event(1))
+    tail = numpyro.sample("tail", dist.Laplace(0, 1).expand([4]).to_event(1))
+    gamma = numpyro.sample("gamma", dist.Normal(0, 2.0).expand([4]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ (beta + gamma + tail), 0.5), obs=y)
+
+
+def test_a_latent_scale_is_refused_by_name():
+    exact = Linear(4, seed=0)
+    draws = {
+        **{n: exact.draws()["beta"] for n in ("beta", "gamma", "tail")},
+        "scale": np.ones(4000),
+    }
+    with pytest.raises(ValueError, match=r"\['beta'\] cannot be judged.*\['gamma'\]") as error:
+        bmr.reduce_fit(draws, model=_hierarchy, data=exact.data, sites=["beta"])
+    assert "the scale of its prior is latent" in str(error.value)
+    assert "reparam.LocScaleReparam(centered=0)" in str(error.value)
+    with pytest.raises(ValueError, match="its prior is Laplace"):
+        bmr.reduce_fit(draws, model=_hierarchy, data=exact.data, sites=["tail"])
+
+
+def test_the_reparametrised_hierarchy_is_judged():
+    from numpyro.infer.reparam import LocScaleReparam
+
+    exact = Linear(4, seed=0)
+    model = numpyro.handlers.reparam(_hierarchy, config={"beta": LocScaleReparam(centered=0)})
+    draws = {"beta_decentered": exact.draws()["beta"]}
+    found = bmr.reduce_fit(draws, model=model, data=exact.data, sites=["beta_decentered"])
+    assert found.inclusion_prob["beta_decentered"].shape == (4,)
+    assert "normality was not checked: there are no draws of" in str(found)
+
+
+def _with(draws, **changes):
+    return {**draws, **changes}
+
+
+EXACT = Linear(4, seed=0)
+DRAWS = EXACT.draws()
+BETA = DRAWS["beta"]
+
+
+@pytest.mark.parametrize(
+    ("draws", "message"),
+    [
+        (
+            {"beta": np.where(np.arange(4000)[:, None] == 7, np.nan, BETA)},
+            "1 of 4000 draws are not",
+        ),
+        ({"beta": BETA[:9]}, "9 draws are too few.*at least 10 are needed"),
+        ({"beta": BETA * np.array([1, 1, 0, 1])}, "'2' do not vary"),
+        ({"beta": BETA[:, [0, 1, 2, 2]]}, "'2', '3' determine each other exactly"),
+        ({"beta": BETA[:, :3]}, r"have shape \(4000, 3\); the site has shape \(4,\)"),
+        ({"gamma": BETA}, r"no draws of the judged sites \['beta'\]"),
+    ],
+)
+def test_bad_draws_are_refused(draws, message):
+    with pytest.raises(ValueError, match=message):
+        bmr.reduce_fit(draws, model=EXACT.model, data=EXACT.data)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"sites": ["delta"]}, ValueError, r"no sites \['delta'\]; its sample sites are"),
+        ({"sites": []}, ValueError, "sites is empty"),
+        ({"sites": "beta"}, TypeError, r"sites=\['beta'\]"),
+        ({"names": ["a", "b"]}, ValueError, "names has 2 names, and no judged site"),
+        ({"names": ["a", "b", "c", "a"]}, ValueError, r"\['a'\] of 'beta' occur more than once"),
+        (
+            {"names": {"gamma": list("abcd")}},
+            ValueError,
+            r"sites \['gamma'\], which are not judged",
+        ),
+        ({"groups": {"g": ["a"]}}, ValueError, "the group 'g' names 'a', and there is no judged"),
+        ({"groups": {"g": [0, 9]}}, ValueError, "has the number 9"),
+        ({"groups": {"g": [0], "h": [0, 1]}}, ValueError, "'0' is in the groups 'g' and 'h'"),
+        ({"groups": {"g": []}}, ValueError, "the group 'g' is empty"),
+        ({"groups": {"g": [0, 1]}, "forced": [0]}, ValueError, "a part of the group 'g'"),
+        ({"forced": ["beta"]}, ValueError, "every element is forced"),
+        ({"forced": "beta"}, TypeError, r"forced=\['beta'\]"),
+        ({"expected": 4}, ValueError, "between 0 and 4, got 4"),
+        ({"params": {}}, TypeError, "params belongs to a guide"),
+        ({"loc": np.zeros(4)}, TypeError, "leave them out where `fit` is given"),
+    ],
+)
+def test_bad_options_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        bmr.reduce_fit(DRAWS, model=EXACT.model, data=EXACT.data, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"prior": None}, TypeError, r"prior=reduction.Normal\(loc, scale\)"),
+        ({"prior": 1.0}, TypeError, "got float"),
+        ({"loc": np.zeros((2, 2))}, ValueError, r"loc has shape \(2, 2\)"),
+        ({"covariance": np.eye(3)}, ValueError, r"covariance has shape \(3, 3\)"),
+        ({"covariance": np.ones((4, 4))}, ValueError, "determine each other exactly"),
+        ({"covariance": np.eye(4) + np.eye(4, k=1)}, ValueError, "not symmetric"),
+        ({"covariance": np.diag([1.0, 1, 0, 1])}, ValueError, "'2' have no posterior"),
+        ({"loc": np.array([0, np.inf, 0, 0])}, ValueError, "loc has values that are not finite"),
+        ({"prior": reduction.Normal(jnp.zeros(3), jnp.ones(3))}, ValueError, "do not broadcast"),
+        ({"prior": reduction.Normal(jnp.zeros(4), jnp.zeros(4))}, ValueError, "must be positive"),
+        ({"verify": True}, TypeError, "arrays have no program"),
+    ],
+)
+def test_bad_arrays_are_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        bmr.reduce_fit(**{**EXACT.arrays, **changes})
+
+
+def test_fits_of_other_kinds_are_refused():
+    with pytest.raises(TypeError, match="give model="):
+        bmr.reduce_fit(DRAWS)
+    with pytest.raises(TypeError, match="got int"):
+        bmr.reduce_fit(3)
+    with pytest.raises(TypeError, match=r"needs its parameters: params=svi_result.params"):
+        bmr.reduce_fit(AutoNormal(EXACT.model), data=EXACT.data)
+    with pytest.raises(TypeError, match="AutoDelta is a point"):
+        bmr.reduce_fit(AutoDelta(EXACT.model), params={}, data=EXACT.data)
+    with pytest.raises(ValueError, match="call its run first"):
+        bmr.reduce_fit(MCMC(NUTS(EXACT.model), num_warmup=1, num_samples=1), data=EXACT.data)
+
+
+def test_few_draws_and_disagreeing_chains_are_findings():
+    apart = BETA.reshape(4, 1000, 4) + np.arange(4)[:, None, None]
+    with pytest.warns(bmr.FitWarning) as caught:
+        found = bmr.reduce_fit({"beta": apart}, model=EXACT.model, data=EXACT.data)
+    assert {"few-draws", "chains-disagree"} <= {finding.code for finding in found.findings}
+    assert any("R-hat" in str(warning.message) for warning in caught)
+
+
+def test_a_prediction_that_the_program_contradicts_is_a_finding():
+    spread = np.sqrt(np.diag(EXACT.covariance))
+    wrong = EXACT.loc + 1.6 * (BETA - EXACT.loc) - spread
+    with pytest.warns(bmr.FitWarning, match="nats from the measured one"):
+        found = bmr.reduce_fit({"beta": wrong}, model=EXACT.model, data=EXACT.data, verify=True)
+    assert found.findings[-1].code == "evidence-off"
+    inside = found.chosen["beta"]
+    actual = EXACT.log_evidence(inside) - EXACT.log_evidence(np.ones(4, bool))
+    assert found.verification.measured == pytest.approx(actual, abs=0.3)
+
+
+def test_names_of_several_sites():
+    layout = Layout.of_sites({"a": (2,), "b": (), "c": (2, 2)}, {"c": ["x", "y"]})
+    assert layout.label == ("a[0]", "a[1]", "b", "c[0, x]", "c[0, y]", "c[1, x]", "c[1, y]")
+    assert layout.find("a", "forced") == [0, 1]
+    assert layout.find("c[1, x]", "forced") == [5]
+    assert layout.find("0, y", "forced") == [4]
+    with pytest.raises(ValueError, match="Numbers count the elements of one"):
+        layout.find(0, "forced")
+    twice = Layout.of_sites({"a": (2,), "b": (2,)}, ["x", "y"])
+    with pytest.raises(ValueError, match=r"Write which one: \['a\[x\]', 'b\[x\]'\]"):
+        twice.find("x", "forced")
+    back = twice.by_site(np.arange(4.0), np.nan)
+    np.testing.assert_array_equal(back["b"], [2, 3])
+    np.testing.assert_array_equal(twice.flat(back), np.arange(4))

@@ -1,4 +1,4 @@
-"""Which variables does `sparsify` select when nothing is set, and which does the lasso select?
+"""Which variables do `sparsify` and `reduce_fit` select when nothing is set, and which does the lasso select?
 
     python benchmarks/trust/selection.py
 
@@ -9,9 +9,10 @@ deviation 1, logistic ones are Bernoulli. Every method sees the same data sets, 
 Settings were chosen on other seeds, from 1000 on (``--offset 1000``).
 
 Methods: `sparsify` with nothing but a key; the same with ``criteria.Shrinkage()``; the same with
-``guide=AutoMeanField(program)``; `LassoCV`, or `LogisticRegressionCV` with an L1 penalty, of scikit-learn, of
-which the non-zero coefficients count. The program is the README's: N(0, 1) on the coefficients and
-HalfNormal(1) on the noise.
+``guide=AutoMeanField(program)``; `reduce_fit` on 2,000 draws of NUTS, after 500 of warm-up, of which
+elements with an inclusion probability above one half count; `LassoCV`, or `LogisticRegressionCV` with an L1
+penalty, of scikit-learn, of which the non-zero coefficients count. The program is the README's: N(0, 1) on
+the coefficients and HalfNormal(1) on the noise.
 
 The README's own regression (100 coefficients, 200 rows, five of them true) is repeated on twenty data sets.
 A stopped run goes on where it was.
@@ -35,7 +36,8 @@ CELLS += [(100, "linear", 50), (100, "linear", 200)]
 CORRELATIONS = (0.0, 0.7, 0.95)
 README = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 LASSO = "lasso"
-METHODS = ("default", "Shrinkage", "AutoMeanField", LASSO)
+NUTS = "NUTS, reduce_fit"
+METHODS = ("default", "Shrinkage", "AutoMeanField", NUTS, LASSO)
 
 
 def make(columns: int, kind: str, rows: int, correlation: float, seed: int) -> tuple[Any, Any, Any]:
@@ -98,6 +100,8 @@ def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict
     if method == LASSO:
         return select_by_lasso(kind, x, y), {}
     program = regression(x.shape[1], kind)
+    if method == NUTS:
+        return select_after_nuts(program, x, y, seed)
     options: dict[str, Any] = {
         "default": {},
         "Shrinkage": {"criterion": bmr.criteria.Shrinkage()},
@@ -106,6 +110,22 @@ def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict
     result = bmr.sparsify(program, (x, y), key=jax.random.key(seed), progress=False, **options)
     facts = {"vfe": result.vfe, "epochs": len(result.history)}
     return np.asarray(result.keep["beta"]), facts
+
+
+def select_after_nuts(program: Callable, x: Any, y: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Return the elements that are more probably in than out, from draws of the whole program."""
+    import jax
+    from numpyro.infer import MCMC, NUTS
+
+    import bmrjax as bmr
+
+    mcmc = MCMC(NUTS(program), num_warmup=500, num_samples=2000, progress_bar=False)
+    mcmc.run(jax.random.key(seed), x, y)
+    jax.block_until_ready(mcmc.get_samples())
+    begin = time.perf_counter()
+    found = bmr.reduce_fit(mcmc, data=(x, y))
+    facts = {"reduce_seconds": time.perf_counter() - begin, "pareto_k": found.pareto_k}
+    return found.inclusion_prob["beta"] > 0.5, facts
 
 
 def select_by_lasso(kind: str, x: Any, y: Any) -> Any:

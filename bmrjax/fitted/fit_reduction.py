@@ -48,6 +48,20 @@ class FitReduction:
         findings: What is wrong with the fit, or may be.
         inspection: Which sites of the program were judged, and why the others were not; empty for arrays.
         verification: Predicted against measured evidence of the chosen submodel; None without `verify`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> prior = bmr.reduction.Normal(jnp.zeros(2), jnp.ones(2))
+        >>> covariance = jnp.array([[0.02, 0.01], [0.01, 0.02]])
+        >>> found = bmr.reduce_fit(
+        ...     loc=jnp.array([0.8, 0.1]), covariance=covariance, prior=prior, names=["dose", "age"]
+        ... )
+        >>> best = found.models().iloc[0]
+        >>> bool(best["dose"]), bool(best["age"]), f"{best['prob']:.2f}", f"{best['delta_f']:.2f} nats"
+        (True, False, '0.85', '1.71 nats')
+        >>> found.table()[["element", "kept", "inclusion_prob"]].round(2).values.tolist()
+        [['dose', True, 1.0], ['age', False, 0.15]]
     """
 
     inclusion_prob: BySite

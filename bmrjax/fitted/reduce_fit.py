@@ -193,7 +193,7 @@ def _not_normal(normality: Normality) -> list[Finding]:
             f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
             f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
             "Take more draws if there are fewer than 100 for each latent element; else fit the submodels "
-            "that matter and compare their evidence, or write the program so that its posterior is closer to a "
-            "normal.",
+            "that matter and compare their evidence, or write the program so that its posterior is closer "
+            "to a normal.",
         )
     ]

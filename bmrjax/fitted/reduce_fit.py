@@ -126,7 +126,7 @@ def reduce_fit(
             fit, model, data, params, sites=sites, names=names, num_draws=num_draws, seed=seed
         )
     layout, normal, whole = source.layout, source.normal, source.whole
-    check_joint_normal(normal, layout.label)
+    check_joint_normal(normal, layout.label, rounding=source.rounding)
     units = units_of(layout, groups, forced)
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))

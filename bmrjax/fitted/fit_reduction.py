@@ -92,10 +92,10 @@ class FitReduction:
 
         Returns:
             One row per submodel; the window has those that are at least a twentieth as probable as the best.
-            The columns are a boolean one for each candidate, ``"size"`` (how many are in), ``"prob"`` (among
-            all submodels) and ``"delta_f"`` (ln of its evidence over that of the full model, in nats; positive
-            favours the submodel). With `verify`, also ``"measured"`` and ``"measured_prob"``: the two from
-            the program, NaN for submodels that were not measured.
+            The columns are a boolean one for each candidate, ``"size"`` (how many are in), ``"prob"``
+            (among all submodels) and ``"delta_f"`` (ln of its evidence over that of the full model, in
+            nats; positive favours the submodel). With `verify`, also ``"measured"`` and
+            ``"measured_prob"``: the two from the program, NaN for submodels that were not measured.
         """
         import pandas as pd
 

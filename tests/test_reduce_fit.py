@@ -96,7 +96,9 @@ def test_the_exact_posterior_gives_what_enumeration_gives(seed):
     assert best["prob"] == pytest.approx(1 / np.exp(evidence - evidence.max()).sum(), abs=1e-6)
     prob = found.models()["prob"]
     assert prob.is_monotonic_decreasing
-    assert prob.min() >= prob.max() / 20
+    assert len(prob) >= 64
+    weight = np.exp(evidence - evidence.max())
+    assert len(prob) >= np.sum(weight > 1 / 20)
 
 
 def test_evidences_are_those_of_the_closed_forms(x64):
@@ -199,9 +201,13 @@ def test_chains_and_names_of_a_table():
     # The submodel's evidence, measured with the program, is the exact one.
     check = found.verification
     actual = exact.log_evidence(found.chosen["beta"]) - exact.log_evidence(np.ones(4, bool))
-    assert check.measured == pytest.approx(actual, abs=0.02)
-    assert check.predicted == pytest.approx(actual, abs=0.2)
-    assert check.pareto_k < 0.5
+    assert check.measured[0] == pytest.approx(actual, abs=0.02)
+    assert check.predicted[0] == pytest.approx(actual, abs=0.2)
+    assert check.pareto_k.max() < 0.5
+    inclusion, _ = exact.enumerated()
+    np.testing.assert_allclose(found.measured_inclusion_prob["beta"], inclusion, atol=0.01)
+    assert found.models()["measured_prob"].sum() == pytest.approx(found.models()["prob"].sum())
+    assert "measured_inclusion_prob" in found.table()
 
 
 def test_single_precision_is_enough_for_nearly_collinear_columns():
@@ -221,6 +227,14 @@ def test_single_precision_is_enough_for_nearly_collinear_columns():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     inclusion, _ = exact.enumerated()
     np.testing.assert_allclose(found[1].inclusion_prob["beta"], inclusion, atol=0.05)
+
+
+def test_a_covariance_that_single_precision_cannot_hold_is_refused():
+    near = np.array([[1.0, 1 - 1e-6], [1 - 1e-6, 1.0]])
+    prior = reduction.Normal(jnp.zeros(2), jnp.full(2, 1.3))
+    assert bmr.reduce_fit(loc=np.ones(2), covariance=near, prior=prior).candidates == ("0", "1")
+    with pytest.raises(ValueError, match="give the covariance in double precision"):
+        bmr.reduce_fit(loc=np.ones(2), covariance=np.float32(near), prior=prior)
 
 
 def test_a_tree_of_arviz_is_taken():
@@ -480,7 +494,7 @@ BETA = DRAWS["beta"]
         ),
         ({"beta": BETA[:9]}, "9 draws are too few.*at least 10 are needed"),
         ({"beta": BETA * np.array([1, 1, 0, 1])}, "'2' do not vary"),
-        ({"beta": BETA[:, [0, 1, 2, 2]]}, "'2', '3' determine each other exactly"),
+        ({"beta": BETA[:, [0, 1, 2, 2]]}, "'2', '3' determine each other, up to rounding"),
         ({"beta": BETA[:, :3]}, r"have shape \(4000, 3\); the site has shape \(4,\)"),
         ({"gamma": BETA}, r"no draws of the judged sites \['beta'\]"),
     ],
@@ -527,7 +541,7 @@ def test_bad_options_are_refused(options, error, message):
         ({"prior": 1.0}, TypeError, "got float"),
         ({"loc": np.zeros((2, 2))}, ValueError, r"loc has shape \(2, 2\)"),
         ({"covariance": np.eye(3)}, ValueError, r"covariance has shape \(3, 3\)"),
-        ({"covariance": np.ones((4, 4))}, ValueError, "determine each other exactly"),
+        ({"covariance": np.ones((4, 4))}, ValueError, "determine each other, up to rounding"),
         ({"covariance": np.eye(4) + np.eye(4, k=1)}, ValueError, "not symmetric"),
         ({"covariance": np.diag([1.0, 1, 0, 1])}, ValueError, "'2' have no posterior"),
         ({"loc": np.array([0, np.inf, 0, 0])}, ValueError, "loc has values that are not finite"),
@@ -570,7 +584,7 @@ def test_a_prediction_that_the_program_contradicts_is_a_finding():
     assert found.findings[-1].code == "evidence-off"
     inside = found.chosen["beta"]
     actual = EXACT.log_evidence(inside) - EXACT.log_evidence(np.ones(4, bool))
-    assert found.verification.measured == pytest.approx(actual, abs=0.3)
+    assert found.verification.measured[0] == pytest.approx(actual, abs=0.3)
 
 
 def test_names_of_several_sites():

@@ -47,7 +47,24 @@ class FitReduction:
             measured.
         findings: What is wrong with the fit, or may be.
         inspection: Which sites of the program were judged, and why the others were not; empty for arrays.
-        verification: Predicted against measured evidence of the chosen submodel; None without `verify`.
+        verification: Predicted against measured evidence of the most probable submodels; None without
+            `verify`.
+        measured_inclusion_prob: Inclusion probabilities after these submodels have exchanged probability by
+            their measured evidence; None without `verify`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> prior = bmr.reduction.Normal(jnp.zeros(2), jnp.ones(2))
+        >>> covariance = jnp.array([[0.02, 0.01], [0.01, 0.02]])
+        >>> found = bmr.reduce_fit(
+        ...     loc=jnp.array([0.8, 0.1]), covariance=covariance, prior=prior, names=["dose", "age"]
+        ... )
+        >>> best = found.models().iloc[0]
+        >>> bool(best["dose"]), bool(best["age"]), f"{best['prob']:.2f}", f"{best['delta_f']:.2f} nats"
+        (True, False, '0.85', '1.71 nats')
+        >>> found.table()[["element", "kept", "inclusion_prob"]].round(2).values.tolist()
+        [['dose', True, 1.0], ['age', False, 0.15]]
     """
 
     inclusion_prob: BySite
@@ -64,48 +81,54 @@ class FitReduction:
     findings: tuple[Finding, ...]
     inspection: Inspection
     verification: Verification | None
+    measured_inclusion_prob: BySite | None
     _layout: Layout = field(repr=False)
     _found: Found = field(repr=False)
     _text: str = field(repr=False)
     _normality: Normality = field(repr=False)
 
     def models(self) -> "DataFrame":
-        """Return the submodels within Occam's window, the most probable first.
+        """Return the 64 most probable submodels and all within Occam's window, the most probable first.
 
         Returns:
-            One row per submodel that is at least a twentieth as probable as the best: a boolean column for
-            each candidate, ``"size"`` (how many are in), ``"prob"`` (among all submodels) and ``"delta_f"``
-            (ln of its evidence over that of the full model, in nats; positive favours the submodel).
+            One row per submodel; the window has those that are at least a twentieth as probable as the best.
+            The columns are a boolean one for each candidate, ``"size"`` (how many are in), ``"prob"``
+            (among all submodels) and ``"delta_f"`` (ln of its evidence over that of the full model, in
+            nats; positive favours the submodel). With `verify`, also ``"measured"`` and
+            ``"measured_prob"``: the two from the program, NaN for submodels that were not measured.
         """
         import pandas as pd
 
         found = self._found
         columns: dict[str, Any] = dict(zip(self.candidates, found.masks.T, strict=True))
-        return pd.DataFrame(
-            {
-                **columns,
-                "size": found.masks.sum(1),
-                "prob": found.prob,
-                "delta_f": found.delta_f,
-            }
-        )
+        columns |= {"size": found.masks.sum(1), "prob": found.prob, "delta_f": found.delta_f}
+        if (check := self.verification) is not None:
+            measured, prob = np.full((2, len(found.prob)), np.nan)
+            count = len(check.measured)
+            measured[:count], prob[:count] = check.measured, check.prob(found.prob[:count])
+            columns |= {"measured": measured, "measured_prob": prob}
+        return pd.DataFrame(columns)
 
     def table(self) -> "DataFrame":
         """Return one row per element, by name.
 
         Returns:
             The columns ``"site"``, ``"element"``, ``"kept"`` (in the chosen submodel), ``"inclusion_prob"``,
-            ``"delta_f"``, ``"delta_f_given"``, ``"mean"``, ``"sd"``, ``"2.5 %"`` and ``"97.5 %"``.
+            ``"delta_f"``, ``"delta_f_given"``, ``"mean"``, ``"sd"``, ``"2.5 %"`` and ``"97.5 %"``; with
+            `verify`, ``"measured_inclusion_prob"`` too.
         """
         import pandas as pd
 
         flat = self._layout.flat
+        measured = self.measured_inclusion_prob
+        more = {} if measured is None else {"measured_inclusion_prob": flat(measured)}
         return pd.DataFrame(
             {
                 "site": self._layout.site,
                 "element": self._layout.element,
                 "kept": flat(self.chosen).astype(bool),
                 "inclusion_prob": flat(self.inclusion_prob),
+                **more,
                 "delta_f": flat(self.delta_f),
                 "delta_f_given": flat(self.delta_f_given),
                 "mean": flat(self.mean),
@@ -153,11 +176,17 @@ class FitReduction:
         if hidden > 0:
             table = table.nlargest(_ROWS, "inclusion_prob").sort_index()
         table["kept"] = np.where(table["kept"], "yes", "-")
-        formats = {"inclusion_prob": "{:.3f}", "delta_f": "{:.1f}", "delta_f_given": "{:.1f}"}
+        table = table.rename(columns={"measured_inclusion_prob": "measured"})
+        formats = {
+            "inclusion_prob": "{:.3f}",
+            "measured": "{:.3f}",
+            "delta_f": "{:.1f}",
+            "delta_f_given": "{:.1f}",
+        }
         text = table.to_string(
             index=False,
             na_rep="",
-            formatters={name: form.format for name, form in formats.items()},
+            formatters={n: form.format for n, form in formats.items() if n in table},
             float_format="{:.3g}".format,
         )
         more = f"\n... and {hidden} less probable elements; table() has all" if hidden > 0 else ""
@@ -191,7 +220,7 @@ def fit_reduction(
         normality: How normal it is.
         findings: What is wrong with the draws.
         inspection: Which sites were judged.
-        verification: Of the chosen submodel.
+        verification: Of the most probable submodels.
     """
 
     def spread(by_unit: Any) -> Any:
@@ -204,6 +233,14 @@ def fit_reduction(
     for inside, members in zip(found.masks[0], units.values(), strict=True):
         chosen[members] = inside
     by_site = layout.by_site
+    measured = None
+    if verification is not None:
+        count = len(verification.measured)
+        moved = verification.prob(found.prob[:count]) - found.prob[:count]
+        change = np.zeros(layout.size)
+        for inside, members in zip(found.masks[:count].T, units.values(), strict=True):
+            change[members] = moved @ inside
+        measured = by_site(np.clip(averaged.inclusion_prob + change, 0.0, 1.0), 0.0)
     return FitReduction(
         inclusion_prob=by_site(averaged.inclusion_prob, 0.0),
         delta_f=by_site(spread(delta_f), np.nan),
@@ -219,6 +256,7 @@ def fit_reduction(
         findings=findings,
         inspection=inspection,
         verification=verification,
+        measured_inclusion_prob=measured,
         _layout=layout,
         _found=found,
         _text=text,

@@ -73,12 +73,16 @@ def moments(
     return loc, centred.T @ centred / (count - 1)
 
 
-def check_joint_normal(normal: JointNormal, labels: Sequence[str]) -> None:
+def check_joint_normal(
+    normal: JointNormal, labels: Sequence[str], *, rounding: float = 1e-14
+) -> None:
     """Raise ValueError unless the moments are finite, the scales positive and the covariance definite.
 
     Args:
         normal: Posterior and prior.
         labels: Name of each element, for messages.
+        rounding: Relative error of the covariance. An eigenvalue of the correlations that is not ten times as
+            large is taken for zero.
     """
     size = len(labels)
     for name, expected in (
@@ -108,10 +112,10 @@ def check_joint_normal(normal: JointNormal, labels: Sequence[str]) -> None:
     if not np.allclose(correlation, correlation.T, atol=1e-5):
         raise ValueError("reduce_fit: the covariance is not symmetric.")
     values, vectors = np.linalg.eigh(0.5 * (correlation + correlation.T))
-    if values[0] <= 1e-13 * size:
+    if values[0] <= 10 * rounding * size:
         names = _listed(np.abs(vectors[:, 0]) > 0.1, labels)
         raise ValueError(
-            f"reduce_fit: the covariance is singular: {names} determine each other exactly. "
+            f"reduce_fit: the covariance is singular: {names} determine each other, up to rounding. "
             "Leave one of them out, or give the covariance in double precision."
         )
 

@@ -85,7 +85,7 @@ def measure_normality(
     """
     if isinstance(whole, str):
         return Normality(math.nan, reason=whole)
-    weights = log_weights(whole, model, data, rng)
+    weights = log_weights(whole, log_joint(whole, model, data), rng)
     if weights is None:
         return Normality(
             math.nan, reason="the covariance of all latent elements together is singular"
@@ -124,15 +124,39 @@ def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float | None:
     return float(pareto_k) if np.isfinite(pareto_k) else math.inf
 
 
+def log_joint(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.ndarray]:
+    """Return ln of the joint density of a program as a compiled function of points, (draws, m) to (draws,).
+
+    Args:
+        whole: Joint normal on the unconstrained space, for the order of its elements.
+        model: NumPyro program.
+        data: Its arguments.
+    """
+    args, kwargs = arguments(data)
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+
+    @jax.jit
+    def potential(points: Any) -> Any:
+        def one(point: Any) -> Any:
+            return potential_energy(seeded, args, kwargs, dict(whole.unpack(point)))
+
+        return jax.lax.map(one, points, batch_size=_AT_A_TIME)
+
+    def density(points: Any) -> np.ndarray:
+        with inference():
+            return -np.asarray(potential(points), np.float64)
+
+    return density
+
+
 def log_weights(
-    whole: Whole, model: Callable, data: Data, rng: np.random.Generator
+    whole: Whole, density: Callable[[Any], np.ndarray], rng: np.random.Generator
 ) -> Float[np.ndarray, " draws"] | None:
     """Return ln of the joint density of the program less that of the normal, at draws from the normal.
 
     Args:
         whole: Joint normal on the unconstrained space; elements without variance stay where they are.
-        model: NumPyro program.
-        data: Its arguments.
+        density: ln of the joint density of the program, as `log_joint` returns it.
         rng: Source of randomness.
 
     Returns:
@@ -149,26 +173,14 @@ def log_weights(
     noise = rng.standard_normal((_NUM_DRAWS, len(scale)))
     points = np.tile(whole.loc, (_NUM_DRAWS, 1))
     points[:, varies] += (noise @ factor.T) * scale
-    args, kwargs = arguments(data)
-    seeded = numpyro.handlers.seed(model, jax.random.key(0))
-
     # What was rounded to single precision is what the normal is evaluated at, too.
     points = np.asarray(jnp.asarray(points))
-
-    @jax.jit
-    def potential(points: Any) -> Any:
-        def one(point: Any) -> Any:
-            return potential_energy(seeded, args, kwargs, dict(whole.unpack(point)))
-
-        return jax.lax.map(one, points, batch_size=_AT_A_TIME)
-
-    with inference():
-        log_joint = -np.asarray(potential(points), np.float64)
+    joint = density(points)
     deviation = (points.astype(np.float64) - whole.loc)[:, varies] / scale
     standard = solve_triangular(factor, deviation.T, lower=True)
     log_normal = -0.5 * (standard**2).sum(0) - np.log(np.diag(factor)).sum()
     log_normal -= np.log(scale).sum() + 0.5 * len(scale) * math.log(2 * math.pi)
-    return log_joint - log_normal
+    return joint - log_normal
 
 
 def _whole_of_draws(

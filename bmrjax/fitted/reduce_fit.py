@@ -16,7 +16,7 @@ from bmrjax.fitted.search import search
 from bmrjax.fitted.source import from_arrays, from_fit
 from bmrjax.fitted.swept import Precision, Swept
 from bmrjax.fitted.units import Groups, units_of
-from bmrjax.fitted.verification import Verification, verify_submodel
+from bmrjax.fitted.verification import Verification, verify_submodels
 from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding, FitWarning
 from bmrjax.run.serial import one_at_a_time
@@ -77,8 +77,8 @@ def reduce_fit(
         expected: Expected number of candidates that are in, before the data. By default half of them.
         num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
-        verify: Whether to measure the evidence of the chosen submodel with the program, by importance
-            sampling.
+        verify: Whether to measure the evidence of the most probable submodels with the program, by importance
+            sampling; 64 of them at most.
 
     Returns:
         Inclusion probabilities, `delta_f`, averages over submodels, and the submodels themselves.
@@ -126,7 +126,7 @@ def reduce_fit(
             fit, model, data, params, sites=sites, names=names, num_draws=num_draws, seed=seed
         )
     layout, normal, whole = source.layout, source.normal, source.whole
-    check_joint_normal(normal, layout.label)
+    check_joint_normal(normal, layout.label, rounding=source.rounding)
     units = units_of(layout, groups, forced)
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
@@ -135,9 +135,10 @@ def reduce_fit(
     if source.model is not None:
         normality = measure_normality(whole, source.model, source.data, rng)
         if verify and not isinstance(whole, str):
-            inside = precision.elements(found.masks[0])
-            predicted, program = float(found.delta_f[0]), (source.model, source.data)
-            verification = verify_submodel(predicted, inside, normal, layout, whole, *program, rng)
+            inside, program = precision.elements(found.masks), (source.model, source.data)
+            verification = verify_submodels(
+                found.delta_f, inside, normal, layout, whole, *program, rng
+            )
     findings = (*source.findings, *_not_normal(normality), *_off(verification))
     for finding in findings:
         warnings.warn(f"reduce_fit: {finding}", FitWarning, stacklevel=3)
@@ -171,14 +172,14 @@ def _off(verification: Verification | None) -> list[Finding]:
     """Return that the measured evidence is another than the predicted one, if it is by more than a nat."""
     if verification is None:
         return []
-    difference = verification.predicted - verification.measured
-    if abs(difference) <= 1.0 + 3 * verification.standard_error:
+    difference = float(verification.predicted[0] - verification.measured[0])
+    if abs(difference) <= 1.0 + 3 * float(verification.standard_error[0]):
         return []
     return [
         Finding(
             "evidence-off",
             f"The predicted delta_f of the chosen submodel is {difference:+.1f} nats from the measured one "
-            f"(Pareto k {verification.pareto_k:.2f}).",
+            f"(Pareto k {verification.pareto_k[0]:.2f}).",
             "Do not rely on the probabilities: take more draws, or fit the guide until it has converged.",
         )
     ]
@@ -193,7 +194,7 @@ def _not_normal(normality: Normality) -> list[Finding]:
             f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
             f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
             "Take more draws if there are fewer than 100 for each latent element; else fit the submodels "
-            "that matter and compare their evidence, or write the program so that its posterior is closer to a "
-            "normal.",
+            "that matter and compare their evidence, or write the program so that its posterior is closer "
+            "to a normal.",
         )
     ]

@@ -13,8 +13,8 @@ from bmrjax.fitted.swept import Precision, Swept
 # Up to this many units every submodel is computed: 4,096 of them.
 EXHAUSTIVE_UNITS = 12
 
-# Submodels that are less probable than the best by this factor are not listed.
-OCCAMS_WINDOW = 20.0
+# The submodels that are listed: these many, and all that are not less probable than the best by this factor.
+LISTED, OCCAMS_WINDOW = 64, 20.0
 
 # Two runs of the sampler, from the best submodel of a climb and from the smallest one.
 _SWEEPS, _WARMUP, _BATCHES = 500, 50, 10
@@ -25,7 +25,8 @@ class Found:
     """Submodels with their probabilities, and what averages are taken over.
 
     Attributes:
-        masks: Units that are in, by submodel, the most probable first: those within Occam's window.
+        masks: Units that are in, by submodel, the most probable first: the first 64, and those within Occam's
+            window.
         prob: Probability of each, among all submodels.
         delta_f: ln of the evidence of each over that of the full model, in nats.
         weight: Weights of the terms of an average over submodels; they add up to one.
@@ -71,7 +72,8 @@ def _exhaustive(precision: Precision, log_odds: float) -> Found:
     weight = np.exp(log_prob - log_prob.max())
     weight /= weight.sum()
     order = np.argsort(-weight, kind="stable")
-    listed = order[weight[order] * OCCAMS_WINDOW >= weight[order[0]]]
+    window = weight[order] * OCCAMS_WINDOW >= weight[order[0]]
+    listed = order[window | (np.arange(len(order)) < LISTED)]
     inclusion = precision.elements(masks).astype(float)
     text = f"all {len(masks):,} submodels computed"
     return Found(
@@ -99,7 +101,8 @@ def _sampled(precision: Precision, log_odds: float, rng: np.random.Generator) ->
     met = max(runs, key=lambda run: run.log_prob.max())
     peaks.append(climb(precision, met.masks[np.argmax(met.log_prob)], log_odds))
     masks, log_prob, prob = _probabilities(runs, peaks, precision, log_odds)
-    listed = log_prob >= log_prob[0] - np.log(OCCAMS_WINDOW)
+    window = log_prob >= log_prob[0] - np.log(OCCAMS_WINDOW)
+    listed = window | (np.arange(len(window)) < LISTED)
     of_units = np.concatenate([run.inclusion for run in runs])
     inclusion = np.ones((len(of_units), precision.size))
     for u, unit in enumerate(precision.units):

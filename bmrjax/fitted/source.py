@@ -36,6 +36,7 @@ class Source:
         whole: Joint normal over all latent elements, or why there is none.
         model: NumPyro program; None for arrays.
         data: Its arguments.
+        rounding: Relative error of the covariance.
     """
 
     layout: Layout
@@ -46,6 +47,7 @@ class Source:
     whole: Whole | str = "arrays come without a program"
     model: Callable | None = None
     data: Data = ()
+    rounding: float = 1e-14
 
 
 def from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
@@ -84,7 +86,14 @@ def from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
         ) from None
     layout = Layout.of_sites({ARRAY_SITE: mean.shape}, names)
     normal = JointNormal(mean, np.asarray(covariance, np.float64), prior_loc, prior_scale)
-    return Source(layout, normal, f"joint normal of {mean.size} elements, as given")
+    precision = np.asarray(covariance).dtype
+    rounding = float(np.finfo(precision).eps) if precision.kind == "f" else 0.0
+    return Source(
+        layout,
+        normal,
+        f"joint normal of {mean.size} elements, as given",
+        rounding=max(rounding, 1e-14),
+    )
 
 
 def from_fit(

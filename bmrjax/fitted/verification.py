@@ -12,39 +12,54 @@ from scipy.special import logsumexp
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import Layout
-from bmrjax.fitted.normality import log_weights, tail_shape
+from bmrjax.fitted.normality import log_joint, log_weights, tail_shape
 from bmrjax.infer.arguments import Data
+
+# Submodels that are measured at most: the most probable ones.
+MOST_SUBMODELS = 64
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Predicted against measured evidence of the chosen submodel.
+    """Predicted against measured evidence of the most probable submodels, the best first.
+
+    Each is ln of the evidence of a submodel over that of the full model, in nats; positive favours the
+    submodel.
 
     Attributes:
-        predicted: ln of its evidence over that of the full model by Bayesian model reduction, in nats.
-            Positive favours the submodel.
-        measured: The same, from the program: each log evidence by importance sampling from a normal.
-        standard_error: Monte Carlo standard error of `measured`, in nats.
-        pareto_k: Larger of the two shapes of the tails of the importance weights; above 0.7, `measured` is
-            not reliable either.
+        predicted: By Bayesian model reduction.
+        measured: From the program: each log evidence by importance sampling from a normal.
+        standard_error: Monte Carlo standard error of `measured`.
+        pareto_k: Larger of the shapes of the tails of the importance weights of the submodel and of the full
+            model; above 0.7, `measured` is not reliable either.
     """
 
-    predicted: float
-    measured: float
-    standard_error: float
-    pareto_k: float
+    predicted: Float[np.ndarray, " submodels"]
+    measured: Float[np.ndarray, " submodels"]
+    standard_error: Float[np.ndarray, " submodels"]
+    pareto_k: Float[np.ndarray, " submodels"]
+
+    def prob(self, predicted: Float[np.ndarray, " submodels"]) -> Float[np.ndarray, " submodels"]:
+        """Return the probabilities of the submodels by their measured evidence.
+
+        Args:
+            predicted: Their probabilities by the predicted evidence, whose sum they share out anew.
+        """
+        correction = self.measured - self.predicted
+        weight = predicted * np.exp(correction - correction.max())
+        return predicted.sum() * weight / weight.sum()
 
     def __str__(self) -> str:
-        """Return both as one line."""
+        """Return what was found of the chosen submodel, as one line."""
         return (
-            f"delta_f of this submodel: {self.predicted:.2f} nats predicted, {self.measured:.2f} ± "
-            f"{self.standard_error:.2f} measured (Pareto k {self.pareto_k:.2f})"
+            f"delta_f of this submodel: {self.predicted[0]:.2f} nats predicted, {self.measured[0]:.2f} ± "
+            f"{self.standard_error[0]:.2f} measured (Pareto k {self.pareto_k[0]:.2f})"
         )
 
 
-def verify_submodel(
-    predicted: float,
-    inside: Bool[np.ndarray, " n"],
+def verify_submodels(
+    predicted: Float[np.ndarray, " submodels"],
+    inside: Bool[np.ndarray, "submodels n"],
     normal: JointNormal,
     layout: Layout,
     whole: Whole,
@@ -52,14 +67,14 @@ def verify_submodel(
     data: Data,
     rng: np.random.Generator,
 ) -> Verification | None:
-    """Measure the evidence of a submodel and of the full model, with the program's own density.
+    """Measure the evidence of submodels and of the full model, with the program's own density.
 
-    The full model's is an average of importance weights over its joint normal, the submodel's over that
-    normal given that the removed elements are zero. Nothing is fitted again.
+    The full model's is an average of importance weights over its joint normal, a submodel's over that normal
+    given that the removed elements are zero. Nothing is fitted again.
 
     Args:
         predicted: What the reduction says, in nats.
-        inside: Elements that are in the submodel.
+        inside: Elements that are in, by submodel.
         normal: Posterior and prior of the judged elements.
         layout: Where they lie.
         whole: Joint normal over all latent elements.
@@ -68,24 +83,33 @@ def verify_submodel(
         rng: Source of randomness.
 
     Returns:
-        Both; None if the joint normal is singular.
+        Both, of the first submodels; None if the joint normal is singular.
     """
     at = layout.flat(whole.unpack(np.arange(len(whole.loc)))).astype(int)
-    full = log_weights(whole, model, data, rng)
-    reduced = log_weights(_at_zero(whole, at[~inside]), model, data, rng)
-    if full is None or reduced is None:
+    density = log_joint(whole, model, data)
+    full = log_weights(whole, density, rng)
+    if full is None:
         return None
-    gone = ~inside
-    scale, ratio = normal.prior_scale[gone], normal.prior_loc[gone] / normal.prior_scale[gone]
-    log_prior = -0.5 * ratio**2 - np.log(scale) - 0.5 * math.log(2 * math.pi)
-    evidence, error = zip(*(_log_mean(weights) for weights in (full, reduced)), strict=True)
-    shapes = [tail_shape(weights) for weights in (full, reduced)]
+    evidence, error = _log_mean(full)
+    shape = _shape(full)
+    ratio = normal.prior_loc / normal.prior_scale
+    log_prior = -0.5 * ratio**2 - np.log(normal.prior_scale) - 0.5 * math.log(2 * math.pi)
+    found = []
+    for kept in inside[:MOST_SUBMODELS]:
+        reduced = log_weights(_at_zero(whole, at[~kept]), density, rng)
+        if reduced is None:
+            return None
+        of_reduced, its_error = _log_mean(reduced)
+        measured = of_reduced - evidence - float(log_prior[~kept].sum())
+        found.append((measured, math.hypot(error, its_error), max(shape, _shape(reduced))))
     return Verification(
-        predicted,
-        evidence[1] - evidence[0] - float(log_prior.sum()),
-        math.hypot(*error),
-        max(math.nan if shape is None else shape for shape in shapes),
+        predicted[: len(found)], *(np.array(part) for part in zip(*found, strict=True))
     )
+
+
+def _shape(log_weights: Float[np.ndarray, " draws"]) -> float:
+    shape = tail_shape(log_weights)
+    return math.nan if shape is None else shape
 
 
 def _at_zero(whole: Whole, removed: np.ndarray) -> Whole:

@@ -144,6 +144,10 @@ def test_what_cannot_be_done_is_said(data):
     state = fit.init(jax.random.key(0))
     with pytest.raises(ValueError, match="nothing to reduce with"):
         fit.reduce(state)
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        fit.reduce(state, 50)
+    with pytest.raises(TypeError, match="an object like"):
+        bmr.Fit(program, data, criterion=bmr.criteria.Shrinkage)
     with pytest.raises(TypeError, match="first argument is a"):
         bmr.Fit(3, data)
     with pytest.raises(TypeError, match="PRNG key"):

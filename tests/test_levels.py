@@ -144,3 +144,13 @@ def test_what_is_unread_passes_through_transformations():
     doubled = jax.jit(lambda found: jax.tree.map(lambda x: 2 * x, found))(FOUND)
     assert doubled.unread == FOUND.unread
     assert doubled.only(["b"]).unread == FOUND.unread
+
+
+def test_limit_refuses_what_is_no_fraction_and_masks_that_miss_a_site():
+    keep = {"a": jnp.ones(4, bool), "b": jnp.ones(2, bool)}
+    decision = bmr.criteria.Shrinkage()(FOUND, keep)
+    for fraction in (50, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="from 0 to 1"):
+            bmr.limit(FOUND, decision, keep, fraction)
+    with pytest.raises(ValueError, match=r"no mask for the sites \['b'\]"):
+        bmr.limit(FOUND, decision, {"a": keep["a"]}, 0.5)

@@ -1,10 +1,12 @@
 """How much of what a criterion decides is done at once."""
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from bmrjax.criteria.base import Decision, Masks
+from bmrjax.criteria.base import Decision, Masks, masks
 from bmrjax.criteria.groups import Groups
 from bmrjax.criteria.order import Order, smallest_snr_first
 from bmrjax.criteria.select import smallest
@@ -42,6 +44,9 @@ def limit(
         The new masks: those of `keep` that `found` has no site for come back as they are. Elements that the
         decision lets return are back, however many they are.
 
+    Raises:
+        ValueError: For a fraction that is none, or masks that miss a site.
+
     Example:
         >>> import jax.numpy as jnp
         >>> import bmrjax as bmr
@@ -56,6 +61,11 @@ def limit(
         >>> bmr.limit(found, decision, keep, 0.3)["w"].tolist()
         [True, False, True]
     """
+    keep = masks(found, keep)
+    if not isinstance(fraction, Tracer) and not np.all(
+        (0 <= np.asarray(fraction)) & (np.asarray(fraction) <= 1)
+    ):
+        raise ValueError(f"limit: fraction must be from 0 to 1, got {fraction}.")
     going = leaving(found, decision, keep, fraction, order=order, groups=groups, beyond=beyond)
     return {**keep, **without(going, decision, keep)}
 

@@ -113,6 +113,10 @@ class Fit:
         matmul_dtype: MatmulDtype | None = None,
     ):
         check_program_kind(model)
+        if not isinstance(criterion, Criterion | None):
+            raise TypeError(
+                f"Fit: criterion must be an object like criteria.SpikeAndSlab(), got {criterion!r}."
+            )
         (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
         self._removed = both_masks(removed, masks)
         self.criterion, self.order = criterion, order
@@ -249,8 +253,10 @@ class Fit:
             and `removed`.
 
         Raises:
-            ValueError: If the fit has no criterion.
+            ValueError: For a fraction that is none, or if the fit has no criterion.
         """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Fit.reduce: fraction must be from 0 to 1, got {fraction}.")
         if not self._reducers:
             raise ValueError(
                 "Fit.reduce: there is nothing to reduce with. Give Fit a criterion, and call init first."

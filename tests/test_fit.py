@@ -144,6 +144,15 @@ def test_what_cannot_be_done_is_said(data):
     state = fit.init(jax.random.key(0))
     with pytest.raises(ValueError, match="nothing to reduce with"):
         fit.reduce(state)
+    with pytest.raises(ValueError, match="num_steps"):
+        fit.epoch(state, jax.random.key(0), num_steps=0)
+    with pytest.raises(TypeError, match="PRNG key"):
+        fit.epoch(state, 3)
+    fit.epoch(state, jax.random.key(0), num_steps=2)
+    for use in (fit.reduce, lambda s: fit.epoch(s, jax.random.key(0))):
+        with pytest.raises(ValueError, match="has consumed this state"):
+            use(state)
+    state = fit.init(jax.random.key(0))
     with pytest.raises(ValueError, match="from 0 to 1"):
         fit.reduce(state, 50)
     with pytest.raises(TypeError, match="an object like"):

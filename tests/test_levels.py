@@ -152,5 +152,12 @@ def test_limit_refuses_what_is_no_fraction_and_masks_that_miss_a_site():
     for fraction in (50, -0.1, float("nan")):
         with pytest.raises(ValueError, match="from 0 to 1"):
             bmr.limit(FOUND, decision, keep, fraction)
+    with pytest.raises(ValueError, match=r"mask of 'a' has shape \(3,\)"):
+        bmr.limit(FOUND, decision, {**keep, "a": jnp.ones(3, bool)}, 0.5)
     with pytest.raises(ValueError, match=r"no mask for the sites \['b'\]"):
         bmr.limit(FOUND, decision, {"a": keep["a"]}, 0.5)
+
+
+def test_site_posteriors_does_not_begin_with_values_of_its_own(data):
+    with pytest.raises(ValueError, match=r"params has no \['beta_auto_loc'"):
+        bmr.site_posteriors(regression, AutoNormal(regression), {}, *data)

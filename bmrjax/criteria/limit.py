@@ -62,6 +62,11 @@ def limit(
         [True, False, True]
     """
     keep = masks(found, keep)
+    for name, q in found.posterior.items():
+        if jnp.shape(keep[name]) != q.loc.shape:
+            raise ValueError(
+                f"limit: the mask of '{name}' has shape {jnp.shape(keep[name])}, and the site {q.loc.shape}."
+            )
     if not isinstance(fraction, Tracer) and not np.all(
         (0 <= np.asarray(fraction)) & (np.asarray(fraction) <= 1)
     ):

@@ -45,6 +45,9 @@ def site_posteriors(
         prior are latent themselves, they are at the centre of their posterior. The other latent sites are in
         `unread`, with the reason.
 
+    Raises:
+        ValueError: If a parameter of the guide is missing.
+
     Example:
         >>> import jax, numpyro, numpyro.distributions as dist
         >>> from numpyro.infer import SVI, Trace_ELBO
@@ -63,6 +66,14 @@ def site_posteriors(
         {'scale': 'its prior is a HalfNormal'}
     """
     with inference():
+        sites = sites_of(unpruned(guide)[0], args, kwargs, values=params).items()
+        # NumPyro would begin with its own values for those.
+        missing = [n for n, site in sites if site["type"] == "param" and n not in params]
+        if missing:
+            raise ValueError(
+                f"site_posteriors: params has no {missing[:3]}, which the guide needs; give all of "
+                "svi.get_params(state)."
+            )
         return read_posteriors(model, guide, params, args, kwargs)
 
 

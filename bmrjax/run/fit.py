@@ -219,7 +219,12 @@ class Fit:
 
         Returns:
             The state after the epoch, and the loss of each step.
+
+        Raises:
+            ValueError: For a state that an earlier epoch consumed, or fewer than one step.
         """
+        check_key(key, "Fit.epoch", num_steps=num_steps)
+        _check_unused(state)
         steps = self.steps if num_steps is None else num_steps
         options: dict[str, Any] = {"num_steps": steps, "rate": rate}
         if isinstance(self.source, Batches):
@@ -239,6 +244,8 @@ class Fit:
         Raises:
             ValueError: If the data are `Batches`.
         """
+        check_key(key, "Fit.measure")
+        _check_unused(state)
         return self.engine.vfe(state.svi, state.keep, self.arrays, key)
 
     def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
@@ -255,6 +262,7 @@ class Fit:
         Raises:
             ValueError: For a fraction that is none, or if the fit has no criterion.
         """
+        _check_unused(state)
         if not 0 <= fraction <= 1:
             raise ValueError(f"Fit.reduce: fraction must be from 0 to 1, got {fraction}.")
         if not self._reducers:
@@ -384,6 +392,15 @@ class Fit:
             Reducer(self.engine, criterion, self.order, sites, layers, self.example)
         )
         return self._reducers[-1]
+
+
+def _check_unused(state: FitState) -> None:
+    """Refuse a state whose buffers are gone."""
+    if state.svi.num_steps.is_deleted():
+        raise ValueError(
+            "Fit: an epoch has consumed this state. Go on from the state that it returned, or copy one before: "
+            "jax.tree.map(jnp.copy, state)."
+        )
 
 
 def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:

@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 
 from bmrjax.criteria import Criterion, SitePosteriors, SpikeAndSlab
 from bmrjax.handlers import inference
-from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.arguments import Data, arguments, first_rows, length
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prior_location import prior_facts
@@ -105,7 +105,7 @@ def _batch(
         row_sites(program, whole, jax.random.key(0), name="inspect")
     except ValueError as error:
         return load(batch_size=None), str(error)
-    return jax.tree.map(lambda a: a[:batch_size], whole), ""
+    return first_rows(whole, batch_size), ""
 
 
 def _with_refusal(table: Inspection, refusal: str) -> Inspection:

@@ -396,10 +396,12 @@ class Fit:
 
 def _check_unused(state: FitState) -> None:
     """Refuse a state whose buffers are gone."""
-    if state.svi.num_steps.is_deleted():
+    count = state.svi.num_steps
+    # A state that was saved may hold NumPy arrays.
+    if isinstance(count, jax.Array) and count.is_deleted():
         raise ValueError(
-            "Fit: an epoch has consumed this state. Go on from the state that it returned, or copy one before: "
-            "jax.tree.map(jnp.copy, state)."
+            "Fit: an epoch has consumed this state. Go on from the state that it returned, or copy one "
+            "before: jax.tree.map(jnp.copy, state)."
         )
 
 

@@ -27,6 +27,7 @@ from bmrjax.reduction.multivariate_normal import MultivariateNormal as Multivari
 from bmrjax.reduction.multivariate_normal import multivariate_normal as multivariate_normal
 from bmrjax.reduction.multivariate_normal import prune_greedily as prune_greedily
 from bmrjax.reduction.normal import Normal as Normal
+from bmrjax.reduction.normal import delta_f_under as delta_f_under
 from bmrjax.reduction.normal import normal as normal
 from bmrjax.reduction.normal import spike as spike
 from bmrjax.reduction.removal import delta_f_each as delta_f_each

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bmrjax.criteria import SitePosteriors
-from bmrjax.distributions import atoms_are_known, stored_normal_parameters
+from bmrjax.families import atoms_are_known, stored_normal_parameters
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.prior_location import PriorFacts, prior_facts

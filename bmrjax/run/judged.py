@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from bmrjax.criteria import Criterion, SitePosteriors
+from bmrjax.families import facts as facts_about
+from bmrjax.families import facts_of
 from bmrjax.infer.prior_location import PriorFacts
-from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.reduction import LogNormal, SpikeAndSlab
 from bmrjax.run.inspection import Inspection, SiteReport
-
-_FAMILIES = {Normal: "normal", SpikeAndSlab: "spike-and-slab", LogNormal: "log-normal"}
 
 _GUIDES = "Use infer.AutoMeanField, AutoNormal or infer.AutoMultivariate as the guide."
 
@@ -31,12 +32,6 @@ _INSTEAD = {
 }
 
 _OTHERWISE = "Give it a normal prior, with a latent scale for heavy tails."
-
-_CRITERIA = {
-    "normal": "criteria.SpikeAndSlab() or criteria.Shrinkage()",
-    "spike-and-slab": "criteria.Inclusion()",
-    "log-normal": "criteria.BMRSNormal()",
-}
 
 
 def judge(
@@ -91,7 +86,7 @@ def judge(
                 name,
                 prior.shape,
                 prior.text,
-                "" if prior.observed else _FAMILIES.get(type(posterior), "not readable"),
+                "" if prior.observed else _family(posterior),
                 judged,
                 why,
                 advice,
@@ -138,6 +133,10 @@ def reducible(
     return found.only(inspection.judged if sites is None else sites), inspection
 
 
+def _family(posterior: Any) -> str:
+    return "not readable" if posterior is None else facts_about(posterior).name
+
+
 def _by_default(name: str, prior: PriorFacts) -> tuple[bool, str, str]:
     """Return whether a site that can be read is judged by default, why, and what to write instead."""
     single = prior.size == 1
@@ -145,7 +144,7 @@ def _by_default(name: str, prior: PriorFacts) -> tuple[bool, str, str]:
         return False, *_latent_location(name, prior)
     if prior.layer is not None:
         return True, f"weights of the layer '{prior.layer}'", ""
-    if prior.family in ("spike-and-slab", "log-normal", "log-uniform"):
+    if prior.location is None and prior.family is not None:
         return True, f"a {prior.family} prior", ""
     if single:
         why = "one element: intercepts and other scalars are judged only when named"
@@ -177,7 +176,7 @@ def _latent_location(name: str, prior: PriorFacts) -> tuple[str, str]:
 
 def _unreadable(
     prior: PriorFacts,
-    posterior: Normal | SpikeAndSlab | LogNormal | None,
+    posterior: Any,
     criterion: Criterion | None,
     guide: str,
 ) -> tuple[str, str]:
@@ -185,9 +184,11 @@ def _unreadable(
     if posterior is not None:
         if criterion is None or isinstance(posterior, criterion.family):
             return "", ""
-        family = _FAMILIES[type(posterior)]
-        why = f"its posterior is {family}, which criteria.{type(criterion).__name__} does not read"
-        return why, f"Use {_CRITERIA[family]}, or leave the site as it is."
+        said = facts_about(posterior)
+        why = (
+            f"its posterior is {said.name}, which criteria.{type(criterion).__name__} does not read"
+        )
+        return why, f"Use {said.criteria}, or leave the site as it is."
     if prior.support == "discrete":
         return "it is discrete", ""
     if prior.family is None:
@@ -221,7 +222,7 @@ def _nothing_judged(
             "sparsify: no site of the program is judged by default. Name the sites that may lose elements in "
             f"`sites`, or use criterion=None to fit without reducing.\n{reasons}"
         )
-    kind = _FAMILIES.get(family, family.__name__)
+    kind = facts_of(family).name
     message = (
         f"sparsify: {name} needs a latent site with a {kind} prior and a {kind} posterior, and the program "
         "with its guide has none. Use criterion=None to fit without reducing."

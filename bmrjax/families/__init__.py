@@ -87,6 +87,7 @@ from bmrjax.families.joint_normal import PrunedJoint as PrunedJoint
 from bmrjax.families.joint_normal import marginals as marginals
 from bmrjax.families.joint_normal import read_joint as read_joint
 from bmrjax.families.joint_normal import without as without
+from bmrjax.families.laplace import LaplaceForm as LaplaceForm
 from bmrjax.families.log_normal import TruncatedLogNormal as TruncatedLogNormal
 from bmrjax.families.log_normal import TruncatedLogUniform as TruncatedLogUniform
 from bmrjax.families.log_uniform import ImproperLogUniform as ImproperLogUniform

@@ -45,7 +45,8 @@ class AutoMeanField(ReadableGuide, AutoNormal):
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
     "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the
-    standard deviation over the mean. A site that asks for ``"point"`` gets a point estimate. The noise
+    standard deviation over the mean. A site that asks for ``"laplace"`` gets a Laplace posterior, and one
+    that asks for ``"point"`` a point estimate. The noise
     of a `nn.MultiplicativeNoise` gets a truncated log-normal posterior, whose parameters are those of
     ln θ.
 
@@ -112,11 +113,12 @@ class AutoMeanField(ReadableGuide, AutoNormal):
     def _readable(self) -> list[str]:
         """Return the names of the sites whose posterior on the real line is that of the site itself."""
         trace: Any = self.prototype_trace
-        return [
-            name
-            for name in self._init_locs
-            if is_real(trace[name]["fn"]) or isinstance(trace[name]["fn"], PerDatum)
-        ]
+        with atoms_are_known():
+            return [
+                name
+                for name in self._init_locs
+                if is_real(trace[name]["fn"]) or isinstance(trace[name]["fn"], PerDatum)
+            ]
 
     def _site(self, name: str) -> GuideSite:
         trace: Any = self.prototype_trace

@@ -25,7 +25,7 @@ from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.readable_guide import ReadableGuide
 from bmrjax.infer.tracing import is_latent, sites_of
-from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.reduction import Normal
 
 
 def site_posteriors(
@@ -43,7 +43,8 @@ def site_posteriors(
         **kwargs: Its keyword arguments.
 
     Returns:
-        The sites whose prior and posterior are of one family with a closed form. Where the parameters of a
+        The sites whose prior and posterior have a closed form together: of one family, or a normal posterior
+        under a Laplace prior. Where the parameters of a
         prior are latent themselves, they are at the centre of their posterior. The other latent sites are in
         `unread`, with the reason.
 
@@ -101,8 +102,8 @@ def read_posteriors(
     (model, _), (guide, masks) = unpruned(model), unpruned(guide)
     keep = masks if keep is None else keep
     guide_sites = sites_of(guide, args, kwargs, values=params)
-    own = guide.posterior(params, keep) if isinstance(guide, ReadableGuide) else {}
     values = central_values(guide, params, args, kwargs)
+    own = guide.posterior(params, keep) if isinstance(guide, ReadableGuide) else {}
     posterior, prior, layers, unread = {}, {}, {}, {}
     for name, site in sites_of(model, args, kwargs, values={**params, **values}).items():
         if not is_latent(site):
@@ -170,7 +171,7 @@ def guide_posteriors(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     keep: Keep,
-) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+) -> dict[str, Any]:
     """Read the posteriors of the latent sites from the distributions of a guide.
 
     Args:
@@ -181,7 +182,7 @@ def guide_posteriors(
         keep: Masks by site; what is correlated with a removed element is given that it is zero.
 
     Returns:
-        Those of the sites whose posterior is normal, spike-and-slab or log-normal, element by element. Of
+        Those of the sites whose posterior can be read (normal, spike-and-slab, ...), element by element. Of
         removed elements loc and scale are 0; of removed noise, loc is -inf (θ = 1).
 
     Raises:
@@ -205,8 +206,8 @@ def guide_posteriors(
                 "are in result.center(...)."
             )
         raise ValueError(
-            f"posterior: the posterior of {missing[:3] or sorted(found)[:3]} is neither normal nor "
-            "spike-and-slab nor log-normal. Draw from it, by result.sample(...)."
+            f"posterior: the posterior of {missing[:3] or sorted(found)[:3]} is of no family that can be "
+            "read. Draw from it, by result.sample(...)."
         )
     return {n: removed(q, keep[n]) if n in keep else q for n, q in readable.items()}
 

@@ -98,8 +98,9 @@ def prior_facts(model: Callable, batch: Data) -> dict[str, PriorFacts]:
             if site["type"] != "sample":
                 continue
             found[name] = known = _facts(site, length(batch))
-            parameters = location(read_as_stored(site["fn"]))
-            if known.family is None or parameters is None:
+            family = None if known.observed else read_as_stored(site["fn"])
+            parameters = location(family)
+            if parameters is None:
                 continue
             for part, value in zip(("loc", "scale"), parameters, strict=True):
                 if isinstance(value, Tracer):
@@ -166,7 +167,7 @@ def _facts(site: Mapping[str, Any], rows: int) -> PriorFacts:
         layer=infer.get("layer"),
         posterior=infer.get("posterior"),
         observed=observed,
-        kind=type(read_as_stored(fn)).__name__,
+        kind="" if observed else type(read_as_stored(fn)).__name__,
         has_rows=observed and row_axis(log_density_shape(site), rows) is not None,
     )
 

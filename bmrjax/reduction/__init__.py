@@ -14,6 +14,9 @@ from bmrjax.reduction.conjugate import gamma as gamma
 from bmrjax.reduction.improper import ImproperLogUniform as ImproperLogUniform
 from bmrjax.reduction.improper import dropout_rate as dropout_rate
 from bmrjax.reduction.improper import log_uniform_divergence as log_uniform_divergence
+from bmrjax.reduction.laplace import Laplace as Laplace
+from bmrjax.reduction.laplace import laplace as laplace
+from bmrjax.reduction.laplace import laplace_divergence as laplace_divergence
 from bmrjax.reduction.log_normal import LogNormal as LogNormal
 from bmrjax.reduction.log_normal import LogUniform as LogUniform
 from bmrjax.reduction.log_normal import log_normal as log_normal

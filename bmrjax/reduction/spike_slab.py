@@ -31,6 +31,11 @@ class SpikeAndSlab:
         return sigmoid(self.logits)
 
     @property
+    def standard_deviation(self) -> Float[Array, "..."]:
+        """Standard deviation of the slab."""
+        return self.scale
+
+    @property
     def magnitude(self) -> Float[Array, "..."]:
         """Size of the slab's mean."""
         return jnp.abs(self.loc)

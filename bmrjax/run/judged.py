@@ -15,7 +15,6 @@ _GUIDES = "Use infer.AutoMeanField, AutoNormal or infer.AutoMultivariate as the 
 
 # What to write instead of priors without a closed form; each is the same prior, as a mixture of normals.
 _INSTEAD = {
-    "Laplace": "Write it as a mixture of normals: Normal(0, scale * sqrt(2 * w)) with w ~ Exponential(1).",
     "StudentT": (
         "Write it as a mixture of normals: Normal(0, scale / sqrt(precision)) with "
         "precision ~ Gamma(df / 2, df / 2)."
@@ -30,6 +29,8 @@ _INSTEAD = {
         "covariance."
     ),
 }
+
+_GENERAL = "Use criteria.SpikeAndSlab() or criteria.Shrinkage(), or leave the site as it is."
 
 _OTHERWISE = "Give it a normal prior, with a latent scale for heavy tails."
 
@@ -68,7 +69,7 @@ def judge(
             )
             judged, advice = False, ""
         else:
-            why, advice = _unreadable(prior, posterior, criterion, guide)
+            why, advice = _unreadable(prior, posterior, found.prior.get(name), criterion, guide)
             owner = next((layer for layer in layers if name.startswith(f"{layer}.")), None)
             auxiliary = bool(why) and owner is not None and prior.layer is None
             if auxiliary:
@@ -177,13 +178,17 @@ def _latent_location(name: str, prior: PriorFacts) -> tuple[str, str]:
 def _unreadable(
     prior: PriorFacts,
     posterior: Any,
+    read_prior: Any,
     criterion: Criterion | None,
     guide: str,
 ) -> tuple[str, str]:
     """Return why this criterion cannot read a site, and what to write; empty strings if it can."""
     if posterior is not None:
-        if criterion is None or isinstance(posterior, criterion.family):
+        if criterion is None or criterion.reads(posterior, read_prior):
             return "", ""
+        if isinstance(posterior, criterion.family):
+            name = type(criterion).__name__
+            return f"its prior is {prior.label}, which criteria.{name} does not read", _GENERAL
         said = facts_about(posterior)
         why = (
             f"its posterior is {said.name}, which criteria.{type(criterion).__name__} does not read"
@@ -217,7 +222,7 @@ def _nothing_judged(
             f"sparsify: {name} needs a latent site with multiplicative noise, and the program has none. Put "
             "nn.MultiplicativeNoise in the network (nn.with_noise does), and use AutoMeanField as the guide."
         )
-    if any(isinstance(q, family) for q in found.posterior.values()):
+    if any(criterion.reads(q, found.prior[n]) for n, q in found.posterior.items()):
         return (
             "sparsify: no site of the program is judged by default. Name the sites that may lose elements in "
             f"`sites`, or use criterion=None to fit without reducing.\n{reasons}"

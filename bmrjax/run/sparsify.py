@@ -93,8 +93,9 @@ def sparsify(
         static: Arguments that reach the program as they are although they have rows, by keyword or position:
             an index array, say, that the program passes to `numpy.unique`. With all data in every step, an
             argument whose values the program reads is found without.
-        sites: Names of the sites to reduce. By default those with a normal prior and posterior that have more
-            than one element and a prior centred at zero, and the weights of networks; `inspect` lists them.
+        sites: Names of the sites to reduce. By default those with a normal posterior and a normal or Laplace
+            prior that have more than one element and a prior centred at zero, and the weights of networks;
+            `inspect` lists them.
         held_out: Data like `data` for the metrics of the history. Used for reporting only.
         eval_samples: Posterior samples of those metrics.
         eval_every: Epochs between them; by default so many that they cost under a tenth of the

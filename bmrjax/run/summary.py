@@ -85,7 +85,7 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
     names = [
         name
         for name, q in found.posterior.items()
-        if isinstance(q, criterion.family) and (name in result.keep or not result.keep)
+        if criterion.reads(q, found.prior[name]) and (name in result.keep or not result.keep)
     ]
     if not names:
         raise ValueError(

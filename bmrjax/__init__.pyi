@@ -31,10 +31,13 @@ from .judge.free_energy_report import FreeEnergyReport as FreeEnergyReport
 from .judge.free_energy_report import free_energy_report as free_energy_report
 from .nn import random_module as random_module
 from .run.batches import Batches as Batches
+from .run.checkpoint_options import Checkpoints as Checkpoints
 from .run.diagnose import Finding as Finding
 from .run.diagnose import FitWarning as FitWarning
 from .run.ensemble import ensemble as ensemble
 from .run.fit import Fit as Fit
+from .run.fit_options import FitOptions as FitOptions
+from .run.held_out import HeldOut as HeldOut
 from .run.hyperparameter import hyperparameter as hyperparameter
 from .run.inspect_program import inspect as inspect
 from .run.inspection import Inspection as Inspection

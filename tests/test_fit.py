@@ -112,7 +112,9 @@ def test_a_result_of_a_fit_predicts_and_is_saved(fit, data, tmp_path):
 def test_a_fit_goes_on_from_a_result(fit, data):
     state, _ = run(fit, fit.init(jax.random.key(0)), 4)
     state, _ = fit.reduce(state)
-    second = bmr.Fit(program, data, batch_size=None, start=fit.result(state))
+    second = bmr.Fit(
+        program, data, batch_size=None, options=bmr.FitOptions(start=fit.result(state))
+    )
     begun = second.init(jax.random.key(5))
     np.testing.assert_array_equal(begun.keep["beta"], state.keep["beta"])
     np.testing.assert_array_equal(

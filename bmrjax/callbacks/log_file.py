@@ -27,8 +27,8 @@ class LogFile:
         """
         if not record.resumed and not self._ours and self.text():
             raise FileExistsError(
-                f"{self.path} holds the log of an earlier run. Give resume=True to go on with that run, "
-                "or another path."
+                f"{self.path} holds the log of an earlier run. Give checkpoints=bmr.Checkpoints(directory, "
+                "resume=True) to go on with that run, or another path."
             )
         self._ours = True
 

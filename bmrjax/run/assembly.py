@@ -5,6 +5,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.state import State
 from bmrjax.run.batches import Batches, checksum
 from bmrjax.run.checkpoint import Checkpointer
+from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.facts import Examination
 from bmrjax.run.fit import Fit
+from bmrjax.run.held_out import HeldOut
 from bmrjax.run.hyperparameter import Member
 from bmrjax.run.point import best
 from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
-from bmrjax.run.runner import Evaluation, Runner
+from bmrjax.run.runner import Runner
 from bmrjax.run.settings import Settings, check_kinds, check_program_kind
 from bmrjax.schedules import Schedule, Verified
 
@@ -59,11 +62,6 @@ class Assembly:
         self.settings = settings
         self.schedule = Verified() if settings.schedule is None else settings.schedule
         until = None if settings.criterion is None else self.schedule.until
-        if settings.loss is not None and settings.estimator != "global":
-            raise ValueError(
-                "sparsify: the estimator is a part of the loss; give one of the two, such as "
-                f"loss=infer.PropagatedELBO({settings.estimator!r})."
-            )
         self.fit = fit = Fit(
             model,
             data,
@@ -72,47 +70,37 @@ class Assembly:
             order=self.schedule.order,
             sites=settings.sites,
             optimizer=settings.optimizer,
-            loss=settings.estimator if settings.loss is None else settings.loss,
             batch_size=settings.batch_size,
-            static=settings.static,
-            kl_weight=settings.kl_weight,
-            kl_warmup=settings.kl_warmup,
             until=until,
-            start=settings.start,
-            loop=settings.loop,
-            mesh=settings.mesh,
-            matmul_dtype=settings.matmul_dtype,
+            options=settings.options,
         )
         steps = settings.steps_per_epoch
         self.steps = fit.steps if steps is None else steps
         self.callbacks = Callbacks(settings.callbacks, fit.placement)
-        self._held_out = settings.held_out
-        if self._held_out is not None:
-            self._held_out = check_data(self._held_out, "held_out", rows=fit.row_paths)
-            _check_alike(self._held_out, fit.example)
         for name, value in (("num_epochs", settings.num_epochs), ("steps_per_epoch", self.steps)):
             if value < 1:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
         _check_schedule(self.schedule, settings.criterion, self.fit.source, self.steps)
+        self._held_out = None if settings.held_out is None else self._checked(settings.held_out)
         # Rows are evaluated in parts if they are fitted in parts.
         self.evaluator = Evaluator(
             fit.model,
             fit.guide,
             batch_size=None if fit.row_sites is None else 1000,
-            loop=settings.loop,
+            loop=settings.options.loop,
             placement=fit.placement,
         )
-        self._evaluation = self._make_evaluation(fit.engine.batch_size)
 
-    def _make_evaluation(self, size: int) -> Evaluation | None:
-        if self._held_out is None:
-            return None
-        every, samples = self.settings.eval_every, self.settings.eval_samples
+    def _checked(self, held_out: HeldOut) -> HeldOut:
+        """Return held-out data as arrays, with the number of epochs between evaluations."""
+        data = check_data(held_out.data, "held_out", rows=self.fit.row_paths)
+        _check_alike(data, self.fit.example)
+        every = held_out.every
         if every is None:
             # One training step costs about three forward passes of its batch.
-            forward = length(self._held_out) * samples
+            forward, size = length(data) * held_out.samples, self.fit.engine.batch_size
             every = max(1, math.ceil(forward / (0.1 * 3 * self.steps * size)))
-        return Evaluation(self._held_out, samples, every)
+        return replace(held_out, data=data, every=every)
 
     @functools.cached_property
     def _checksum(self) -> int | None:
@@ -124,9 +112,8 @@ class Assembly:
         model: Callable,
         guide: Callable,
         key: Array,
+        checkpoints: Checkpoints | None,
         *,
-        directory: str | Path | None,
-        resume: bool,
         member: Member | None = None,
         index: int | None = None,
     ) -> Iterator[Runner]:
@@ -138,8 +125,7 @@ class Assembly:
             model: The assembly's program, or one that starts at another network.
             guide: Its guide.
             key: PRNG key of the run.
-            directory: Where checkpoints go; none are written without it.
-            resume: Go on from the last checkpoint in `directory`, if it has one.
+            checkpoints: Where they go; none are written without.
             member: What sets the run apart from the others of an ensemble.
             index: Its position among them.
         """
@@ -147,7 +133,8 @@ class Assembly:
         member = Member() if member is None else member
         if member.criterion is not None:
             _check_schedule(self.schedule, member.criterion, self.fit.source, self.steps)
-        checkpointer = _checkpointer(directory, self.settings.checkpoint_interval, resume=resume)
+        checkpointer = None if checkpoints is None else _checkpointer(checkpoints)
+        resume = checkpoints is not None and checkpoints.resume
         try:
             reporter = Reporter(self.callbacks, num_epochs=self.settings.num_epochs, member=index)
             runner = self._start(model, guide, key, checkpointer, member, reporter)
@@ -205,13 +192,13 @@ class Assembly:
             state,
             schedule=self.schedule,
             reducer=reducer,
-            evaluation=self._evaluation,
+            held_out=self._held_out,
             run_key=run_key,
             vfe_key=vfe_key,
             final_key=final_key,
             num_epochs=settings.num_epochs,
             steps=self.steps,
-            max_bad_steps=settings.max_bad_steps,
+            max_bad_steps=settings.options.max_bad_steps,
             checkpointer=checkpointer,
             make_result=make_result,
             checksum=None if checkpointer is None else self._checksum,
@@ -228,9 +215,12 @@ class Assembly:
             measured = self.schedule.verifies or self.schedule.measures
             result = result.at(best(result.path) if runner.reducer and measured else -1)
         if self._held_out is not None:
-            samples = self.settings.final_samples
             result.metrics = self.evaluator.metrics(
-                result.params, result.keep, self._held_out, runner.final_key, num_samples=samples
+                result.params,
+                result.keep,
+                self._held_out.data,
+                runner.final_key,
+                num_samples=self._held_out.final_samples,
             )
         result.facts = self._examine(result, runner)
         runner.reporter.end("finished", result=result)
@@ -244,14 +234,15 @@ class Assembly:
         """Return what `Result.diagnose` needs to know; see `Examination`."""
         if self.fit.placement.mesh is not None:
             return {}
-        rows = self._held_out
-        if rows is None:
-            rows = self.fit.example if isinstance(self.fit.source, Batches) else self.fit.source
+        fit = self.fit
+        rows = fit.example if isinstance(fit.source, Batches) else fit.source
+        if self._held_out is not None:
+            rows = self._held_out.data
         return self._examination(
             result.params,
             result.keep,
             rows,
-            whole=self.fit.row_sites is None,
+            whole=fit.row_sites is None,
             metrics=result.metrics if self._held_out is not None else None,
             criterion=None if runner.reducer is None else runner.reducer.criterion,
         )
@@ -308,14 +299,8 @@ def _check_alike(held_out: Data, example: Data) -> None:
         )
 
 
-def _checkpointer(
-    directory: str | Path | None, interval: float, *, resume: bool
-) -> Checkpointer | None:
-    if directory is None:
-        if resume:
-            raise ValueError("sparsify: resume=True needs the `directory` that the run wrote to.")
-        return None
-    checkpointer = Checkpointer(Path(directory), interval=interval)
-    if not resume:
+def _checkpointer(checkpoints: Checkpoints) -> Checkpointer:
+    checkpointer = Checkpointer(Path(checkpoints.directory), interval=checkpoints.interval)
+    if not checkpoints.resume:
         checkpointer.require_empty()
     return checkpointer

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.program_data import program_data
 from bmrjax.run.assembly import Assembly
 from bmrjax.run.batches import Batches
+from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.hyperparameter import Member, members_of
 from bmrjax.run.interrupt import finishing_on_interrupt
 from bmrjax.run.result import Result
 from bmrjax.run.runner import Plan, Runner
 from bmrjax.run.serial import one_at_a_time
-from bmrjax.run.settings import Settings
+from bmrjax.run.settings import Settings, check_kinds
 
 
 @one_at_a_time
@@ -36,8 +37,6 @@ def ensemble(
     keys: Sequence[Array] | Array,
     grid: Mapping[str, Sequence[Any]] | None = None,
     guide: Callable[[Callable], Callable] | None = None,
-    directory: str | Path | None = None,
-    resume: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> list[Result]:
@@ -58,8 +57,6 @@ def ensemble(
             whose reductions are compiled one by one. There is a member for every combination.
         guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for
             the first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
-        directory: Checkpoints of member i go to the folder ``member-i`` in it.
-        resume: Go on from the last checkpoints in `directory`.
         progress: Whether to show a progress bar.
         **settings: All others of `sparsify`. Its `callbacks` are shared by the members, and each record has
             its ``member``.
@@ -91,7 +88,12 @@ def ensemble(
     """
     if isinstance(data, Batches):
         raise TypeError("ensemble: the members share arrays; Batches are for single runs.")
-    if settings.get("mesh") is not None:
+    unknown = sorted(settings.keys() - {field.name for field in fields(Settings)})
+    if unknown:
+        raise TypeError(f"ensemble() got an unexpected keyword argument '{unknown[0]}'")
+    given = Settings(**settings)
+    check_kinds(given, None)
+    if given.options.mesh is not None:
         raise ValueError(
             "ensemble: members share one device; mesh is for single runs, of sparsify."
         )
@@ -111,17 +113,17 @@ def ensemble(
         )
     points = members_of(grid)
     if points[0].criterion is not None:
-        settings["criterion"] = points[0].criterion
+        given = replace(given, criterion=points[0].criterion)
     members = [
         (point, key, point.given(program))
         for point in points
         for key, program in zip(keys, models, strict=True)
     ]
     if guide is None:
-        guide = _default_guide(members[0][2], data, settings, points)
+        guide = _default_guide(members[0][2], data, given, points)
     # The engine's guide is that of a member, which meets its program before the training step is traced.
     guides = [guide(program) for _, _, program in members]
-    assembly = Assembly(models[0], guides[0], data, Settings(**settings))
+    assembly = Assembly(models[0], guides[0], data, given)
     failures: dict[int, NonFiniteError] = {}
     with contextlib.ExitStack() as stack:
         runners = [
@@ -130,8 +132,7 @@ def ensemble(
                     program,
                     guides[i],
                     key,
-                    directory=_member(directory, i),
-                    resume=resume,
+                    _member(given.checkpoints, i),
                     member=point,
                     index=i,
                 )
@@ -152,26 +153,28 @@ def ensemble(
 
 
 def _default_guide(
-    program: Callable, data: Data, settings: dict[str, Any], points: list[Member]
+    program: Callable, data: Data, given: Settings, points: list[Member]
 ) -> Callable[[Callable], Callable]:
     """Return the class of guide that serves all criteria of the grid."""
-    given = Settings(**settings)
+    options = given.options
     found = {
         default_guide(
             program,
-            program_data(program, data, batch_size=given.batch_size, static=given.static),
+            program_data(program, data, batch_size=given.batch_size, static=options.static),
             criterion=given.criterion if point.criterion is None else point.criterion,
-            estimator=given.estimator,
-            loss=given.loss,
-            start=given.start,
+            estimator=options.estimator,
+            loss=options.loss,
+            start=options.start,
         )
         for point in points
     }
     return found.pop() if len(found) == 1 else AutoMeanField
 
 
-def _member(directory: str | Path | None, i: int) -> Path | None:
-    return None if directory is None else Path(directory) / f"member-{i}"
+def _member(checkpoints: Checkpoints | None, i: int) -> Checkpoints | None:
+    if checkpoints is None:
+        return None
+    return replace(checkpoints, directory=Path(checkpoints.directory) / f"member-{i}")
 
 
 def _run(

@@ -21,10 +21,8 @@ from bmrjax.infer.check_program import check_program
 from bmrjax.infer.convergence import Settled
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
-from bmrjax.infer.estimate import Estimator, PropagatedELBO, elbo
+from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.guide import AutoMeanField
-from bmrjax.infer.loop import LoopMode
-from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.program_data import program_data
@@ -32,6 +30,7 @@ from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
+from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
 from bmrjax.run.reducer import FitState, Reducer
@@ -53,16 +52,10 @@ class Fit:
         order: What goes first, where not all that the criterion decides may go at once.
         sites: Names of the sites to reduce.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
-        loss: A NumPyro ELBO, or the name of an estimator: ``"global"``, ``"local"`` or ``"moments"``.
         batch_size: Data per step; None for all.
-        static: Arguments that reach the program as they are although they have rows.
-        kl_weight: Factor on the KL term while training.
-        kl_warmup: Steps over which that factor grows linearly from zero.
         until: Ends an epoch once the loss has settled.
-        start: An earlier result to go on from.
-        loop: ``"fused"``, ``"dispatch"`` or ``"auto"``.
-        mesh: Devices to spread the fit over.
-        matmul_dtype: ``"bfloat16"`` rounds the operands of matrix products to it while training.
+        options: What is set less often, such as the estimator, devices and precision; see `FitOptions`. That
+            too many steps were bad (`max_bad_steps`) is for the caller to check.
 
     Attributes:
         inspection: Which sites are judged, and why the others are not; after `init`.
@@ -101,31 +94,28 @@ class Fit:
         order: Order = smallest_snr_first,
         sites: Sequence[str] | None = None,
         optimizer: optax.GradientTransformation | None = None,
-        loss: Any = "global",
         batch_size: int | None = 128,
-        static: Sequence[str | int] = (),
-        kl_weight: float = 1.0,
-        kl_warmup: int = 0,
         until: Settled | None = None,
-        start: Result | None = None,
-        loop: LoopMode = "auto",
-        mesh: jax.sharding.Mesh | None = None,
-        matmul_dtype: MatmulDtype | None = None,
+        options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
     ):
         check_program_kind(model)
         if not isinstance(criterion, Criterion | None):
             raise TypeError(
                 f"Fit: criterion must be an object like criteria.SpikeAndSlab(), got {criterion!r}."
             )
+        if not isinstance(options, FitOptions):
+            raise TypeError(
+                f"Fit: options must be an object like FitOptions(estimator='local'), got {options!r}."
+            )
         (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
         self._removed = both_masks(removed, masks)
         self.criterion, self.order = criterion, order
-        self._sites, self._start = sites, start
-        self.placement = Placement(mesh)
+        self._sites, self._start = sites, options.start
+        self.placement = Placement(options.mesh)
         self.source: Data | Batches = (
             data
             if isinstance(data, Batches)
-            else program_data(model, data, batch_size=batch_size, static=static)
+            else program_data(model, data, batch_size=batch_size, static=options.static)
         )
         tables = {} if isinstance(data, Batches) else column_names(data)
         self.columns = max(tables.values(), key=len, default=None)
@@ -135,11 +125,10 @@ class Fit:
         least = 1 if isinstance(self.source, Batches) else 100
         self.steps = max(self.num_data // size, least, 0 if until is None else 20 * until.window)
         looked_at = self.example if isinstance(self.source, Batches) else self.source
-        estimator: Estimator = loss if isinstance(loss, str) else "global"  # pyright: ignore[reportAssignmentType]
-        given = None if isinstance(loss, str) else loss
+        loss, estimator = options.loss, options.estimator
         # A part of what a resumed run must agree in.
-        self.estimator = given.estimator if isinstance(given, PropagatedELBO) else estimator
-        by_density = not isinstance(given, TraceMeanField_ELBO | PropagatedELBO | None)
+        self.estimator = loss.estimator if isinstance(loss, PropagatedELBO) else estimator
+        by_density = not isinstance(loss, TraceMeanField_ELBO | PropagatedELBO | None)
         check_program(
             model,
             self.example,
@@ -157,9 +146,9 @@ class Fit:
                 looked_at,
                 criterion=criterion,
                 estimator=estimator,
-                loss=given,
-                start=start,
-                mesh=mesh,
+                loss=loss,
+                start=options.start,
+                mesh=options.mesh,
             )(model)
         self.model = model
         self.guide: Any = guide
@@ -167,16 +156,16 @@ class Fit:
             model,
             self.guide,
             optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,
-            loss=elbo(estimator) if given is None else given,
+            loss=elbo(estimator) if loss is None else loss,
             num_data=self.num_data,
             batch_size=size,
             row_sites=self.row_sites,
-            kl_weight=kl_weight,
-            kl_warmup=kl_warmup,
-            loop=loop,
+            kl_weight=options.kl_weight,
+            kl_warmup=options.kl_warmup,
+            loop=options.loop,
             until=until,
             placement=self.placement,
-            matmul_dtype=matmul_dtype,
+            matmul_dtype=options.matmul_dtype,
         )
         if not isinstance(self.source, Batches):
             self.source = self.placement.everywhere(self.source)

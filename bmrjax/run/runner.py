@@ -13,12 +13,12 @@ from tqdm.auto import tqdm
 
 from bmrjax.backend.random_keys import fold_in
 from bmrjax.errors import NonFiniteError
-from bmrjax.infer.arguments import Data
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.state import EpochInfo
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.fit import Fit
+from bmrjax.run.held_out import HeldOut
 from bmrjax.run.hyperparameter import Member
 from bmrjax.run.interrupt import finishing_on_interrupt
 from bmrjax.run.point import Point, kept_counts, sparsity_per_layer
@@ -35,15 +35,6 @@ _PLAIN = (
 
 
 _POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
-
-
-@dataclass
-class Evaluation:
-    """What a run is evaluated on."""
-
-    data: Data
-    samples: int
-    every: int
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ class Runner:
         *,
         schedule: Schedule,
         reducer: Reducer | None,
-        evaluation: Evaluation | None,
+        held_out: HeldOut | None,
         run_key: Array,
         vfe_key: Array,
         final_key: Array,
@@ -89,7 +80,7 @@ class Runner:
     ):
         self.placement, self.member, self.reporter = fit.placement, member, reporter
         self.fit, self.evaluator = fit, evaluator
-        self.schedule, self.reducer, self.evaluation = schedule, reducer, evaluation
+        self.schedule, self.reducer, self.held_out = schedule, reducer, held_out
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
         self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
         self.checkpointer, self.make_result, self.checksum = checkpointer, make_result, checksum
@@ -342,8 +333,8 @@ class Runner:
             "compile_seconds": compile_seconds,
             **plan.times,
         }
-        evaluation = self.evaluation
-        due = evaluation is not None and self.epoch - self.evaluated_at >= evaluation.every
+        every = None if self.held_out is None else self.held_out.every
+        due = every is not None and self.epoch - self.evaluated_at >= every
         found = self.evaluate() if due and self.epoch < self.num_epochs else {}
         self.history.append({**row, **found})
         self.reporter.epoch(row, total, found)
@@ -389,7 +380,7 @@ class Runner:
 
     def evaluate(self) -> dict[str, float]:
         """Return held-out metrics of the current state."""
-        if self.evaluation is None:
+        if self.held_out is None:
             return {}
         begin = time.perf_counter()
         self.evaluated_at = self.epoch
@@ -397,9 +388,9 @@ class Runner:
         found = self.evaluator.metrics(
             self.params(),
             self.now.keep,
-            self.evaluation.data,
+            self.held_out.data,
             key,
-            num_samples=self.evaluation.samples,
+            num_samples=self.held_out.samples,
         )
         return {**found, "eval_seconds": time.perf_counter() - begin}
 

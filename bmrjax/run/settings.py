@@ -4,16 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import optax
 
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
-from bmrjax.infer.arguments import Data
-from bmrjax.infer.estimate import Estimator
-from bmrjax.infer.loop import LoopMode
-from bmrjax.infer.mixed_precision import MatmulDtype
-from bmrjax.run.result import Result
+from bmrjax.run.checkpoint_options import Checkpoints, as_checkpoints
+from bmrjax.run.fit_options import FitOptions
+from bmrjax.run.held_out import HeldOut, as_held_out
 from bmrjax.schedules import Schedule
 from bmrjax.structure.network_arrays import is_equinox, is_nnx
 
@@ -26,25 +23,17 @@ class Settings:
     criterion: Criterion | None = SpikeAndSlab()  # noqa: RUF009 - frozen, and holds no array
     schedule: Schedule | None = None
     optimizer: optax.GradientTransformation | None = None
-    loss: Any = None
-    estimator: Estimator = "global"
     batch_size: int | None = 128
     steps_per_epoch: int | None = None
     sites: Sequence[str] | None = None
-    static: Sequence[str | int] = ()
-    held_out: Data | None = None
-    eval_samples: int = 5
-    eval_every: int | None = None
-    final_samples: int = 100
-    kl_weight: float = 1.0
-    kl_warmup: int = 0
-    max_bad_steps: int = 20
-    loop: LoopMode = "auto"
-    checkpoint_interval: float = 10.0
-    start: Result | None = None
-    mesh: jax.sharding.Mesh | None = None
-    matmul_dtype: MatmulDtype | None = None
+    held_out: HeldOut | None = None
+    checkpoints: Checkpoints | None = None
     callbacks: Sequence[Callback] = ()
+    options: FitOptions = FitOptions()  # noqa: RUF009 - frozen, and holds no array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held_out", as_held_out(self.held_out))
+        object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
 
 
 def check_program_kind(model: Any) -> None:
@@ -75,26 +64,19 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
     for name, kind, example in (
         ("criterion", Criterion, "criteria.SpikeAndSlab()"),
         ("schedule", Schedule, "schedules.Verified()"),
+        ("options", FitOptions, 'FitOptions(estimator="local")'),
     ):
         value = getattr(settings, name)
-        if value is not None and not isinstance(value, kind):
+        optional = name != "options"
+        if not (optional and value is None) and not isinstance(value, kind):
             raise TypeError(f"sparsify: {name} must be an object like {example}, got {value!r}.")
     for name in ("num_epochs", "steps_per_epoch", "batch_size"):
         value = getattr(settings, name)
         if value is not None and not hasattr(value, "__index__"):
             raise TypeError(f"sparsify: {name} must be a whole number, got {value!r}.")
-    if settings.start is not None and not isinstance(settings.start, Result):
-        raise TypeError(
-            f"sparsify: start is a {type(settings.start).__name__}; give a Result, of an earlier run or "
-            "read by bmr.load(directory)."
-        )
     sites = settings.sites
     if isinstance(sites, str):
         raise TypeError(f"sparsify: sites must be a list of names; write sites=[{sites!r}].")
-    if isinstance(settings.static, str):
-        raise TypeError(
-            f"sparsify: static must be a list of arguments; write static=[{settings.static!r}]."
-        )
     callbacks = settings.callbacks
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
         raise TypeError(

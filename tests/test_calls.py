@@ -44,7 +44,7 @@ class PressingCtrlC(bmr.schedules.Schedule):
             self.sent.append(report.epoch)
             for _ in range(self.epochs.count(report.epoch)):
                 signal.raise_signal(signal.SIGINT)
-        return bmr.schedules.Action(), memory
+        return bmr.schedules.Train(), memory
 
 
 @pytest.fixture

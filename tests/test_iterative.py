@@ -11,6 +11,7 @@ from numpyro.infer import TraceMeanField_ELBO
 
 import bmrjax as bmr
 from bmrjax.infer import AutoMeanField, Engine, Settled
+from bmrjax.schedules import Reduce, Regrow, Restore, Stop, Train
 
 ROWS = 100
 
@@ -159,11 +160,9 @@ class Script(bmr.schedules.Schedule):
         return {"at": 0}
 
     def __call__(self, report, memory):
-        at, action = memory["at"], bmr.schedules.Action
-        done = [
-            action(), action(reduce=True), action(regrow=True), action(restore=True, stop=True),
-        ]  # fmt: skip
-        return done[at], {"at": at + 1}
+        at = memory["at"]
+        actions = [Train(), Reduce(), Regrow(), Restore(then=Stop())]
+        return actions[at], {"at": at + 1}
 
 
 def test_what_is_gone_comes_back_is_trained_and_may_be_taken_back():

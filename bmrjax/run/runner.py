@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,16 @@ from bmrjax.run.reducer import FitState, Reducer
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.search import lowest
-from bmrjax.schedules import Action, Report, Schedule
+from bmrjax.schedules import Action, Reduce, Regrow, Report, Restore, Schedule, Stop, Train
 
 _PLAIN = (
     "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "snapshot_point",
     "stopped",
 )  # fmt: skip
 
+
+# A schedule that is called again before the same epoch more often than this goes round in a circle.
+_MOST_ANSWERS = 1000
 
 _POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
 
@@ -139,9 +142,9 @@ class Runner:
         """Reduce if the schedule says so; return the next epoch, or None if the run is over."""
         if self.over:
             return None
-        action, times = self._reduce()
-        self.stopped = action.stop
-        return None if action.stop else Plan(action.rate, times)
+        found, times = self._decide()
+        self.stopped = isinstance(found, Stop)
+        return None if isinstance(found, Stop) else Plan(found.rate, times)
 
     def epoch_key(self) -> Array:
         """Return the PRNG key of the next epoch."""
@@ -185,25 +188,28 @@ class Runner:
         if self.checkpointer is not None:
             self.save()
 
-    def _reduce(self) -> tuple[Action, dict[str, float]]:
-        if self.reducer is None:
-            return Action(), {}
+    def _decide(self) -> tuple[Train | Stop, dict[str, float]]:
+        """Ask the schedule until an epoch is to be trained or the run is over; return which, and seconds."""
+        reducer = self.reducer
+        if reducer is None:
+            return Train(), {}
         begin = time.perf_counter()
-        action = self._act(self.reducer)
+        action = self._ask()
         measured = time.perf_counter() - begin
         begin = time.perf_counter()
-        self._reduce_by(self.reducer, action)
-        while (action.search or action.tentative or action.by != "criterion") and not self.removed:
-            # Nothing to re-fit.
-            action = self._act(self.reducer)
-            self._reduce_by(self.reducer, action)
-        return action, {
-            "measure_seconds": measured,
-            "reduce_seconds": time.perf_counter() - begin,
-        }
+        for _ in range(_MOST_ANSWERS):
+            found = self._carry_out(reducer, action)
+            if found is not None:
+                times = {"measure_seconds": measured}
+                return found, times | {"reduce_seconds": time.perf_counter() - begin}
+            action = self._ask()
+        raise ValueError(
+            f"sparsify: before epoch {self.epoch + 1}, {type(self.schedule).__name__} has answered "
+            f"{_MOST_ANSWERS} times, the last time with {action}, and nothing was removed. Where "
+            "`Report.removed` is 0, a schedule has to answer with Train or Stop in the end."
+        )
 
-    def _act(self, reducer: Reducer) -> Action:
-        """Ask the schedule; do everything but reduce."""
+    def _ask(self) -> Action:
         report = Report(
             epoch=self.epoch,
             num_epochs=self.num_epochs,
@@ -213,44 +219,58 @@ class Runner:
             mask_cost=self.mask_cost(),
         )
         action, self.memory = self.schedule(report, self.memory)
-        if action.vfe is not None:
-            self.add_point(action.vfe)
-        if action.restore:
-            self._restore()
-            self.reporter.round("restored", self.now.keep, back_to=self.snapshot_row)
-        if action.regrow:
-            self._take_snapshot()
-            self._regrow(reducer)
-            self.reporter.round("regrown", self.now.keep)
+        if not isinstance(action, Action):
+            raise TypeError(
+                f"sparsify: {type(self.schedule).__name__} answered with {action!r}; a schedule answers with "
+                "an action, such as schedules.Train() or schedules.Reduce(), and its memory."
+            )
         return action
 
-    def _reduce_by(self, reducer: Reducer, action: Action) -> None:
-        if not action.reduce:
-            return
-        self._remove_by(reducer, action)
-        self.reporter.round("reduced", self.now.keep)
-        if action.by == "criterion" and not action.tentative:
-            if self.schedule.measures and self.removed:
-                self.add_point(self.measure())
+    def _carry_out(self, reducer: Reducer, action: Action) -> Train | Stop | None:
+        """Do what comes before an epoch; return what is left, or None if the schedule has to decide again."""
+        if action.vfe is not None:
+            self.add_point(action.vfe)
+        match action:
+            case Train() | Stop():
+                return action
+            case Restore():
+                self._restore()
+                self.reporter.round("restored", self.now.keep, back_to=self.snapshot_row)
+                return self._carry_out(reducer, action.then)
+            case Regrow():
+                self._take_snapshot()
+                self._regrow()
+                self.reporter.round("regrown", self.now.keep)
+                return Train(rate=action.rate)
+            case Reduce():
+                self._remove(reducer, action)
+                self.reporter.round("reduced", self.now.keep)
+                if not self.removed:
+                    return Train(rate=action.rate) if action.by == "criterion" else None
+                if self.schedule.measures and action.by in ("criterion", "search"):
+                    self.add_point(self.measure())
+                return Train(rate=action.rate)
+            case _:
+                assert_never(action)
 
-    def _remove_by(self, reducer: Reducer, action: Action) -> None:
-        if self.schedule.verifies or action.tentative:
+    def _remove(self, reducer: Reducer, action: Reduce) -> None:
+        if self.schedule.verifies or action.by == "beyond":
             self._take_snapshot()
-        if action.by != "criterion":
-            single = action.by == "single"
-            self.now, self.removed = reducer.reduce_by_evidence(
-                self.now, action.fraction, single=single
-            )
-            return
-        if action.tentative:
-            beyond = reducer.criterion.may_go_beyond
-            self.now, self.removed = self._reduced(reducer, action.fraction, beyond=beyond)
-            return
-        if action.search:
-            assert action.vfe is not None
-            self._search(reducer, action.vfe)
-        else:
-            self.now, self.removed = self._reduced(reducer, action.fraction)
+        match action.by:
+            case "criterion":
+                self.now, self.removed = self._reduced(reducer, action.fraction)
+            case "beyond":
+                beyond = reducer.criterion.may_go_beyond
+                self.now, self.removed = self._reduced(reducer, action.fraction, beyond=beyond)
+            case "search":
+                assert action.vfe is not None
+                self._search(reducer, action.vfe)
+            case "evidence" | "single":
+                self.now, self.removed = reducer.reduce_by_evidence(
+                    self.now, action.fraction, single=action.by == "single"
+                )
+            case _:
+                assert_never(action.by)
 
     def _take_snapshot(self) -> None:
         # The engine consumes the state it is given, so what may be needed again is copied.
@@ -284,12 +304,17 @@ class Runner:
         best = lowest(measured, proposed, kept) if proposed or beyond else 0
         self.now, self.removed, _ = found[best]
 
-    def _regrow(self, reducer: Reducer) -> None:
+    def _regrow(self) -> None:
         keep = {name: mask | True for name, mask in self.now.keep.items()}
         self.now = replace(self.now, keep=keep)
 
     def _restore(self) -> None:
-        assert self.snapshot is not None
+        if self.snapshot is None:
+            raise ValueError(
+                f"sparsify: {type(self.schedule).__name__} answered with Restore, and there is no earlier "
+                "state. A schedule that takes reductions back has verifies = True, and restores once after "
+                "each."
+            )
         self.now, self.snapshot = self.snapshot, None
         for row in self.history[self.snapshot_row :]:
             row["taken_back"] = True

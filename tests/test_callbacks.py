@@ -30,8 +30,8 @@ from bmrjax.callbacks import (
     TensorBoard,
     WeightsAndBiases,
 )
+from bmrjax.run.one_run import Run
 from bmrjax.run.reporter import Callbacks
-from bmrjax.run.runner import Runner
 
 SIZE, EPOCHS = 12, 15
 # A prior so much for excluding that some rounds remove too much, and are taken back.
@@ -323,14 +323,14 @@ class Killed(BaseException):
 def test_what_a_killed_run_did_twice_is_logged_once(plain, logged, tmp_path, monkeypatch):
     def save_before(self):
         # The process is killed after epoch 9 was reported, and its last checkpoint is of epoch 7.
-        if self.epoch == 9:
+        if self.state.epoch == 9:
             raise Killed
-        if self.epoch == 7:
+        if self.state.epoch == 7:
             self.save()
 
     paths = [tmp_path / "run.jsonl", tmp_path / "run.csv"]
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "after_epoch", save_before)
+        patch.setattr(Run, "after_epoch", save_before)
         with pytest.raises(Killed):
             run(
                 JSONLines(paths[0]),
@@ -685,9 +685,9 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
         def save(self, path):
             path.mkdir(exist_ok=True)
 
-    def failing_at_its_end(*_, callbacks, resume, **settings):
+    def failing_at_its_end(*_, callbacks, checkpoints, **settings):
         (log,) = callbacks
-        log(RunStart(epoch=0, num_epochs=1, total=4, resumed=resume))
+        log(RunStart(epoch=0, num_epochs=1, total=4, resumed=checkpoints.resume))
         log(make_epoch())
         raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
 

@@ -18,7 +18,6 @@ from numpyro.primitives import mutable
 
 import bmrjax as bmr
 from bmrjax.run.checkpoint import Checkpointer
-from bmrjax.run.runner import Runner
 
 SIZE = 12
 # A prior so much for excluding that some rounds remove too much, and are taken back.
@@ -86,19 +85,19 @@ class Killed(Exception):
 
 def killed(monkeypatch, directory, epoch, *, after=False, **options):
     """Run until an exception hits epoch number `epoch`, before or after its training."""
-    train = Runner._epoch
+    train = bmr.Fit.epoch
 
-    def dying(self, plan):
-        last = self.epoch + 1 == epoch
+    def dying(self, *args, index, **options):
+        last = index + 1 == epoch
         if last and not after:
             raise Killed
-        found = train(self, plan)
+        found = train(self, *args, index=index, **options)
         if last:
             raise Killed
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "_epoch", dying)
+        patch.setattr(bmr.Fit, "epoch", dying)
         with pytest.raises(Killed):
             run(directory, **options)
 
@@ -182,10 +181,10 @@ def test_a_checkpoint_is_of_the_moment_it_was_taken(tmp_path):
 def test_a_finished_run_is_only_read(reference, monkeypatch, tmp_path):
     assert_same(run(tmp_path), reference)
 
-    def forbidden(self, plan):
+    def forbidden(self, *args, **options):
         raise AssertionError("a finished run trained on")
 
-    monkeypatch.setattr(Runner, "_epoch", forbidden)
+    monkeypatch.setattr(bmr.Fit, "epoch", forbidden)
     assert_same(run(tmp_path, resume=True), reference)
 
 

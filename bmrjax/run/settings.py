@@ -8,6 +8,8 @@ import optax
 
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
+from bmrjax.infer.arguments import Data
+from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint_options import Checkpoints, as_checkpoints
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut, as_held_out
@@ -93,4 +95,38 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
         raise TypeError(
             f"sparsify: the guide is the class {guide.__name__}; give an object, as in "
             f"{guide.__name__}(model)."
+        )
+
+
+def check_schedule(
+    schedule: Schedule, criterion: Criterion | None, source: Data | Batches, steps: int
+) -> None:
+    """Refuse a schedule that cannot work with the criterion or the data.
+
+    Args:
+        schedule: Of the run.
+        criterion: Of the run, or of a member.
+        source: The data.
+        steps: Steps of an epoch.
+    """
+    if criterion is None:
+        return
+    until = schedule.until
+    if until is not None and steps < 2 * until.window:
+        raise ValueError(
+            f"sparsify: {type(schedule).__name__} ends an epoch when the VFE has settled, which it asks "
+            f"after {2 * until.window} steps at the earliest (two windows of {until.window}), and an epoch "
+            f"has {steps}. Give steps_per_epoch={20 * until.window}, say, or "
+            "until=infer.Settled(window=...) with a shorter window."
+        )
+    measures = schedule.verifies or schedule.measures
+    if isinstance(source, Batches) and (measures or until is not None):
+        raise ValueError(
+            "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
+            "schedules.Every(...) or schedules.WhenConverged(...)."
+        )
+    if schedule.mask_prior and not criterion.has_mask_prior:
+        raise ValueError(
+            f"sparsify: mask_prior needs a criterion with a prior over masks, and "
+            f"{type(criterion).__name__} has none. Use criteria.SpikeAndSlab, or leave mask_prior out."
         )

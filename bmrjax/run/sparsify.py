@@ -9,15 +9,16 @@ from jaxtyping import Array
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
-from bmrjax.run.assembly import Assembly
 from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.diagnose import warn_of
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
+from bmrjax.run.one_run import Member
 from bmrjax.run.result import Result
 from bmrjax.run.serial import one_at_a_time
 from bmrjax.run.settings import Settings
+from bmrjax.run.training import Training
 from bmrjax.schedules import Schedule
 
 
@@ -133,11 +134,8 @@ def sparsify(
         callbacks=callbacks,
         options=options,
     )
-    assembly = Assembly(model, guide, data, settings)
-    program, its_guide = assembly.fit.model, assembly.fit.guide
-    with assembly.runner(program, its_guide, key, settings.checkpoints) as runner:
-        runner.run(progress=progress)
-        result = assembly.result(runner)
-    assembly.callbacks.check(result)
+    training = Training(model, guide, data, settings)
+    fit = training.fit
+    result = training.one(Member(fit.model, fit.guide, key), progress=progress)
     warn_of(result.diagnose())
     return result

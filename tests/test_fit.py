@@ -154,6 +154,20 @@ def test_what_cannot_be_done_is_said(data):
     for use in (fit.reduce, lambda s: fit.epoch(s, jax.random.key(0))):
         with pytest.raises(ValueError, match="has consumed this state"):
             use(state)
+    key = jax.random.key(0)
+    uses = {
+        "epoch": lambda state: fit.epoch(state, key),
+        "measure": lambda state: fit.measure(state, key),
+        "reduce": fit.reduce,
+        "params": fit.params,
+        "site_posteriors": fit.site_posteriors,
+        "result": fit.result,
+    }
+    for name, use in uses.items():
+        with pytest.raises(TypeError, match=f"Fit.{name}: state is a NoneType; give the state"):
+            use(None)
+        with pytest.raises(TypeError, match=f"Fit.{name}: state is a tuple; give the state"):
+            use((fit.init(key), None))
     state = fit.init(jax.random.key(0))
     with pytest.raises(ValueError, match="from 0 to 1"):
         fit.reduce(state, 50)

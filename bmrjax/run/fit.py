@@ -210,10 +210,11 @@ class Fit:
             The state after the epoch, and the loss of each step.
 
         Raises:
+            TypeError: For something else than a state.
             ValueError: For a state that an earlier epoch consumed, or fewer than one step.
         """
         check_key(key, "Fit.epoch", num_steps=num_steps)
-        _check_unused(state)
+        _check_state(state, "epoch")
         steps = self.steps if num_steps is None else num_steps
         options: dict[str, Any] = {"num_steps": steps, "rate": rate}
         if isinstance(self.source, Batches):
@@ -234,7 +235,7 @@ class Fit:
             ValueError: If the data are `Batches`.
         """
         check_key(key, "Fit.measure")
-        _check_unused(state)
+        _check_state(state, "measure")
         return self.engine.vfe(state.svi, state.keep, self.arrays, key)
 
     def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
@@ -251,7 +252,7 @@ class Fit:
         Raises:
             ValueError: For a fraction that is none, or if the fit has no criterion.
         """
-        _check_unused(state)
+        _check_state(state, "reduce")
         if not 0 <= fraction <= 1:
             raise ValueError(f"Fit.reduce: fraction must be from 0 to 1, got {fraction}.")
         if not self._reducers:
@@ -266,6 +267,7 @@ class Fit:
         Args:
             state: Kept intact.
         """
+        _check_state(state, "site_posteriors")
         return self.engine.site_posteriors(state.svi, self.example, state.keep)
 
     def params(self, state: FitState) -> dict[str, Any]:
@@ -274,6 +276,7 @@ class Fit:
         Args:
             state: Kept intact.
         """
+        _check_state(state, "params")
         return self.engine.constrain(state.svi)
 
     def result(self, state: FitState, **records: Any) -> Result:
@@ -283,6 +286,7 @@ class Fit:
             state: Kept intact.
             **records: Other fields of `Result`, such as a ``history``.
         """
+        _check_state(state, "result")
         fetched = self.placement.fetch((self.params(state), dict(state.keep)))
         params, keep = jax.tree.map(jnp.asarray, fetched)
         fields: dict[str, Any] = {
@@ -383,11 +387,17 @@ class Fit:
         return self._reducers[-1]
 
 
-def _check_unused(state: FitState) -> None:
-    """Refuse a state whose buffers are gone."""
+def _check_state(state: Any, method: str) -> None:
+    """Refuse what is no state, and a state whose buffers are gone."""
+    if not isinstance(state, FitState):
+        raise TypeError(
+            f"Fit.{method}: state is a {type(state).__name__}; give the state that Fit.init returned, or the "
+            "first of the two that epoch and reduce returned."
+        )
     count = state.svi.num_steps
-    # A state that was saved may hold NumPy arrays.
-    if isinstance(count, jax.Array) and count.is_deleted():
+    # A state that was saved may hold NumPy arrays, and one inside a jitted function has no buffers.
+    held = isinstance(count, jax.Array) and not isinstance(count, jax.core.Tracer)
+    if held and count.is_deleted():
         raise ValueError(
             "Fit: an epoch has consumed this state. Go on from the state that it returned, or copy one "
             "before: jax.tree.map(jnp.copy, state)."

@@ -37,6 +37,7 @@ from .run.diagnose import FitWarning as FitWarning
 from .run.ensemble import ensemble as ensemble
 from .run.fit import Fit as Fit
 from .run.fit_options import FitOptions as FitOptions
+from .run.fit_state import FitState as FitState
 from .run.held_out import HeldOut as HeldOut
 from .run.hyperparameter import hyperparameter as hyperparameter
 from .run.inspect_program import inspect as inspect
@@ -44,7 +45,6 @@ from .run.inspection import Inspection as Inspection
 from .run.inspection import SiteReport as SiteReport
 from .run.load_result import load as load
 from .run.point import Point as Point
-from .run.reducer import FitState as FitState
 from .run.result import Result as Result
 from .run.sparsify import sparsify as sparsify
 from .run.trade_off import TradeOff as TradeOff

@@ -1,7 +1,7 @@
 """A fit in the hands of its caller: start, take epochs, measure, reduce."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,9 +31,11 @@ from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
 from bmrjax.run.fit_options import FitOptions
+from bmrjax.run.fit_state import FitState, check_state
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
-from bmrjax.run.reducer import FitState, Reducer
+from bmrjax.run.masks_at_start import carried_over, with_removed
+from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
 from bmrjax.run.settings import check_program_kind
 
@@ -214,7 +216,7 @@ class Fit:
             ValueError: For a state that an earlier epoch consumed, or fewer than one step.
         """
         check_key(key, "Fit.epoch", num_steps=num_steps)
-        _check_state(state, "epoch")
+        check_state(state, "epoch")
         steps = self.steps if num_steps is None else num_steps
         options: dict[str, Any] = {"num_steps": steps, "rate": rate}
         if isinstance(self.source, Batches):
@@ -235,7 +237,7 @@ class Fit:
             ValueError: If the data are `Batches`.
         """
         check_key(key, "Fit.measure")
-        _check_state(state, "measure")
+        check_state(state, "measure")
         return self.engine.vfe(state.svi, state.keep, self.arrays, key)
 
     def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
@@ -252,7 +254,7 @@ class Fit:
         Raises:
             ValueError: For a fraction that is none, or if the fit has no criterion.
         """
-        _check_state(state, "reduce")
+        check_state(state, "reduce")
         if not 0 <= fraction <= 1:
             raise ValueError(f"Fit.reduce: fraction must be from 0 to 1, got {fraction}.")
         if not self._reducers:
@@ -267,7 +269,7 @@ class Fit:
         Args:
             state: Kept intact.
         """
-        _check_state(state, "site_posteriors")
+        check_state(state, "site_posteriors")
         return self.engine.site_posteriors(state.svi, self.example, state.keep)
 
     def params(self, state: FitState) -> dict[str, Any]:
@@ -276,7 +278,7 @@ class Fit:
         Args:
             state: Kept intact.
         """
-        _check_state(state, "params")
+        check_state(state, "params")
         return self.engine.constrain(state.svi)
 
     def result(self, state: FitState, **records: Any) -> Result:
@@ -286,7 +288,7 @@ class Fit:
             state: Kept intact.
             **records: Other fields of `Result`, such as a ``history``.
         """
-        _check_state(state, "result")
+        check_state(state, "result")
         fetched = self.placement.fetch((self.params(state), dict(state.keep)))
         params, keep = jax.tree.map(jnp.asarray, fetched)
         fields: dict[str, Any] = {
@@ -336,7 +338,7 @@ class Fit:
             svi = engine.adopt(svi, start.params)
         self._check_shapes(svi)
         begun = both_masks(
-            _with_removed(self._removed), {} if start is None else _with_removed(start.keep)
+            with_removed(self._removed), {} if start is None else with_removed(start.keep)
         )
         if criterion is None and self._sites is None and not begun:
             return FitState(svi, {}), None, Inspection()
@@ -351,7 +353,7 @@ class Fit:
         keep = {
             name: jnp.asarray(np.ones(q.loc.shape, bool)) for name, q in found.posterior.items()
         }
-        keep |= _carried_over(begun, keep)
+        keep |= carried_over(begun, keep)
         if criterion is None:
             return FitState(svi, keep), None, inspection
         memory = criterion.init(found.posterior)
@@ -387,23 +389,6 @@ class Fit:
         return self._reducers[-1]
 
 
-def _check_state(state: Any, method: str) -> None:
-    """Refuse what is no state, and a state whose buffers are gone."""
-    if not isinstance(state, FitState):
-        raise TypeError(
-            f"Fit.{method}: state is a {type(state).__name__}; give the state that Fit.init returned, or the "
-            "first of the two that epoch and reduce returned."
-        )
-    count = state.svi.num_steps
-    # A state that was saved may hold NumPy arrays, and one inside a jitted function has no buffers.
-    held = isinstance(count, jax.Array) and not isinstance(count, jax.core.Tracer)
-    if held and count.is_deleted():
-        raise ValueError(
-            "Fit: an epoch has consumed this state. Go on from the state that it returned, or copy one "
-            "before: jax.tree.map(jnp.copy, state)."
-        )
-
-
 def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
     if isinstance(source, Batches):
         example = source.example()
@@ -413,22 +398,3 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
     return num_data, size, first_rows(source, size)
-
-
-def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the masks that remove something."""
-    return {name: jnp.asarray(mask) for name, mask in keep.items() if not jnp.all(mask)}
-
-
-def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, Array]:
-    """Refuse masks that the program cannot have; return the others."""
-    for name, mask in begun.items():
-        if name not in keep or keep[name].shape != mask.shape:
-            has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
-            raise ValueError(
-                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start` (or in "
-                "the pruned guide), and "
-                f"the program has {has}. Start a program with the same sites and a posterior of the same "
-                "family."
-            )
-    return begun

@@ -16,9 +16,9 @@ from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.state import State
 from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint import Checkpointer
+from bmrjax.run.fit_state import FitState
 from bmrjax.run.hyperparameter import GridPoint
 from bmrjax.run.point import Point, best, kept_counts, sparsity_per_layer
-from bmrjax.run.reducer import FitState
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.rounds import Rounds

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
+from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import kept_counts
-from bmrjax.run.reducer import FitState, Reducer
+from bmrjax.run.reducer import Reducer
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.run_state import RunState
 from bmrjax.run.search import lowest

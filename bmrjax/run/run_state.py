@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import Point
-from bmrjax.run.reducer import FitState
 from bmrjax.schedules import Memory
 
 _PLAIN = (

@@ -200,7 +200,8 @@ def test_without_a_grid_a_hyperparameter_is_its_default():
     assert found.params["scale"] == pytest.approx(0.1)
     assert found.hyperparameters == {}
     # What an earlier run learned is taken over, and what it was given is not.
-    options |= {"num_epochs": 1, "steps_per_epoch": 1, "start": found}
+    options |= {"num_epochs": 1, "steps_per_epoch": 1}
+    options["options"] = bmr.FitOptions(start=found)
     (again,) = bmr.ensemble(scaled, classes(), keys=KEYS[:1], grid={"scale": [0.3]}, **options)
     assert again.params["scale"] == pytest.approx(0.3)
     learned = [r.params["net.layers.0.weight_auto_loc"] for r in (found, again)]

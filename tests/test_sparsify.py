@@ -1,5 +1,7 @@
 """The loop over fits and reductions: paths, rounds taken back, bad steps, batches, errors."""
 
+from dataclasses import replace
+
 import grain
 import jax
 import jax.numpy as jnp
@@ -325,7 +327,7 @@ def test_latents_a_datum_with_all_data_in_every_step():
 def test_the_kl_term_can_be_weighted_and_warmed_up():
     options = {"criterion": None, "num_epochs": 1, "steps_per_epoch": 1}
     full, none, warm, half = (
-        run(**options, **more).history[0]["vfe"]
+        run(**options, options=bmr.FitOptions(**more)).history[0]["vfe"]
         for more in ({}, {"kl_weight": 0.0}, {"kl_warmup": 4}, {"kl_weight": 0.5})
     )
     assert full - none > 1.0
@@ -461,15 +463,10 @@ def test_bad_steps_are_skipped_and_counted(capsys):
 
 def test_too_many_in_a_row_stop_the_run_with_the_last_good_state(tmp_path):
     options = {"num_epochs": 9, "guide": AutoDelta(fragile), "criterion": None, **FRAGILE}
-    options |= {"loss": Trace_ELBO(), "checkpoint_interval": 0}
+    options["options"] = bmr.FitOptions(loss=Trace_ELBO(), max_bad_steps=5)
+    checkpoints = bmr.Checkpoints(tmp_path, interval=0)
     with pytest.raises(bmr.NonFiniteError, match="8 steps in a row, up to epoch 4") as caught:
-        run(
-            fragile,
-            flagged(range(8, 100)),
-            options=bmr.FitOptions(max_bad_steps=5),
-            checkpoints=tmp_path,
-            **options,
-        )
+        run(fragile, flagged(range(8, 100)), checkpoints=checkpoints, **options)
     kept = caught.value.result
     assert [row["skipped_steps"] for row in kept.history] == [0, 0, 4, 4]
     assert kept.num_skipped == 8
@@ -479,13 +476,8 @@ def test_too_many_in_a_row_stop_the_run_with_the_last_good_state(tmp_path):
 
     # The checkpoint is there, and a source that was mended goes on from it.
     options["guide"] = AutoDelta(fragile)
-    mended = run(
-        fragile,
-        flagged(()),
-        options=bmr.FitOptions(max_bad_steps=5),
-        checkpoints=bmr.Checkpoints(tmp_path, resume=True),
-        **options,
-    )
+    checkpoints = replace(checkpoints, resume=True)
+    mended = run(fragile, flagged(()), checkpoints=checkpoints, **options)
     assert [row["skipped_steps"] for row in mended.history] == [0, 0, 4, 4, 0, 0, 0, 0, 0]
     assert mended.history[-1]["vfe"] < good.history[-1]["vfe"]
 

@@ -26,5 +26,7 @@ def test_selection_figures() -> None:
     found = [row for row in rows if row["kind"] == "README" and row["method"] == "default"]
     exact = sum(row["exact"] for row in found)
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert len(found) == 20 and "Of twenty such data sets" in text
-    assert exact == 19 and "nineteen end with exactly the five" in text
+    assert len(found) == 20
+    assert "Of twenty such data sets" in text
+    assert exact == 19
+    assert "nineteen end with exactly the five" in text

@@ -199,6 +199,21 @@ class TestStart:
         with pytest.raises(ValueError, match=r"'beta_auto_loc' has shape \(20,\) in `start`"):
             self.fit(smaller, (x, y), start=first)
 
+    def test_what_fits_in_part_is_said(self, sparse_regression):
+        (x, y), _ = sparse_regression
+        first = self.fit(regression, (x, y), criterion=None)
+
+        def larger(x, y=None):
+            beta = numpyro.sample("beta", dist.Normal(0, 1).expand([20]).to_event(1))
+            level = numpyro.sample("level", dist.Normal(0, 1))
+            numpyro.sample("y", dist.Normal(level + x @ beta, 0.5), obs=y)
+
+        with pytest.warns(
+            bmr.FitWarning, match="the others begin anew: 'level_auto_loc', 'level_auto"
+        ):
+            second = self.fit(larger, (x, y), criterion=None, start=first, num_epochs=1)
+        assert "level_auto_loc" in second.params
+
     def test_masks_without_a_place_are_refused(self, sparse_regression):
         (x, y), _ = sparse_regression
         first = self.fit(regression, (x, y), criterion=None)

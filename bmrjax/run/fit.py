@@ -1,6 +1,7 @@
 """A fit in the hands of its caller: start, take epochs, measure, reduce."""
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
+from bmrjax.run.diagnose import FitWarning
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
 from bmrjax.run.reducer import FitState, Reducer
@@ -341,6 +343,7 @@ class Fit:
         svi = engine.init(key, self.example, model=model, guide=guide)
         if start is not None:
             svi = engine.adopt(svi, start.params)
+            _warn_of_the_rest(svi.params, start.params)
         self._check_shapes(svi)
         begun = both_masks(
             _with_removed(self._removed), {} if start is None else _with_removed(start.keep)
@@ -414,6 +417,27 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
     return num_data, size, first_rows(source, size)
+
+
+def _warn_of_the_rest(params: Mapping[str, Any], start: Mapping[str, Any]) -> None:
+    """Say which parameters begin anew, where others go on from an earlier result."""
+    anew = sorted(set(params) - set(start))
+    if anew:
+        unused = sorted(set(start) - set(params))
+        rest = f"; of `start`, {_some(unused)} fit nothing here" if unused else ""
+        warnings.warn(
+            f"start: {len(params) - len(anew)} of {len(params)} parameters go on from it, the others begin "
+            f"anew: {_some(anew)}{rest}. Parameters are taken over by name: with the guide and the site "
+            "names of `start`, all of them go on.",
+            FitWarning,
+            stacklevel=3,
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names of a long list."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(f"'{name}'" for name in names[:4]) + more
 
 
 def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:

@@ -31,8 +31,7 @@ from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
 from bmrjax.data import load, split_rows
 from bmrjax.data.dataset import MANY_ROWS
-from bmrjax.errors import CallbackError, NonFiniteError
-from bmrjax.run.diagnose import FitWarning
+from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.run.sparsify import sparsify
 
 # The exit status of a run whose predictions do not depend on the inputs.

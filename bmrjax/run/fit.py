@@ -1,7 +1,6 @@
 """A fit in the hands of its caller: start, take epochs, measure, reduce."""
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpyro.infer import TraceMeanField_ELBO
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
 from bmrjax.criteria.reduce_once import Round
+from bmrjax.errors import FitWarning, warn
 from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data, first_rows, length
 from bmrjax.infer.check_data import column_names, row_paths
@@ -33,7 +33,6 @@ from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
-from bmrjax.run.diagnose import FitWarning
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
 from bmrjax.run.reducer import FitState, Reducer
@@ -425,12 +424,11 @@ def _warn_of_the_rest(params: Mapping[str, Any], start: Mapping[str, Any]) -> No
     if anew:
         unused = sorted(set(start) - set(params))
         rest = f"; of `start`, {_some(unused)} fit nothing here" if unused else ""
-        warnings.warn(
+        warn(
             f"start: {len(params) - len(anew)} of {len(params)} parameters go on from it, the others begin "
             f"anew: {_some(anew)}{rest}. Parameters are taken over by name: with the guide and the site "
             "names of `start`, all of them go on.",
             FitWarning,
-            stacklevel=3,
         )
 
 

@@ -18,10 +18,11 @@ class FitWarning(UserWarning):
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Emit a warning at the line outside of this package that led here."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    frame, level, ours = sys._getframe(1), 2, 2
+    while frame is not None:
+        ours = level if frame.f_code.co_filename.startswith(_PACKAGE) else ours
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(message, category, stacklevel=ours + 1)
 
 
 class NonFiniteError(FloatingPointError):

@@ -1,5 +1,7 @@
 """Sparse variational dropout: the divergence against Dawson's function, the prior, the rule."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -201,18 +203,25 @@ class TestStart:
 
     def test_what_fits_in_part_is_said(self, sparse_regression):
         (x, y), _ = sparse_regression
-        first = self.fit(regression, (x, y), criterion=None)
 
-        def larger(x, y=None):
-            beta = numpyro.sample("beta", dist.Normal(0, 1).expand([20]).to_event(1))
-            level = numpyro.sample("level", dist.Normal(0, 1))
-            numpyro.sample("y", dist.Normal(level + x @ beta, 0.5), obs=y)
+        def program(*sites):
+            def model(x, y=None):
+                beta = numpyro.sample("beta", dist.Normal(0, 1).expand([20]).to_event(1))
+                level = sum(numpyro.sample(name, dist.Normal(0, 1)) for name in sites)
+                numpyro.sample("y", dist.Normal(level + x @ beta, 0.5), obs=y)
 
+            return model
+
+        first = self.fit(program("level"), (x, y), criterion=None, num_epochs=1)
+        more = {"criterion": None, "start": first, "num_epochs": 1}
         with pytest.warns(
-            bmr.FitWarning, match="the others begin anew: 'level_auto_loc', 'level_auto"
+            bmr.FitWarning, match="'offset_auto_loc', .* begin anew, and 'level_auto"
         ):
-            second = self.fit(larger, (x, y), criterion=None, start=first, num_epochs=1)
-        assert "level_auto_loc" in second.params
+            self.fit(program("offset"), (x, y), **more)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", bmr.FitWarning)
+            later = self.fit(program("level", "offset"), (x, y), **more)
+        assert {"level_auto_loc", "offset_auto_loc"} <= set(later.params)
 
     def test_masks_without_a_place_are_refused(self, sparse_regression):
         (x, y), _ = sparse_regression

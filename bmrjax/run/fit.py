@@ -419,15 +419,13 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
 
 
 def _warn_of_the_rest(params: Mapping[str, Any], start: Mapping[str, Any]) -> None:
-    """Say which parameters begin anew, where others go on from an earlier result."""
-    anew = sorted(set(params) - set(start))
-    if anew:
-        unused = sorted(set(start) - set(params))
-        rest = f"; of `start`, {_some(unused)} fit nothing here" if unused else ""
+    """Name the parameters that begin anew, unless the program only has more than the earlier result."""
+    anew, unused = sorted(set(params) - set(start)), sorted(set(start) - set(params))
+    if anew and unused:
         warn(
-            f"start: {len(params) - len(anew)} of {len(params)} parameters go on from it, the others begin "
-            f"anew: {_some(anew)}{rest}. Parameters are taken over by name: with the guide and the site "
-            "names of `start`, all of them go on.",
+            f"start: {len(params) - len(anew)} of {len(params)} parameters go on from it; {_some(anew)} "
+            f"begin anew, and {_some(unused)} of `start` fit nothing here. Parameters are taken over by name: with "
+            "the guide and the site names of `start`, all of them go on.",
             FitWarning,
         )
 

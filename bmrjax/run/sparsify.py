@@ -107,8 +107,8 @@ def sparsify(
         directory: Where checkpoints go; none are written without it.
         checkpoint_interval: Seconds between checkpoints at least; 0 writes one every epoch.
         resume: Go on from the last checkpoint in `directory`, if it has one.
-        start: An earlier result to go on from: parameters of the same names are taken over (if some begin
-            anew, a `FitWarning` names them), and what it removed stays removed. The prior, the criterion and
+        start: An earlier result to go on from: parameters of the same names are taken over (a `FitWarning`
+            names those that fit nothing), and what it removed stays removed. The prior, the criterion and
             all settings may be others.
         mesh: Devices to spread the run over: each takes a part of every batch along an axis ``"data"``, and
             keeps a part of the posterior, the optimiser's state and the masks along an axis ``"model"``. The

@@ -424,8 +424,8 @@ def _warn_of_the_rest(params: Mapping[str, Any], start: Mapping[str, Any]) -> No
     if anew and unused:
         warn(
             f"start: {len(params) - len(anew)} of {len(params)} parameters go on from it; {_some(anew)} "
-            f"begin anew, and {_some(unused)} of `start` fit nothing here. Parameters are taken over by name: with "
-            "the guide and the site names of `start`, all of them go on.",
+            f"begin anew, and {_some(unused)} of `start` fit nothing here. Parameters are taken over by "
+            "name: with the guide and the site names of `start`, all of them go on.",
             FitWarning,
         )
 

@@ -36,7 +36,7 @@ class NonFiniteError(FloatingPointError):
         super().__init__(
             f"{in_row} steps in a row, up to epoch {epoch}, had a loss or gradient that is not "
             "finite; they were skipped, and the last good state is in this error's `result`. Lower "
-            "the learning rate, warm up the KL term (kl_warmup), or check the program for "
+            "the learning rate, warm up the KL term (FitOptions(kl_warmup=...)), or check the program for "
             "logarithms and divisions of zero."
         )
         self.result = result
@@ -69,7 +69,11 @@ class CallbackError(RuntimeError):
 
     def __init__(self, callback: str, error: BaseException | None, result: Any, *, saved: bool):
         raised = "an exception" if error is None else repr(error)
-        goes_on = " Run it again with resume=True to go on." if saved else ""
+        goes_on = (
+            " Run it again with checkpoints=bmr.Checkpoints(directory, resume=True) to go on."
+            if saved
+            else ""
+        )
         super().__init__(
             f"the callback {callback} raised {raised}; what the fit had reached is in this error's "
             f"`result`.{goes_on}"
@@ -85,7 +89,11 @@ class InterruptedFit(KeyboardInterrupt):
     """
 
     def __init__(self, epoch: int, result: Any, *, saved: bool):
-        goes_on = " Run it again with resume=True to go on." if saved else ""
+        goes_on = (
+            " Run it again with checkpoints=bmr.Checkpoints(directory, resume=True) to go on."
+            if saved
+            else ""
+        )
         super().__init__(
             f"stopped after epoch {epoch}; what the fit had reached is in this error's `result`.{goes_on}"
         )

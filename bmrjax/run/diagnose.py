@@ -137,8 +137,8 @@ def _skipped(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
             "skipped-steps",
             f"{result.num_skipped} of {steps} steps were skipped, because their loss or gradient was not "
             "finite.",
-            "Lower the learning rate, warm up the KL term (kl_warmup), or look for logarithms and divisions "
-            "of zero in the program.",
+            "Lower the learning rate, warm up the KL term (FitOptions(kl_warmup=...)), or look for "
+            "logarithms and divisions of zero in the program.",
         )
 
 

@@ -527,7 +527,10 @@ WRONG = {
     "held-out names": ({"held_out": {"x": x_, "y": y_}}, "held_out must look like the data"),
     "held-out NaN": ({"held_out": (x_ * np.nan, y_)}, r"held_out\[0\] has NaN"),
     "NaN": ({"data": (x_, y_ * np.nan)}, r"data\[1\] has NaN or infinite values in 5 of 5 rows"),
-    "loop": ({"loop": "quick"}, "loop must be 'auto', 'fused' or 'dispatch'"),
+    "loop": (
+        {"options": bmr.FitOptions(loop="quick")},
+        "loop must be 'auto', 'fused' or 'dispatch'",
+    ),
 }
 
 

@@ -240,7 +240,7 @@ def test_a_run_judges_what_inspect_says(tmp_path):
     # What an earlier run removed stays removed, whether it is judged by default or not.
     start = fit(sites=["intercept"], schedule=bmr.schedules.Every(), num_epochs=1)
     start.keep["intercept"] = jnp.zeros((), bool)
-    later = fit(start=start)
+    later = fit(options=bmr.FitOptions(start=start))
     assert set(later.keep) == {"intercept", "beta"}
     assert later.inspection["intercept"].why == "elements of it were removed before"
 

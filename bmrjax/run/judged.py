@@ -1,10 +1,10 @@
 """Which sites of a program are judged, and why the others are not."""
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bmrjax.criteria import Criterion, SitePosteriors
+from bmrjax.errors import warn
 from bmrjax.families import facts as facts_about
 from bmrjax.families import facts_of
 from bmrjax.infer.prior_location import PriorFacts
@@ -244,9 +244,8 @@ def _warn_of_spikes(
     """Warn if spike-and-slab sites are left alone, while others are judged."""
     spiked = [name for name, q in found.posterior.items() if isinstance(q, SpikeAndSlab)]
     if spiked and sites is None and criterion.family is not SpikeAndSlab:
-        warnings.warn(
+        warn(
             f"sparsify: {type(criterion).__name__} leaves the spike-and-slab sites {spiked} as they are, and "
             "judges the others. criteria.Inclusion() judges the spike-and-slab sites; name what you want "
-            "judged in `sites`.",
-            stacklevel=3,
+            "judged in `sites`."
         )

@@ -101,7 +101,7 @@ class PropagatedELBO(ELBO):
         if not normals:
             raise ValueError(
                 f"estimator={self.estimator!r} carries sites whose prior and posterior are independent "
-                "normals, and this program with this guide has none. Use estimator='global', or "
+                "normals, and this program with this guide has none. Use FitOptions(estimator='global'), or "
                 "infer.AutoMeanField as the guide."
             )
         values = {name: site["value"] for name, site in latents.items()}

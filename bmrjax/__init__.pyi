@@ -19,6 +19,7 @@ from . import structure as structure
 from .criteria import limit as limit
 from .errors import CallbackError as CallbackError
 from .errors import EnsembleError as EnsembleError
+from .errors import FitWarning as FitWarning
 from .errors import InterruptedFit as InterruptedFit
 from .errors import NonFiniteError as NonFiniteError
 from .fitted.fit_reduction import FitReduction as FitReduction
@@ -33,7 +34,6 @@ from .nn import random_module as random_module
 from .run.batches import Batches as Batches
 from .run.checkpoint_options import Checkpoints as Checkpoints
 from .run.diagnose import Finding as Finding
-from .run.diagnose import FitWarning as FitWarning
 from .run.ensemble import ensemble as ensemble
 from .run.fit import Fit as Fit
 from .run.fit_options import FitOptions as FitOptions

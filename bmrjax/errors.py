@@ -1,7 +1,28 @@
-"""Errors that carry what a run had reached."""
+"""Errors that carry what a run had reached, and warnings that point at the caller's own line."""
 
+import sys
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+_PACKAGE = str(Path(__file__).parent / "_")[:-1]
+
+
+class FitWarning(UserWarning):
+    """A serious finding about a fit; `Result.diagnose` lists those of `sparsify`.
+
+    To silence it: ``warnings.filterwarnings("ignore", category=bmr.FitWarning)``.
+    """
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Emit a warning at the line outside of this package that led here."""
+    frame, level, ours = sys._getframe(1), 2, 2
+    while frame is not None:
+        ours = level if frame.f_code.co_filename.startswith(_PACKAGE) else ours
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=ours + 1)
 
 
 class NonFiniteError(FloatingPointError):

@@ -1,5 +1,7 @@
 """Sparse variational dropout: the divergence against Dawson's function, the prior, the rule."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -201,6 +203,28 @@ class TestStart:
             self.fit(other, (x, y), options=bmr.FitOptions(start=first))
         with pytest.raises(ValueError, match=r"'beta_auto_loc' has shape \(20,\) in `start`"):
             self.fit(smaller, (x, y), options=bmr.FitOptions(start=first))
+
+    def test_what_fits_in_part_is_said(self, sparse_regression):
+        (x, y), _ = sparse_regression
+
+        def program(*sites):
+            def model(x, y=None):
+                beta = numpyro.sample("beta", dist.Normal(0, 1).expand([20]).to_event(1))
+                level = sum(numpyro.sample(name, dist.Normal(0, 1)) for name in sites)
+                numpyro.sample("y", dist.Normal(level + x @ beta, 0.5), obs=y)
+
+            return model
+
+        first = self.fit(program("level"), (x, y), criterion=None, num_epochs=1)
+        more = {"criterion": None, "options": bmr.FitOptions(start=first), "num_epochs": 1}
+        with pytest.warns(
+            bmr.FitWarning, match="'offset_auto_loc', .* begin anew, and 'level_auto"
+        ):
+            self.fit(program("offset"), (x, y), **more)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", bmr.FitWarning)
+            later = self.fit(program("level", "offset"), (x, y), **more)
+        assert {"level_auto_loc", "offset_auto_loc"} <= set(later.params)
 
     def test_masks_without_a_place_are_refused(self, sparse_regression):
         (x, y), _ = sparse_regression

@@ -31,9 +31,8 @@ from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
 from bmrjax.data import load, split_rows
 from bmrjax.data.dataset import MANY_ROWS
-from bmrjax.errors import CallbackError, NonFiniteError
+from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.run.checkpoint_options import Checkpoints
-from bmrjax.run.diagnose import FitWarning
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.sparsify import sparsify

@@ -35,6 +35,7 @@ from bmrjax.run.fit_state import FitState, check_state
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
 from bmrjax.run.masks_at_start import carried_over, with_removed
+from bmrjax.run.parameters_at_start import warn_of_the_rest
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
 from bmrjax.run.settings import check_program_kind
@@ -336,6 +337,7 @@ class Fit:
         svi = engine.init(key, self.example, model=model, guide=guide)
         if start is not None:
             svi = engine.adopt(svi, start.params)
+            warn_of_the_rest(svi.params, start.params)
         self._check_shapes(svi)
         begun = both_masks(
             with_removed(self._removed), {} if start is None else with_removed(start.keep)

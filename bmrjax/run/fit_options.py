@@ -25,7 +25,8 @@ class FitOptions:
         loss: A NumPyro ELBO; by default the one that `estimator` names.
         kl_weight: Factor on the KL term while training.
         kl_warmup: Steps over which that factor grows linearly from zero.
-        start: An earlier result to go on from: parameters of the same names are taken over, and what it
+        start: An earlier result to go on from: parameters of the same names are taken over (a
+            `FitWarning` names those that fit nothing), and what it
             removed stays removed. The prior, the criterion and all settings may be others.
         static: Arguments that reach the program as they are although they have rows, by keyword or position:
             an index array, say, that the program passes to `numpy.unique`. With all data in every step, an

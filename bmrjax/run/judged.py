@@ -1,9 +1,9 @@
 """Which sites of a program are judged, and why the others are not."""
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 
 from bmrjax.criteria import Criterion, SitePosteriors
+from bmrjax.errors import warn
 from bmrjax.infer.prior_location import PriorFacts
 from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.run.inspection import Inspection, SiteReport
@@ -238,9 +238,8 @@ def _warn_of_spikes(
     """Warn if spike-and-slab sites are left alone, while others are judged."""
     spiked = [name for name, q in found.posterior.items() if isinstance(q, SpikeAndSlab)]
     if spiked and sites is None and criterion.family is not SpikeAndSlab:
-        warnings.warn(
+        warn(
             f"sparsify: {type(criterion).__name__} leaves the spike-and-slab sites {spiked} as they are, and "
             "judges the others. criteria.Inclusion() judges the spike-and-slab sites; name what you want "
-            "judged in `sites`.",
-            stacklevel=3,
+            "judged in `sites`."
         )

@@ -287,7 +287,9 @@ def test_an_operation_without_a_rule_is_named():
     w = source((3, 3))
     with pytest.raises(NoRuleError, match="'sort'"):
         moments(lambda w: jnp.sort(w), w)
-    with pytest.raises(NoRuleError, match=r"'reduce_max' \(a softmax .* Use FitOptions\(estimator='local'"):
+    with pytest.raises(
+        NoRuleError, match=r"'reduce_max' \(a softmax .* Use FitOptions\(estimator='local'"
+    ):
         moments(lambda w: jax.nn.softmax(w), w)
     ordered = sampled(lambda w: jnp.sort(w), w, count=50)
     assert np.all(np.diff(ordered) >= 0)

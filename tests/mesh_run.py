@@ -40,7 +40,7 @@ def data():
 
 def program():
     """Return a classifier with layers of unequal widths."""
-    network = bmr.nn.MLP(24, [32, 16], 4, key=jax.random.key(0))
+    network = bmr.nn.MLP(24, [32], 4, key=jax.random.key(0))
     return bmr.programs.classifier(network, bmr.priors.Flat())
 
 
@@ -84,7 +84,7 @@ def same(axes, folder=None):
 def layout(axes):
     """How the state is parted, and how the step's devices talk."""
     fit = bmr.Fit(program(), data(), batch_size=BATCH, mesh=mesh_of(axes), loop="dispatch")
-    state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1))
+    state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1), num_steps=1)
     (compiled,) = fit.engine._epoch._compiled.values()
     text = compiled.as_text()
     arrays = jax.tree_util.tree_leaves_with_path((state.svi, state.keep))

@@ -20,7 +20,7 @@ demo: $(INSTALLED)
 	$(BIN)/bmrjax sparsify --data digits --out runs/demo --overwrite
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile --durations=40
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=40
 	$(NBMAKE) notebooks/01* notebooks/05*
 
 # All of them, the longer ones too.

@@ -15,14 +15,16 @@ import pytest
 from bmrjax.backend import quick_compile
 from bmrjax.infer import loop
 
-# Most of the time of these tests is compilation, a third of it kernels that XLA would fuse. The
+# Most of the time of these tests is compilation, a third of it kernels that XLA would fuse. Parts of a
+# program that are compiled side by side are a quarter more work, and the tests run side by side already. The
 # notebooks run with the compiler's defaults. XLA stops at a flag that it does not know: these are those
 # of the version in constraints.txt.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"
     " --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false",
+    " --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1",
 )
 
 # The same examples on every run, and no deadline: the first example compiles.

@@ -41,7 +41,7 @@ def data():
 
 def program():
     """Return a classifier with layers of unequal widths."""
-    network = bmr.nn.MLP(24, [32, 16], 4, key=jax.random.key(0))
+    network = bmr.nn.MLP(24, [32], 4, key=jax.random.key(0))
     return bmr.programs.classifier(network, bmr.priors.Flat())
 
 
@@ -90,7 +90,7 @@ def layout(axes):
         batch_size=BATCH,
         options=bmr.FitOptions(mesh=mesh_of(axes), loop="dispatch"),
     )
-    state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1))
+    state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1), num_steps=1)
     (compiled,) = fit.engine._epoch._compiled.values()
     text = compiled.as_text()
     arrays = jax.tree_util.tree_leaves_with_path((state.svi, state.keep))

@@ -150,17 +150,14 @@ def test_whole_units_go(tmp_path, options, kept, capsys):
     assert int(after.split("x")[0]) < 48
 
 
-@pytest.mark.parametrize(("method", "net"), [("map", "mlp"), ("mean-field", "mlp-nnx")])
-def test_other_methods_and_networks(tmp_path, method, net):
-    found = run(tmp_path / "out", "--method", method, "--net", net)
+@pytest.mark.parametrize(
+    "options",
+    ["--method map --net vit --depth 1 --width 8 --epochs 2", "--method mean-field --net mlp-nnx"],
+)
+def test_other_methods_and_networks(tmp_path, options):
+    found = run(tmp_path / "out", *options.split())
     assert found["total"] == 0
-    assert 0 < found["accuracy"] <= 1
-
-
-def test_a_vision_transformer_is_fitted(tmp_path):
-    size = "--net vit --depth 1 --width 8 --method map --epochs 2"
-    found = run(tmp_path / "out", *size.split())
-    assert found["history"][1]["vfe"] < found["history"][0]["vfe"]
+    assert found["history"][-1]["vfe"] < found["history"][0]["vfe"]
     assert 0 < found["accuracy"] <= 1
 
 

@@ -1,5 +1,7 @@
 """Means and variances through functions, against quadrature, exact cases and Monte Carlo."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,32 +15,68 @@ from bmrjax.infer.propagate import Context, NoRuleError, Uncertain, is_uncertain
 KEY = jax.random.key(0)
 
 
-def source(shape, seed=0, spread=1.0):
+# What follows is compiled as a whole: operation by operation, each shape of each would be a program.
+
+
+@partial(jax.jit, static_argnums=0)
+def _source(shape, seed, spread):
     keys = jax.random.split(jax.random.key(seed))
     mean = jax.random.normal(keys[0], shape)
-    variance = spread * jax.random.uniform(keys[1], shape, minval=0.05, maxval=1.0)
-    return Uncertain(mean, variance, distinct=True)
+    return mean, spread * jax.random.uniform(keys[1], shape, minval=0.05, maxval=1.0)
+
+
+def source(shape, seed=0, spread=1.0):
+    return Uncertain(*_source(shape, seed, spread), distinct=True)
+
+
+@partial(jax.jit, static_argnums=2)
+def _draws(mean, variance, count, seed):
+    return mean + jnp.sqrt(variance) * jax.random.normal(jax.random.key(seed), (count, *mean.shape))
 
 
 def draws(value, count, seed=1):
-    noise = jax.random.normal(jax.random.key(seed), (count, *value.shape))
-    return value.mean + jnp.sqrt(value.variance) * noise
+    return _draws(value.mean, value.variance, count, seed)
+
+
+def of_draws(function, *many):
+    """Return a function of each draw."""
+    return jax.jit(jax.vmap(function))(*many)
 
 
 def moments(function, *args):
-    return propagate(function, "moments", KEY, *args)
+    """Propagate moments; what comes back no longer knows what it is a function of."""
+    leaves, structure = jax.tree.flatten(args)
+    returned = []
+
+    @jax.jit
+    def run(values):
+        given = [
+            Uncertain(*value, distinct=leaf.distinct) if is_uncertain(leaf) else value
+            for leaf, value in zip(leaves, values, strict=True)
+        ]
+        found = propagate(function, "moments", KEY, *jax.tree.unflatten(structure, given))
+        parts, of_found = jax.tree.flatten(found)
+        returned.append((of_found, [is_uncertain(part) for part in parts]))
+        return [(v.mean, v.variance) if is_uncertain(v) else v for v in parts]
+
+    values = [(leaf.mean, leaf.variance) if is_uncertain(leaf) else leaf for leaf in leaves]
+    parts = run(values)
+    of_found, uncertain = returned[-1]
+    pairs = zip(parts, uncertain, strict=True)
+    return jax.tree.unflatten(of_found, [Uncertain(*v) if is_ else v for v, is_ in pairs])
 
 
 def sampled(function, *args, count=20_000):
     """Return draws of the function by local sampling."""
 
     @jax.jit
+    @jax.vmap
     def run(key):
         found = propagate(function, "local", key, *args)
         last = jax.random.fold_in(key, 99)
         return jax.tree.map(lambda v: drawn(v, last), found, is_leaf=is_uncertain)
 
-    return jax.vmap(run)(jax.random.split(KEY, count))
+    return run(jax.random.split(KEY, count))
 
 
 def drawn(value, key):
@@ -138,7 +176,7 @@ def layers(*sizes):
 def truth(function, weights, x, count=40_000):
     leaves, structure = jax.tree.flatten(weights, is_leaf=lambda v: isinstance(v, Uncertain))
     many = [draws(v, count, seed) for seed, v in enumerate(leaves)]
-    return jax.vmap(lambda *v: function(jax.tree.unflatten(structure, v), x))(*many)
+    return of_draws(lambda *v: function(jax.tree.unflatten(structure, v), x), *many)
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "swish"])
@@ -239,7 +277,7 @@ def test_what_a_shared_variable_goes_into(function):
     def network(w):
         return function(*(w @ x))
 
-    assert_moments(moments(network, weights), jax.vmap(network)(draws(weights, 400_000)), rtol=1e-2)
+    assert_moments(moments(network, weights), of_draws(network, draws(weights, 400_000)), rtol=1e-2)
 
 
 def test_a_recurrent_network():
@@ -302,7 +340,7 @@ def test_gradients_are_finite_at_no_variance(mode):
         found = propagate(perceptron(jax.nn.relu), mode, KEY, [(w, w), (w, w)][:1], jnp.ones(2))
         return jnp.sum(found.mean if isinstance(found, Uncertain) else found)
 
-    assert np.isfinite(jax.grad(loss)(jnp.zeros((2, 2)))).all()
+    assert np.isfinite(jax.jit(jax.grad(loss))(jnp.zeros((2, 2)))).all()
 
 
 def gated(a, b, c):
@@ -321,7 +359,7 @@ def test_gradients_of_an_integral_are_those_of_its_sums(x64, function, count):
         found = propagate(function, "moments", KEY, *sources)
         return jnp.sum(jnp.sin(found.mean)) + jnp.sum(jnp.sqrt(found.variance))
 
-    check_grads(value, (parts,), order=1, modes=("fwd", "rev"))
+    check_grads(jax.jit(value), (parts,), order=1, modes=("fwd", "rev"))
 
 
 def test_what_a_function_knows_besides_has_its_gradient(x64):
@@ -333,8 +371,8 @@ def test_what_a_function_knows_besides_has_its_gradient(x64):
         )
         return jnp.sum(found.mean**2 + found.variance)
 
-    check_grads(value, (jnp.array([0.7, -0.2]),), order=1, modes=("fwd", "rev"))
-    batched = jax.vmap(jax.grad(value))(jnp.array([[0.7, -0.2], [0.1, 2.0]]))
+    check_grads(jax.jit(value), (jnp.array([0.7, -0.2]),), order=1, modes=("fwd", "rev"))
+    batched = of_draws(jax.grad(value), jnp.array([[0.7, -0.2], [0.1, 2.0]]))
     np.testing.assert_allclose(batched[0], jax.grad(value)(jnp.array([0.7, -0.2])), rtol=1e-9)
 
 
@@ -356,7 +394,11 @@ def test_a_product_that_is_bent_afterwards_keeps_its_factors():
     """With exp(z) h a gate's tails count: its mean and variance say too little of it."""
     weights, h = source((200, 3), 1, 0.2), source((200,), 2, 0.4)
     found = moments(lambda w, h: jnp.tanh(jnp.exp(w.sum(1)) * h), weights, h)
-    exact = jnp.tanh(jnp.exp(draws(weights, 10_000, 3).sum(-1)) * draws(h, 10_000, 4))
+    exact = of_draws(
+        lambda w, h: jnp.tanh(jnp.exp(w.sum(-1)) * h),
+        draws(weights, 10_000, 3),
+        draws(h, 10_000, 4),
+    )
     # Two variables have few nodes: some elements are off by more, but not most.
     assert np.abs(found.mean - exact.mean(0)).mean() < 0.012
 
@@ -380,7 +422,7 @@ POSITIVE = {
 def test_what_cannot_be_negative_is_not_taken_for_a_normal(name):
     w, v = linear()
     function = lambda w: POSITIVE[name](w @ v)  # noqa: E731
-    exact = jax.vmap(function)(draws(w, 40_000))
+    exact = of_draws(function, draws(w, 40_000))
     assert_moments(moments(function, w), exact, rtol=3e-2)
 
 
@@ -398,7 +440,7 @@ CONVERTED = {
 @pytest.mark.parametrize("name", CONVERTED)
 def test_what_changes_its_dtype_stays_a_function(name):
     x = Uncertain(jnp.array([-1.0, -0.2, 0.5, 1.5]), jnp.full(4, 0.5), distinct=True)
-    exact = np.asarray(jax.vmap(CONVERTED[name])(draws(x, 40_000)), float)
+    exact = np.asarray(of_draws(CONVERTED[name], draws(x, 40_000)), float)
     found = moments(CONVERTED[name], x)
     # A step is smeared over the distance of two nodes.
     assert_moments(found, exact, atol=0.12 if "mask" in name or "how" in name else 0.02)
@@ -421,9 +463,9 @@ def test_what_is_no_number_is_named_where_moments_would_be_needed():
 
 def test_a_norm_is_positive():
     x = Uncertain(jnp.linspace(-1, 1, 16), jnp.full(16, 0.3), distinct=True)
-    assert_moments(moments(jnp.linalg.norm, x), jax.vmap(jnp.linalg.norm)(draws(x, 20_000)))
+    assert_moments(moments(jnp.linalg.norm, x), of_draws(jnp.linalg.norm, draws(x, 20_000)))
     for layer in (eqx.nn.LayerNorm(16), eqx.nn.RMSNorm(16)):
-        found, exact = moments(layer, x), jax.vmap(layer)(draws(x, 20_000))
+        found, exact = moments(layer, x), of_draws(layer, draws(x, 20_000))
         np.testing.assert_allclose(found.mean, exact.mean(0), atol=0.05)
         # Numerator and denominator go together; as independent ones they spread too far.
         ratio = np.asarray(found.variance / exact.var(0))
@@ -437,7 +479,7 @@ def test_a_norm_is_positive():
         moments(fast, x)
     zero = Uncertain(jnp.zeros(4), jnp.zeros(4), distinct=True)
     slope = jax.grad(lambda m: moments(lambda x: jnp.sum(x**2), Uncertain(m, zero.mean)).mean)
-    np.testing.assert_array_equal(slope(jnp.zeros(4)), 0.0)
+    np.testing.assert_array_equal(jax.jit(slope)(jnp.zeros(4)), 0.0)
 
 
 def test_a_mask_in_a_loop_has_no_slope_and_the_rest_has(x64):
@@ -455,7 +497,9 @@ def test_a_mask_in_a_loop_has_no_slope_and_the_rest_has(x64):
         )
         return jnp.sum(found.mean**2) + jnp.sum(found.variance)
 
-    check_grads(lambda m: last(m, mask), (jnp.full((2, 3), 0.7),), order=1, modes=("fwd", "rev"))
+    check_grads(
+        jax.jit(lambda m: last(m, mask)), (jnp.full((2, 3), 0.7),), order=1, modes=("fwd", "rev")
+    )
     slope = jax.jit(jax.grad(last))(jnp.full((2, 3), 0.7), mask)
     assert (slope[:, 1] == 0).all()
     assert (slope[:, 0] != 0).all()
@@ -487,7 +531,7 @@ def test_an_elementwise_function_keeps_the_derivative_of_its_own(variance):
         x = Uncertain(jnp.array([mean]), jnp.array([variance]))
         return moments(jax.nn.softplus, x).mean[0]
 
-    assert float(jax.grad(slope)(0.0)) == pytest.approx(0.5, abs=1e-3)
+    assert float(jax.jit(jax.grad(slope))(0.0)) == pytest.approx(0.5, abs=1e-3)
 
     @jax.custom_jvp
     def halved(x):
@@ -528,7 +572,7 @@ def test_a_rectifier_far_from_its_kink_keeps_the_variance(mean, variance):
     inputs = jnp.float32(mean), jnp.float32(variance)
     found = jax.jit(both)(*inputs)
     np.testing.assert_allclose(found, (mean, variance), rtol=1e-5)
-    slopes = jax.jacrev(both, (0, 1))(*inputs)
+    slopes = jax.jit(jax.jacrev(both, (0, 1)))(*inputs)
     np.testing.assert_allclose(np.ravel(slopes)[[0, 1, 2]], [1, 0, 0], atol=1e-5)
 
 
@@ -543,13 +587,13 @@ def test_an_output_beside_does_not_change_what_a_gate_gives():
 
     beside, alone = moments(both, w, z)[0], moments(lambda w, z: both(w, z)[0], w, z)
     np.testing.assert_allclose(beside.variance, alone.variance, rtol=1e-4)
-    exact = jax.vmap(lambda w, z: both(w, z)[0])(draws(w, 20_000), draws(z, 20_000, 2))
+    exact = of_draws(lambda w, z: both(w, z)[0], draws(w, 20_000), draws(z, 20_000, 2))
     assert_moments(beside, exact, rtol=3e-2)
 
 
 def test_a_sample_of_elements_is_one_of_the_array():
     x = source((4, 2))
-    function, moved = moments(lambda x: (jnp.exp(x), jnp.exp(x).T[1]), x)
+    function, moved = propagate(lambda x: (jnp.exp(x), jnp.exp(x).T[1]), "moments", KEY, x)
     ctx = Context("moments", KEY)
     np.testing.assert_array_equal(ctx.draw(moved), ctx.draw(function)[:, 1])
     assert (ctx.draw(moved) > 0).all()
@@ -565,7 +609,7 @@ STACKS = {
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks_and_tiles_are_sampled_as_one(name):
     function, value = STACKS[name], source((3,))
-    exact = jax.vmap(function)(draws(value, 20_000))
+    exact = of_draws(function, draws(value, 20_000))
     found = sampled(function, value)
     np.testing.assert_allclose(found.mean(), exact.mean(), atol=0.1)
     np.testing.assert_allclose(found.var(), exact.var(), rtol=0.05)
@@ -591,7 +635,7 @@ COPIES = {
 def test_copies_of_a_result_have_one_sample(name):
     function, weight = COPIES[name], source((3, 2))
     x = jax.random.normal(jax.random.key(5), (4, 3))
-    exact = jax.vmap(lambda w: function(x @ w))(draws(weight, 20_000))
+    exact = of_draws(lambda w: function(x @ w), draws(weight, 20_000))
     found = sampled(lambda w: function(x @ w), weight)
     np.testing.assert_allclose(found.var(0), exact.var(0), rtol=0.15)
 

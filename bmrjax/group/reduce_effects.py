@@ -1,6 +1,7 @@
 """Which effects of the second level the evidence needs."""
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,12 +14,13 @@ from bmrjax.fitted.layout import Layout
 from bmrjax.fitted.model_average import average
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.reduce_fit import log_prior_odds
-from bmrjax.fitted.search import search
+from bmrjax.fitted.search import OCCAMS_WINDOW, search
 from bmrjax.fitted.swept import Precision, Swept
 from bmrjax.fitted.units import Groups, units_of
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
 from bmrjax.group.between import Components, Integral, integrate
 from bmrjax.group.second_level import SecondLevel
+from bmrjax.run.diagnose import Finding, FitWarning
 from bmrjax.run.inspection import Inspection
 
 _REASON = "effects of a second level, whose evidence verify=True computes for each submodel"
@@ -70,6 +72,9 @@ def reduce_effects(
         verification = _measure(
             level, components, integral, inside, -origin / unit, found.delta_f[: len(inside)], seed
         )
+    findings = _off(verification)
+    for finding in findings:
+        warnings.warn(f"GroupFit.reduce: {finding}", FitWarning, stacklevel=3)
     return fit_reduction(
         layout,
         units,
@@ -81,9 +86,32 @@ def reduce_effects(
         log_odds=log_odds,
         text=text,
         normality=Normality(math.nan, reason=_REASON),
-        findings=(),
+        findings=findings,
         inspection=Inspection(),
         verification=verification,
+    )
+
+
+def _off(verification: Verification | None) -> tuple[Finding, ...]:
+    """Return that the posterior of the effects is no normal, if the evidence says so."""
+    if verification is None:
+        return ()
+    difference = verification.predicted - verification.measured
+    off = np.abs(difference) > 1.0 + 3 * verification.standard_error
+    # Improbable submodels may be off by any amount without consequence.
+    off &= np.maximum(verification.predicted, verification.measured) > (
+        verification.measured.max() - math.log(OCCAMS_WINDOW)
+    )
+    if not off.any():
+        return ()
+    most = float(difference[off][np.argmax(np.abs(difference[off]))])
+    return (
+        Finding(
+            "evidence-off",
+            f"The predicted delta_f of a probable submodel is {most:+.1f} nats from the measured one, "
+            "because the subjects are few for the normal that it is predicted from.",
+            "Rely on measured_inclusion_prob, and not on inclusion_prob.",
+        ),
     )
 
 

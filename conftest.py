@@ -29,6 +29,7 @@ _documents: Any = Sybil(
         "docs/guide.md",
         "docs/loops.md",
         "docs/fitted.md",
+        "docs/groups.md",
     ],
     fixtures=["in_a_folder_of_its_own"],
 )

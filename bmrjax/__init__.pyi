@@ -5,6 +5,7 @@ from . import codec as codec
 from . import criteria as criteria
 from . import data as data
 from . import fitted as fitted
+from . import group as group
 from . import handlers as handlers
 from . import infer as infer
 from . import metrics as metrics
@@ -22,8 +23,12 @@ from .errors import EnsembleError as EnsembleError
 from .errors import FitWarning as FitWarning
 from .errors import InterruptedFit as InterruptedFit
 from .errors import NonFiniteError as NonFiniteError
+from .fitted.credible_sets import CredibleSet as CredibleSet
 from .fitted.fit_reduction import FitReduction as FitReduction
 from .fitted.reduce_fit import reduce_fit as reduce_fit
+from .group.group_fit import GroupFit as GroupFit
+from .group.leave_one_out import LeaveOneOut as LeaveOneOut
+from .group.peb import peb as peb
 from .handlers import prune as prune
 from .infer import init_to_network as init_to_network
 from .infer.posterior import site_posteriors as site_posteriors

@@ -587,6 +587,64 @@ def test_a_prediction_that_the_program_contradicts_is_a_finding():
     assert found.verification.measured[0] == pytest.approx(actual, abs=0.3)
 
 
+def test_a_posterior_wider_than_its_prior_is_a_finding():
+    exact = Linear(3, seed=0)
+    wide = exact.covariance.copy()
+    wide[1] = wide[:, 1] = 0.0
+    wide[1, 1] = 1.5 * exact.prior_scale**2
+    with pytest.warns(bmr.FitWarning, match="wider-than-prior: The posterior of '1' is wider"):
+        found = bmr.reduce_fit(**(exact.arrays | {"covariance": wide}))
+    assert [finding.code for finding in found.findings] == ["wider-than-prior"]
+    wide[1, 1] = exact.prior_scale**2
+    assert bmr.reduce_fit(**(exact.arrays | {"covariance": wide})).findings == ()
+
+
+def test_noise_of_draws_is_not_taken_for_a_wide_posterior():
+    exact = Linear(6, seed=0, rows=2)
+    found = bmr.reduce_fit(exact.draws(800), model=exact.model, data=exact.data)
+    # Two rows inform two directions; the other four are as wide as the prior, up to noise.
+    assert "wider-than-prior" not in [finding.code for finding in found.findings]
+
+
+def test_other_data_of_the_same_shapes_compile_nothing(monkeypatch):
+    def model(x, y):
+        beta = numpyro.sample("beta", dist.Normal(0, 1.3).expand([x.shape[1]]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ beta, 0.7), obs=y)
+
+    compiled = []
+    lowered = jax.stages.Lowered.compile
+    monkeypatch.setattr(
+        jax.stages.Lowered,
+        "compile",
+        lambda self, *args, **kwargs: compiled.append(1) or lowered(self, *args, **kwargs),
+    )
+    shapes = []
+    for seed in range(2):
+        exact = Linear(4, seed=seed)
+        found = bmr.reduce_fit(exact.draws(500, seed=seed), model=model, data=exact.data)
+        shapes.append(found.pareto_k)
+        if not seed:
+            assert compiled
+            compiled.clear()
+    assert compiled == []
+    assert shapes[0] != shapes[1]
+    assert max(shapes) < 0.7
+
+
+def test_a_program_that_reads_values_of_its_data_is_evaluated():
+    exact = Linear(3, seed=0)
+
+    def model(x, y):
+        scale = 1.3 if float(y.sum()) > -1e6 else 5.0
+        beta = numpyro.sample("beta", dist.Normal(0, scale).expand([x.shape[1]]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ beta, 0.7), obs=y)
+
+    draws = exact.draws(1000)
+    found = bmr.reduce_fit(draws, model=model, data=exact.data)
+    plain = bmr.reduce_fit(draws, model=exact.model, data=exact.data)
+    assert found.pareto_k == pytest.approx(plain.pareto_k, abs=1e-3)
+
+
 def test_names_of_several_sites():
     layout = Layout.of_sites({"a": (2,), "b": (), "c": (2, 2)}, {"c": ["x", "y"]})
     assert layout.label == ("a[0]", "a[1]", "b", "c[0, x]", "c[0, y]", "c[1, x]", "c[1, y]")

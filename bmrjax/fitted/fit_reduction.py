@@ -1,13 +1,15 @@
 """What the reduction of a finished fit says."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bmrjax.fitted.layout import Layout
-from bmrjax.fitted.model_average import Averaged
+from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
+from bmrjax.fitted.families import compare_families
+from bmrjax.fitted.layout import Layout, shortened
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality
 from bmrjax.fitted.search import Found
 from bmrjax.fitted.verification import Verification
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 BySite = dict[str, Float[np.ndarray, "..."]]
 
-# Rows of the table that are printed; `table()` has all.
-_ROWS = 30
+# Rows of the table and credible sets that are printed.
+_ROWS, _SETS = 30, 12
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +86,8 @@ class FitReduction:
     measured_inclusion_prob: BySite | None
     _layout: Layout = field(repr=False)
     _found: Found = field(repr=False)
+    _correlation: Float[np.ndarray, "units units"] = field(repr=False)
+    _log_odds: float = field(repr=False)
     _text: str = field(repr=False)
     _normality: Normality = field(repr=False)
 
@@ -138,6 +142,124 @@ class FitReduction:
             }
         )
 
+    def credible_sets(
+        self, coverage: float = 0.95, *, least_correlation: float = 0.5
+    ) -> tuple[CredibleSet, ...]:
+        """Return disjoint sets of candidates with an effect in each, where it is not known which it is.
+
+        Columns that are nearly collinear, or weights that can be exchanged, share the probability of one
+        effect. The members of a set stand in for each other, and at least one of them is in the model, with
+        at least the probability `coverage`; a candidate that is certain is a set by itself. An effect that is
+        not certain enough is in no set. With `verify`, the probabilities are those of the measured
+        evidence.
+
+        Args:
+            coverage: Least probability that a set holds an effect, above 0 and below 1.
+            least_correlation: Least absolute correlation of any two members in the likelihood: that of their
+                columns, in a linear regression. At 0, an effect may stand in for an unrelated one.
+
+        Returns:
+            The sets, that of the most probable candidate first.
+
+        Raises:
+            ValueError: For a coverage or a correlation out of range.
+
+        Example:
+            >>> import numpy as np
+            >>> import bmrjax as bmr
+            >>> rng = np.random.default_rng(0)
+            >>> x = rng.normal(size=(50, 3))
+            >>> x[:, 1] = x[:, 0]  # an exact copy
+            >>> y = x[:, 0] + rng.normal(size=50)
+            >>> covariance = np.linalg.inv(x.T @ x + np.eye(3))
+            >>> found = bmr.reduce_fit(
+            ...     loc=covariance @ x.T @ y,
+            ...     covariance=covariance,
+            ...     prior=bmr.reduction.Normal(0.0, 1.0),
+            ...     names=["dose", "dose_again", "age"],
+            ... )
+            >>> found.credible_sets()[0].names
+            ('dose', 'dose_again')
+
+        References:
+            Wang, Sarkar, Carbonetto and Stephens (2020), Journal of the Royal Statistical Society B 82,
+            for credible sets of effects and the least correlation of their members.
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(
+                f"FitReduction.credible_sets: coverage is above 0 and below 1, got {coverage}."
+            )
+        if not 0 <= least_correlation <= 1:
+            raise ValueError(
+                "FitReduction.credible_sets: least_correlation is between 0 and 1, got "
+                f"{least_correlation}."
+            )
+        weight, sets = self._terms()
+        return find_credible_sets(
+            weight,
+            sets,
+            self._correlation,
+            self.candidates,
+            coverage=coverage,
+            least_correlation=least_correlation,
+        )
+
+    def families(self, sets: Mapping[str, Sequence[str]]) -> "DataFrame":
+        """Compare families of submodels: those with an effect in a set of candidates, and those without.
+
+        Args:
+            sets: Name of a set to the candidates in it, or to names of sites for all of theirs; the sets do
+                not overlap.
+
+        Returns:
+            One row per combination of sets, the most probable first: a boolean column for each set (whether
+            any of its candidates is in), ``"prior"`` and ``"prob"``, the probabilities of the family before
+            and after the data, and ``"prob_equal"``, what the latter would be if all families had been as
+            probable before the data, so that large ones have no advantage.
+
+        Raises:
+            ValueError: For names that are not there, sets that overlap, or more than six of them.
+
+        References:
+            Penny et al. (2010), PLoS Computational Biology 6, Comparing families of dynamic causal models.
+        """
+        members = {}
+        for name, given in sets.items():
+            if isinstance(given, str):
+                raise TypeError(
+                    f"FitReduction.families: the set '{name}' is a list; write ['{given}']."
+                )
+            members[name] = [unit for one in given for unit in self._candidates(one)]
+            if not members[name]:
+                raise ValueError(f"FitReduction.families: the set '{name}' is empty.")
+        weight, submodels = self._terms()
+        return compare_families(weight, submodels, members, self._log_odds)
+
+    def _candidates(self, name: str) -> list[int]:
+        if name in self.candidates:
+            return [self.candidates.index(name)]
+        of_site = {
+            label
+            for label, site in zip(self._layout.label, self._layout.site, strict=True)
+            if site == name
+        }
+        found = [i for i, candidate in enumerate(self.candidates) if candidate in of_site]
+        if not found:
+            raise ValueError(
+                f"FitReduction.families: there is no candidate '{name}'; there are "
+                f"{shortened(self.candidates)}."
+            )
+        return found
+
+    def _terms(self) -> tuple[Float[np.ndarray, " terms"], Bool[np.ndarray, "terms units"]]:
+        """Return weights of submodels and the units in them, after verification if there was one."""
+        found = self._found
+        if self.verification is None:
+            return found.weight, found.sets
+        count = len(self.verification.measured)
+        moved = self.verification.prob(found.prob[:count]) - found.prob[:count]
+        return np.append(found.weight, moved), np.concatenate([found.sets, found.masks[:count]])
+
     def __repr__(self) -> str:
         """Return what was chosen, whether to trust it, and the table."""
         kept, prob = int(self._found.masks[0].sum()), float(self._found.prob[0])
@@ -157,7 +279,16 @@ class FitReduction:
         if self.findings:
             lines += ["findings:", *(f"  {finding}" for finding in self.findings)]
         shown = "\n  ".join(lines)
-        return f"{shown}\n{self._printed()}"
+        return f"{shown}\n{self._printed()}{self._printed_sets()}"
+
+    def _printed_sets(self) -> str:
+        sets = self.credible_sets()
+        if not any(len(one.names) > 1 for one in sets):
+            return ""
+        lines = [f"  {one}" for one in sets[:_SETS]]
+        if sets[_SETS:]:
+            lines.append(f"  ... and {len(sets) - _SETS} more; credible_sets() has all")
+        return "\n".join(["", "credible sets, with an effect in each at 95 %:", *lines])
 
     def _how_normal(self) -> str:
         normality = self._normality
@@ -191,74 +322,3 @@ class FitReduction:
         )
         more = f"\n... and {hidden} less probable elements; table() has all" if hidden > 0 else ""
         return text + more
-
-
-def fit_reduction(
-    layout: Layout,
-    units: dict[str, Any],
-    found: Found,
-    averaged: Averaged,
-    delta_f: Float[np.ndarray, " units"],
-    delta_f_given: Float[np.ndarray, " units"],
-    *,
-    text: str,
-    normality: Normality,
-    findings: tuple[Finding, ...],
-    inspection: Inspection,
-    verification: Verification | None,
-) -> FitReduction:
-    """Return the result by site.
-
-    Args:
-        layout: Where the elements lie.
-        units: Candidate to its elements.
-        found: The submodels.
-        averaged: Each element under all of them.
-        delta_f: Of each candidate alone.
-        delta_f_given: Of each candidate, given the chosen submodel.
-        text: What was fitted, in words.
-        normality: How normal it is.
-        findings: What is wrong with the draws.
-        inspection: Which sites were judged.
-        verification: Of the most probable submodels.
-    """
-
-    def spread(by_unit: Any) -> Any:
-        flat = np.full(layout.size, np.nan)
-        for value, members in zip(by_unit, units.values(), strict=True):
-            flat[members] = value
-        return flat
-
-    chosen = np.ones(layout.size, bool)
-    for inside, members in zip(found.masks[0], units.values(), strict=True):
-        chosen[members] = inside
-    by_site = layout.by_site
-    measured = None
-    if verification is not None:
-        count = len(verification.measured)
-        moved = verification.prob(found.prob[:count]) - found.prob[:count]
-        change = np.zeros(layout.size)
-        for inside, members in zip(found.masks[:count].T, units.values(), strict=True):
-            change[members] = moved @ inside
-        measured = by_site(np.clip(averaged.inclusion_prob + change, 0.0, 1.0), 0.0)
-    return FitReduction(
-        inclusion_prob=by_site(averaged.inclusion_prob, 0.0),
-        delta_f=by_site(spread(delta_f), np.nan),
-        delta_f_given=by_site(spread(delta_f_given), np.nan),
-        mean=by_site(averaged.mean, 0.0),
-        sd=by_site(averaged.sd, 0.0),
-        lower=by_site(averaged.lower, 0.0),
-        upper=by_site(averaged.upper, 0.0),
-        chosen=by_site(chosen, missing=False),
-        median=by_site(averaged.inclusion_prob > 0.5, missing=False),
-        candidates=tuple(units),
-        pareto_k=normality.pareto_k,
-        findings=findings,
-        inspection=inspection,
-        verification=verification,
-        measured_inclusion_prob=measured,
-        _layout=layout,
-        _found=found,
-        _text=text,
-        _normality=normality,
-    )

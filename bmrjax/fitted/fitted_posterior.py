@@ -51,6 +51,8 @@ class FittedPosterior:
         draws: Latent site to draws, one leading axis; None for a closed form.
         whole: The joint normal over all latent elements, if the guide has it in closed form.
         findings: What is wrong with the draws.
+        independent_draws: Number of independent draws that the draws of the judged elements are worth; None
+            for a closed form.
     """
 
     loc: Float[np.ndarray, " n"]
@@ -59,6 +61,7 @@ class FittedPosterior:
     draws: dict[str, np.ndarray] | None = None
     whole: Whole | None = None
     findings: tuple[Finding, ...] = ()
+    independent_draws: float | None = None
 
 
 def fitted_posterior(
@@ -200,12 +203,14 @@ def _of_draws(
     flat = chains.reshape(-1, layout.size)
     loc, covariance = moments(flat, layout.label)
     of_all = {n: v.reshape(-1, *v.shape[2:]) for n, v in known.items()}
+    size = _sizes(chains)
     return FittedPosterior(
         loc,
         covariance,
         f"{len(flat):,} draws" if text == "draws" else f"{len(flat):,} draws of {text}",
         draws=of_all,
-        findings=tuple(_findings(chains, layout)),
+        findings=tuple(_findings(chains, size, layout)),
+        independent_draws=float(size.min()),
     )
 
 
@@ -221,13 +226,22 @@ def _by_chain(name: str, draws: Any, shape: tuple[int, ...]) -> np.ndarray:
     )
 
 
-def _findings(chains: Float[np.ndarray, "chains draws n"], layout: Layout) -> list[Finding]:
+def _sizes(chains: Float[np.ndarray, "chains draws n"]) -> Float[np.ndarray, " n"]:
+    """Return how many independent draws those of each element are worth; all of them for short chains."""
+    if chains.shape[1] < 8:
+        return np.full(chains.shape[2], float(chains.shape[0] * chains.shape[1]))
+    with np.errstate(all="ignore"):
+        return np.nan_to_num(effective_sample_size(chains), nan=0.0)
+
+
+def _findings(
+    chains: Float[np.ndarray, "chains draws n"], size: Float[np.ndarray, " n"], layout: Layout
+) -> list[Finding]:
     """Return what is wrong with draws, as far as the judged elements go."""
     if chains.shape[1] < 8:
         return []
     found = []
     with np.errstate(all="ignore"):
-        size = np.nan_to_num(effective_sample_size(chains), nan=0.0)
         spread = np.nan_to_num(split_gelman_rubin(chains), nan=np.inf)
     least = int(np.argmin(size))
     if size[least] < LEAST_SIZE_PER_ELEMENT * layout.size:

@@ -1,5 +1,6 @@
 """A joint normal posterior with an independent normal prior, checked, in double precision."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from bmrjax.fitted.layout import shortened
 # Draws per element below which a covariance says nothing of what one element is given the others: such
 # variances are too small by a factor of about 1 - elements / draws.
 LEAST_DRAWS_PER_ELEMENT = 2
+
+# Variance of a posterior per variance of its prior that is put down to a fit that is not exact.
+MOST_WIDTH = 1.1
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,52 @@ def check_joint_normal(
             f"reduce_fit: the covariance is singular: {names} determine each other, up to rounding. "
             "Leave one of them out, or give the covariance in double precision."
         )
+
+
+def width(
+    normal: JointNormal,
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+    """Return the variances of the posterior per variance of the prior, ascending, with their directions.
+
+    Args:
+        normal: Posterior and prior.
+    """
+    scale = normal.prior_scale
+    relative = normal.covariance / scale / scale[:, None]
+    return np.linalg.eigh(0.5 * (relative + relative.T))
+
+
+def most_width(size: int, independent_draws: float | None) -> float:
+    """Return the largest relative variance that noise explains; a posterior beyond is wider than its prior.
+
+    Args:
+        size: Number of elements.
+        independent_draws: Number of independent draws that the covariance is from; None for a closed form.
+
+    References:
+        Johnstone (2001), Annals of Statistics 29, for the largest eigenvalue of a sample covariance.
+    """
+    if independent_draws is None:
+        return MOST_WIDTH
+    count = max(independent_draws, 1.0)
+    edge = (1 + math.sqrt(size / count)) ** 2
+    return max(MOST_WIDTH, edge * (1 + 3 * math.sqrt(2 / count)))
+
+
+def wide_elements(
+    normal: JointNormal, labels: Sequence[str], independent_draws: float | None
+) -> tuple[float, str] | None:
+    """Return the largest relative variance, and where, if the posterior is wider than its prior.
+
+    Args:
+        normal: Posterior and prior.
+        labels: Name of each element.
+        independent_draws: As in `most_width`.
+    """
+    values, vectors = width(normal)
+    if values[-1] <= most_width(len(labels), independent_draws):
+        return None
+    return float(values[-1]), _listed(np.abs(vectors[:, -1]) > 0.3, labels)
 
 
 def _listed(chosen: Any, labels: Sequence[str]) -> str:

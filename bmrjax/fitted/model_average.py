@@ -52,10 +52,29 @@ def average(found: Found, prob: float = 0.95) -> Averaged:
 
 
 def _quantile(found: Found, level: float) -> Float[np.ndarray, " n"]:
-    matters = found.weight > 1e-7 * found.weight.max()
-    weight = found.weight[matters] / found.weight[matters].sum()
-    inclusion, loc = found.inclusion[matters], found.loc[matters]
-    sd = np.sqrt(found.variance[matters])
+    return mixture_quantile(found.weight, found.inclusion, found.loc, found.variance, level)
+
+
+def mixture_quantile(
+    weight: Float[np.ndarray, " terms"],
+    inclusion: Float[np.ndarray, "terms n"],
+    loc: Float[np.ndarray, "terms n"],
+    variance: Float[np.ndarray, "terms n"],
+    level: float,
+) -> Float[np.ndarray, " n"]:
+    """Return a quantile of each of several mixtures of normals and a spike at zero.
+
+    Args:
+        weight: Weight of each term; they add up to one.
+        inclusion: Share of the normal in each term; the spike has the rest.
+        loc: Mean of each normal.
+        variance: Its variance.
+        level: Probability of being at or below the quantile.
+    """
+    matters = weight > 1e-7 * weight.max()
+    weight = weight[matters] / weight[matters].sum()
+    inclusion, loc = inclusion[matters], loc[matters]
+    sd = np.sqrt(variance[matters])
     part = weight[:, None] * inclusion
     scale = np.where(part > 0, sd, 1.0)
 

@@ -8,15 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 from numpyro.infer.util import potential_energy, unconstrain_fn
 from scipy.linalg import solve_triangular
 
 from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole
-from bmrjax.handlers import inference
-from bmrjax.infer.arguments import Data, arguments
+from bmrjax.fitted.program_function import program_function
+from bmrjax.infer.arguments import Data
 
 # Above this, importance weights have no stable mean (Vehtari et al. 2024).
 TRUSTED_PARETO_K = 0.7
@@ -132,21 +131,15 @@ def log_joint(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.n
         model: NumPyro program.
         data: Its arguments.
     """
-    args, kwargs = arguments(data)
-    seeded = numpyro.handlers.seed(model, jax.random.key(0))
 
-    @jax.jit
-    def potential(points: Any) -> Any:
+    def potential(seeded: Callable, args: Any, kwargs: Any, points: Any) -> Any:
         def one(point: Any) -> Any:
             return potential_energy(seeded, args, kwargs, dict(whole.unpack(point)))
 
         return jax.lax.map(one, points, batch_size=_AT_A_TIME)
 
-    def density(points: Any) -> np.ndarray:
-        with inference():
-            return -np.asarray(potential(points), np.float64)
-
-    return density
+    evaluate = program_function(potential, model, data)
+    return lambda points: -np.asarray(evaluate(points), np.float64)
 
 
 def log_weights(
@@ -190,19 +183,15 @@ def _whole_of_draws(
     latent: Mapping[str, tuple[int, ...]],
 ) -> Whole | str:
     """Return the joint normal of draws on the unconstrained space, or why there is none."""
-    args, kwargs = arguments(data)
-    seeded = numpyro.handlers.seed(model, jax.random.key(0))
     discrete = [name for name in latent if not np.issubdtype(draws[name].dtype, np.floating)]
     if discrete:
         return f"{discrete} are discrete"
     values = {name: jnp.asarray(draws[name]) for name in latent}
 
-    @jax.jit
-    def unconstrain(values: Any) -> Any:
+    def unconstrain(seeded: Callable, args: Any, kwargs: Any, values: Any) -> Any:
         return jax.vmap(lambda one: unconstrain_fn(seeded, args, kwargs, one))(values)
 
-    with inference():
-        free = unconstrain(values)
+    free = program_function(unconstrain, model, data)(values)
     first = jax.tree.map(lambda a: a[0], free)
     _, unpack = ravel_pytree(first)
     flat = np.asarray(jax.vmap(lambda one: ravel_pytree(one)[0])(free), np.float64)

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from bmrjax.errors import FitWarning, warn
-from bmrjax.fitted.fit_reduction import FitReduction, fit_reduction
-from bmrjax.fitted.joint_normal import check_joint_normal
+from bmrjax.fitted.assemble import fit_reduction
+from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.joint_normal import check_joint_normal, wide_elements
 from bmrjax.fitted.layout import Names
 from bmrjax.fitted.model_average import average
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality, measure_normality
 from bmrjax.fitted.search import search
-from bmrjax.fitted.source import from_arrays, from_fit
+from bmrjax.fitted.source import Source, from_arrays, from_fit
 from bmrjax.fitted.swept import Precision, Swept
 from bmrjax.fitted.units import Groups, units_of
 from bmrjax.fitted.verification import Verification, verify_submodels
@@ -89,8 +90,9 @@ def reduce_fit(
             shape or not finite; a singular covariance; or names that are not there.
 
     Warns:
-        FitWarning: If the posterior is not normal enough to be trusted (`pareto_k` above 0.7), if the draws
-            are few or the chains disagree, or if the measured evidence is not the predicted one.
+        FitWarning: If the posterior is not normal enough to be trusted (`pareto_k` above 0.7) or wider than
+            its prior, if the draws are few or the chains disagree, or if the measured evidence is not the
+            predicted one.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -130,7 +132,8 @@ def reduce_fit(
     units = units_of(layout, groups, forced)
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
-    found = search(precision, _log_odds(expected, len(units)), rng)
+    log_odds = log_prior_odds(expected, len(units))
+    found = search(precision, log_odds, rng)
     normality, verification = Normality(math.nan, reason=str(whole)), None
     if source.model is not None:
         normality = measure_normality(whole, source.model, source.data, rng)
@@ -139,16 +142,18 @@ def reduce_fit(
             verification = verify_submodels(
                 found.delta_f, inside, normal, layout, whole, *program, rng
             )
-    findings = (*source.findings, *_not_normal(normality), *_off(verification))
+    findings = (*source.findings, *_wide(source), *_not_normal(normality), *_off(verification))
     for finding in findings:
         warn(f"reduce_fit: {finding}", FitWarning)
     return fit_reduction(
         layout,
         units,
+        normal,
         found,
         average(found),
         -Swept(precision, np.ones(len(units), bool)).log_bayes_factors(),
         -Swept(precision, found.masks[0]).log_bayes_factors(),
+        log_odds=log_odds,
         text=source.text,
         normality=normality,
         findings=findings,
@@ -157,7 +162,7 @@ def reduce_fit(
     )
 
 
-def _log_odds(expected: float | None, candidates: int) -> float:
+def log_prior_odds(expected: float | None, candidates: int) -> float:
     """Return ln of the prior odds of each candidate to be in."""
     if expected is None:
         return 0.0
@@ -166,6 +171,21 @@ def _log_odds(expected: float | None, candidates: int) -> float:
             f"reduce_fit: expected is a number of candidates between 0 and {candidates}, got {expected}."
         )
     return math.log(expected) - math.log(candidates - expected)
+
+
+def _wide(source: Source) -> list[Finding]:
+    """Return that the posterior is wider than its prior, if it is."""
+    wide = wide_elements(source.normal, source.layout.label, source.independent_draws)
+    if wide is None:
+        return []
+    return [
+        Finding(
+            "wider-than-prior",
+            f"The posterior of {wide[1]} is wider than the prior: along one direction its variance is "
+            f"{wide[0]:.2f} times as large.",
+            "Check that `prior` is the prior of this fit, in the same units; a guide may not have converged.",
+        )
+    ]
 
 
 def _off(verification: Verification | None) -> list[Finding]:

@@ -33,6 +33,7 @@ class Found:
         inclusion: Probability that each element is in, by term.
         loc: Mean of each element where it is in, by term.
         variance: Its variance, by term.
+        sets: Units that are in, by term.
         error: Largest Monte Carlo standard error of an inclusion probability; zero if all were computed.
         text: How they were found, in words.
     """
@@ -44,6 +45,7 @@ class Found:
     inclusion: Float[np.ndarray, "terms n"]
     loc: Float[np.ndarray, "terms n"]
     variance: Float[np.ndarray, "terms n"]
+    sets: Bool[np.ndarray, "terms units"]
     error: float
     text: str
 
@@ -84,6 +86,7 @@ def _exhaustive(precision: Precision, log_odds: float) -> Found:
         inclusion,
         loc,
         variance,
+        masks,
         0.0,
         text,
     )
@@ -121,6 +124,7 @@ def _sampled(precision: Precision, log_odds: float, rng: np.random.Generator) ->
         inclusion,
         np.concatenate([run.loc for run in runs]),
         np.concatenate([run.variance for run in runs]),
+        np.concatenate([run.masks for run in runs]),
         error,
         text,
     )

@@ -37,6 +37,7 @@ class Source:
         model: NumPyro program; None for arrays.
         data: Its arguments.
         rounding: Relative error of the covariance.
+        independent_draws: Number of independent draws that the covariance is from; None for a closed form.
     """
 
     layout: Layout
@@ -48,6 +49,7 @@ class Source:
     model: Callable | None = None
     data: Data = ()
     rounding: float = 1e-14
+    independent_draws: float | None = None
 
 
 def from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
@@ -142,6 +144,7 @@ def from_fit(
         whole_normal(posterior, given.model, batch, prior.latent),
         given.model,
         batch,
+        independent_draws=posterior.independent_draws,
     )
 
 

@@ -1,0 +1,94 @@
+"""The reduction of a finished fit, put together by site."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bmrjax.fitted.credible_sets import likelihood_correlation
+from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.joint_normal import JointNormal
+from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.model_average import Averaged
+from bmrjax.fitted.normality import Normality
+from bmrjax.fitted.search import Found
+from bmrjax.fitted.verification import Verification
+from bmrjax.run.diagnose import Finding
+from bmrjax.run.inspection import Inspection
+
+
+def fit_reduction(
+    layout: Layout,
+    units: dict[str, Any],
+    normal: JointNormal,
+    found: Found,
+    averaged: Averaged,
+    delta_f: Float[np.ndarray, " units"],
+    delta_f_given: Float[np.ndarray, " units"],
+    *,
+    log_odds: float,
+    text: str,
+    normality: Normality,
+    findings: tuple[Finding, ...],
+    inspection: Inspection,
+    verification: Verification | None,
+) -> FitReduction:
+    """Return the result by site.
+
+    Args:
+        layout: Where the elements lie.
+        units: Candidate to its elements.
+        normal: Posterior and prior of the elements.
+        found: The submodels.
+        averaged: Each element under all of them.
+        delta_f: Of each candidate alone.
+        delta_f_given: Of each candidate, given the chosen submodel.
+        log_odds: ln of the prior odds of each candidate to be in.
+        text: What was fitted, in words.
+        normality: How normal it is.
+        findings: What is wrong with the draws.
+        inspection: Which sites were judged.
+        verification: Of the most probable submodels.
+    """
+
+    def spread(by_unit: Any) -> Any:
+        flat = np.full(layout.size, np.nan)
+        for value, members in zip(by_unit, units.values(), strict=True):
+            flat[members] = value
+        return flat
+
+    chosen = np.ones(layout.size, bool)
+    for inside, members in zip(found.masks[0], units.values(), strict=True):
+        chosen[members] = inside
+    by_site = layout.by_site
+    measured = None
+    if verification is not None:
+        count = len(verification.measured)
+        moved = verification.prob(found.prob[:count]) - found.prob[:count]
+        change = np.zeros(layout.size)
+        for inside, members in zip(found.masks[:count].T, units.values(), strict=True):
+            change[members] = moved @ inside
+        measured = by_site(np.clip(averaged.inclusion_prob + change, 0.0, 1.0), 0.0)
+    return FitReduction(
+        inclusion_prob=by_site(averaged.inclusion_prob, 0.0),
+        delta_f=by_site(spread(delta_f), np.nan),
+        delta_f_given=by_site(spread(delta_f_given), np.nan),
+        mean=by_site(averaged.mean, 0.0),
+        sd=by_site(averaged.sd, 0.0),
+        lower=by_site(averaged.lower, 0.0),
+        upper=by_site(averaged.upper, 0.0),
+        chosen=by_site(chosen, missing=False),
+        median=by_site(averaged.inclusion_prob > 0.5, missing=False),
+        candidates=tuple(units),
+        pareto_k=normality.pareto_k,
+        findings=findings,
+        inspection=inspection,
+        verification=verification,
+        measured_inclusion_prob=measured,
+        _layout=layout,
+        _found=found,
+        _correlation=likelihood_correlation(normal, list(units.values())),
+        _log_odds=log_odds,
+        _text=text,
+        _normality=normality,
+    )

@@ -1,0 +1,68 @@
+"""Functions of a program and its data, compiled once for all data of the same shapes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.compiled import compiled
+
+# What JAX raises where a program computes with the values of its data while it is traced.
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+def program_function(
+    function: Callable[..., Any], model: Callable, data: Data
+) -> Callable[[Any], Any]:
+    """Return a compiled function of one argument, for a program and its data.
+
+    The data are arguments of what is compiled, unless the program computes with their values while it is
+    traced; then they are constants of it, and other data are compiled anew.
+
+    Args:
+        function: `function(seeded_model, args, kwargs, points)`.
+        model: NumPyro program.
+        data: Its arguments.
+    """
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+    arrays, rest = eqx.partition(arguments(data), _is_array)
+    arrays = jax.tree.map(jnp.asarray, arrays)
+
+    def of_arrays(arrays: Any, points: Any) -> Any:
+        args, kwargs = eqx.combine(arrays, rest)
+        return function(seeded, args, kwargs, points)
+
+    def of_constants(_: Any, points: Any) -> Any:
+        args, kwargs = arguments(data)
+        return function(seeded, args, kwargs, points)
+
+    programs: dict[Any, Any] = {}
+
+    def call(points: Any) -> Any:
+        points = jax.tree.map(jnp.asarray, points)
+        shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(points))
+        if shapes not in programs:
+            with inference():
+                try:
+                    lowered = jax.jit(of_arrays).lower(arrays, points)
+                except _NEEDS_VALUES:
+                    lowered = jax.jit(of_constants).lower(arrays, points)
+                programs[shapes] = compiled(lowered)
+        return programs[shapes](arrays, points)
+
+    return call
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | jax.Array) and value.dtype.kind in "biufc"

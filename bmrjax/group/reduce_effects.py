@@ -1,0 +1,139 @@
+"""Which effects of the second level the evidence needs."""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from bmrjax.fitted.assemble import fit_reduction
+from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.joint_normal import JointNormal
+from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.model_average import average
+from bmrjax.fitted.normality import Normality
+from bmrjax.fitted.reduce_fit import log_prior_odds
+from bmrjax.fitted.search import OCCAMS_WINDOW, search
+from bmrjax.fitted.swept import Precision, Swept
+from bmrjax.fitted.units import Groups, units_of
+from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
+from bmrjax.group.between import Components, Integral, integrate
+from bmrjax.group.second_level import SecondLevel
+from bmrjax.run.diagnose import Finding, FitWarning
+from bmrjax.run.inspection import Inspection
+
+_REASON = "effects of a second level, whose evidence verify=True computes for each submodel"
+
+
+def reduce_effects(
+    level: SecondLevel,
+    components: Components,
+    integral: Integral,
+    layout: Layout,
+    unit: Float[np.ndarray, " q"],
+    origin: Float[np.ndarray, " q"],
+    *,
+    groups: Groups,
+    forced: Sequence[str | int],
+    expected: float | None,
+    verify: bool,
+    seed: int,
+    text: str,
+) -> FitReduction:
+    """Search the submodels of the second level; see `GroupFit.reduce`.
+
+    Args:
+        level: The model.
+        components: Standard deviations between subjects.
+        integral: The posterior of the effects.
+        layout: Names of the effects.
+        unit: Of each effect, in the units of the parameters.
+        origin: Value of each effect where the standardised one is zero.
+        groups: Effects that go together.
+        forced: Effects that stay.
+        expected: Expected number of candidates that are in.
+        verify: Whether to integrate the most probable submodels by themselves.
+        seed: Of all draws.
+        text: What was fitted, in words.
+    """
+    loc, covariance = integral.moments()
+    normal = JointNormal(
+        origin + unit * loc, unit[:, None] * covariance * unit, origin, np.abs(unit)
+    )
+    units = units_of(layout, groups, forced)
+    rng = np.random.default_rng(seed)
+    precision = Precision(normal, list(units.values()))
+    log_odds = log_prior_odds(expected, len(units))
+    found = search(precision, log_odds, rng)
+    verification = None
+    if verify:
+        inside = precision.elements(found.masks[:MOST_SUBMODELS])
+        verification = _measure(
+            level, components, integral, inside, -origin / unit, found.delta_f[: len(inside)], seed
+        )
+    findings = _off(verification)
+    for finding in findings:
+        warnings.warn(f"GroupFit.reduce: {finding}", FitWarning, stacklevel=3)
+    return fit_reduction(
+        layout,
+        units,
+        normal,
+        found,
+        average(found),
+        -Swept(precision, np.ones(len(units), bool)).log_bayes_factors(),
+        -Swept(precision, found.masks[0]).log_bayes_factors(),
+        log_odds=log_odds,
+        text=text,
+        normality=Normality(math.nan, reason=_REASON),
+        findings=findings,
+        inspection=Inspection(),
+        verification=verification,
+    )
+
+
+def _off(verification: Verification | None) -> tuple[Finding, ...]:
+    """Return that the posterior of the effects is no normal, if the evidence says so."""
+    if verification is None:
+        return ()
+    difference = verification.predicted - verification.measured
+    off = np.abs(difference) > 1.0 + 3 * verification.standard_error
+    # Improbable submodels may be off by any amount without consequence.
+    off &= np.maximum(verification.predicted, verification.measured) > (
+        verification.measured.max() - math.log(OCCAMS_WINDOW)
+    )
+    if not off.any():
+        return ()
+    most = float(difference[off][np.argmax(np.abs(difference[off]))])
+    return (
+        Finding(
+            "evidence-off",
+            f"The predicted delta_f of a probable submodel is {most:+.1f} nats from the measured one, "
+            "because the subjects are few for the normal that it is predicted from.",
+            "Rely on measured_inclusion_prob, and not on inclusion_prob.",
+        ),
+    )
+
+
+def _measure(
+    level: SecondLevel,
+    components: Components,
+    integral: Integral,
+    inside: Bool[np.ndarray, "submodels q"],
+    zero: Float[np.ndarray, " q"],
+    predicted: Float[np.ndarray, " submodels"],
+    seed: int,
+) -> Verification:
+    """Integrate over the standard deviations of each submodel anew."""
+    start = integral.weight @ integral.standard
+    found = []
+    for free in inside:
+        own = integrate(level.reduced(free, zero), components, start=start, seed=seed)
+        found.append(
+            (
+                own.log_evidence - integral.log_evidence,
+                math.hypot(own.error, integral.error),
+                max(own.pareto_k, integral.pareto_k),
+            )
+        )
+    return Verification(predicted, *(np.array(part) for part in zip(*found, strict=True)))

@@ -1,11 +1,11 @@
 """Parametric empirical Bayes: a linear model of subjects' parameters, from their posteriors alone."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.layout import Names, shortened
 from bmrjax.fitted.normality import TRUSTED_PARETO_K
 from bmrjax.group.between import components_of, integrate
@@ -14,7 +14,7 @@ from bmrjax.group.group_fit import GroupFit
 from bmrjax.group.messages import errors_of
 from bmrjax.group.second_level import SecondLevel
 from bmrjax.group.subjects import Subjects, sources_of_arrays, sources_of_fits, subjects_of
-from bmrjax.run.diagnose import Finding, FitWarning
+from bmrjax.run.diagnose import Finding
 from bmrjax.run.serial import one_at_a_time
 
 
@@ -156,7 +156,7 @@ def peb(
     integral = integrate(level, parts, seed=seed)
     findings = _findings(subjects, columns, integral.pareto_k)
     for finding in findings:
-        warnings.warn(f"peb: {finding}", FitWarning, stacklevel=3)
+        warn(f"peb: {finding}", FitWarning)
     return GroupFit.of(subjects, columns, parts, level, integral, findings, seed)
 
 

@@ -1,12 +1,12 @@
 """Which effects of the second level the evidence needs."""
 
 import math
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.joint_normal import JointNormal
@@ -20,7 +20,7 @@ from bmrjax.fitted.units import Groups, units_of
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
 from bmrjax.group.between import Components, Integral, integrate
 from bmrjax.group.second_level import SecondLevel
-from bmrjax.run.diagnose import Finding, FitWarning
+from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
 
 _REASON = "effects of a second level, whose evidence verify=True computes for each submodel"
@@ -74,7 +74,7 @@ def reduce_effects(
         )
     findings = _off(verification)
     for finding in findings:
-        warnings.warn(f"GroupFit.reduce: {finding}", FitWarning, stacklevel=3)
+        warn(f"GroupFit.reduce: {finding}", FitWarning)
     return fit_reduction(
         layout,
         units,

@@ -1,9 +1,9 @@
 """A log that a run may append to: not an earlier run's, and written so that it is never half there."""
 
-import os
 from pathlib import Path
 
 from bmrjax.callbacks.records import RunStart
+from bmrjax.files import write_atomically
 
 
 class LogFile:
@@ -48,6 +48,4 @@ class LogFile:
 
     def replace(self, text: str) -> None:
         """Write the whole file anew."""
-        staged = self.path.with_name(f".{self.path.name}.tmp")
-        staged.write_text(text, encoding="utf-8", newline="")
-        os.replace(staged, self.path)
+        write_atomically(self.path, text)

@@ -31,6 +31,8 @@ campaigns: $(INSTALLED)
 	mkdir -p runs/campaigns
 	cd tests && ../$(BIN)/python -m campaigns.codec --seed $(SEED) --files $(FILES) \
 		--keep ../runs/campaigns/codec --out ../runs/campaigns/codec.json
+	cd tests && ../$(BIN)/python -m campaigns.predict --seed $(SEED) \
+		--keep ../runs/campaigns/predict --out ../runs/campaigns/predict.json
 
 # All of them, the longer ones too.
 notebooks: $(INSTALLED)

@@ -19,7 +19,7 @@ from bmrjax.infer.check_data import check_data, row_paths
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.state import State
-from bmrjax.run.batches import Batches, checksum
+from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.facts import Examination
 from bmrjax.run.fit import Fit
@@ -28,6 +28,7 @@ from bmrjax.run.point import best
 from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.runner import Evaluation, Runner
+from bmrjax.run.same_run import identity
 from bmrjax.run.settings import Settings, check_kinds, check_program_kind
 from bmrjax.schedules import Schedule, Verified
 
@@ -56,7 +57,7 @@ class Assembly:
         self._begin = time.perf_counter()
         check_program_kind(model)
         check_kinds(settings, unpruned(guide)[0])
-        self.settings = settings
+        self.settings, self._given_guide = settings, guide
         self.schedule = Verified() if settings.schedule is None else settings.schedule
         until = None if settings.criterion is None else self.schedule.until
         if settings.loss is not None and settings.estimator != "global":
@@ -114,9 +115,9 @@ class Assembly:
             every = max(1, math.ceil(forward / (0.1 * 3 * self.steps * size)))
         return Evaluation(self._held_out, samples, every)
 
-    @functools.cached_property
-    def _checksum(self) -> int | None:
-        return None if isinstance(self.fit.source, Batches) else checksum(self.fit.source)
+    def _identity(self, model: Callable) -> dict[str, Any]:
+        """Return what must be the same for a run to go on."""
+        return identity(model, self._given_guide, self.fit.source, self.settings)
 
     @contextlib.contextmanager
     def runner(
@@ -147,7 +148,12 @@ class Assembly:
         member = Member() if member is None else member
         if member.criterion is not None:
             _check_schedule(self.schedule, member.criterion, self.fit.source, self.steps)
-        checkpointer = _checkpointer(directory, self.settings.checkpoint_interval, resume=resume)
+        checkpointer = _checkpointer(
+            directory,
+            self.settings.checkpoint_interval,
+            resume=resume,
+            is_main=self.fit.placement.is_main,
+        )
         try:
             reporter = Reporter(self.callbacks, num_epochs=self.settings.num_epochs, member=index)
             runner = self._start(model, guide, key, checkpointer, member, reporter)
@@ -214,7 +220,7 @@ class Assembly:
             max_bad_steps=settings.max_bad_steps,
             checkpointer=checkpointer,
             make_result=make_result,
-            checksum=None if checkpointer is None else self._checksum,
+            identity={} if checkpointer is None else self._identity(model),
             member=member,
             reporter=reporter,
         )
@@ -309,13 +315,14 @@ def _check_alike(held_out: Data, example: Data) -> None:
 
 
 def _checkpointer(
-    directory: str | Path | None, interval: float, *, resume: bool
+    directory: str | Path | None, interval: float, *, resume: bool, is_main: bool
 ) -> Checkpointer | None:
     if directory is None:
         if resume:
             raise ValueError("sparsify: resume=True needs the `directory` that the run wrote to.")
         return None
-    checkpointer = Checkpointer(Path(directory), interval=interval)
+    checkpointer = Checkpointer(Path(directory), interval=interval, is_main=is_main)
     if not resume:
         checkpointer.require_empty()
+    checkpointer.hold()
     return checkpointer

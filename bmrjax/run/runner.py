@@ -25,6 +25,7 @@ from bmrjax.run.point import Point, kept_counts, sparsity_per_layer
 from bmrjax.run.reducer import FitState, Reducer
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.result import Result
+from bmrjax.run.same_run import check_same, check_same_objects
 from bmrjax.run.search import lowest
 from bmrjax.schedules import Action, Report, Schedule
 
@@ -83,7 +84,7 @@ class Runner:
         max_bad_steps: int,
         checkpointer: Checkpointer | None,
         make_result: Callable[["Runner"], Result],
-        checksum: int | None,
+        identity: dict[str, Any],
         member: Member,
         reporter: Reporter,
     ):
@@ -92,7 +93,7 @@ class Runner:
         self.schedule, self.reducer, self.evaluation = schedule, reducer, evaluation
         self.run_key, self.vfe_key, self.final_key = run_key, vfe_key, final_key
         self.num_epochs, self.steps, self.max_bad_steps = num_epochs, steps, max_bad_steps
-        self.checkpointer, self.make_result, self.checksum = checkpointer, make_result, checksum
+        self.checkpointer, self.make_result, self.identity = checkpointer, make_result, identity
         self.now = state
         self.snapshot: FitState | None = None
         self.snapshot_row = self.snapshot_point = 0
@@ -411,7 +412,7 @@ class Runner:
         whole = self.placement.fetch((self.params(), dict(self.now.keep)))
         params, keep = jax.tree.map(np.asarray, whole)
         self.path.append(Point(self.epoch, vfe, kept, total, metrics, params, keep, cost))
-        if self.checkpointer is not None and self.placement.is_main:
+        if self.checkpointer is not None:
             self.checkpointer.save_point(len(self.path) - 1, self.path[-1])
         self.reporter.point(len(self.path) - 1, self.path[-1])
 
@@ -428,7 +429,6 @@ class Runner:
         reducer = self.reducer
         return {
             "num_data": self.fit.engine.num_data,
-            "data (their checksum)": self.checksum,
             "batch_size": self.fit.engine.batch_size,
             "steps_per_epoch": self.steps,
             "criterion": None if reducer is None else type(reducer.criterion).__name__,
@@ -437,6 +437,7 @@ class Runner:
             "matmul_dtype": self.fit.engine.matmul_dtype,
             "hyperparameters": self.member.record() or None,
             "key (after the first split)": np.asarray(key).tolist(),
+            **self.identity,
         }
 
     def save(self) -> None:
@@ -453,28 +454,28 @@ class Runner:
     def restore(self) -> None:
         """Go on from the last checkpoint, if there is one."""
         assert self.checkpointer is not None
-        document = self.checkpointer.document()
-        if document is None:
+
+        def like_point(arrays: Any) -> Any:
+            # Points are shaped as this one: parameters and masks of the restored state.
+            self.now = FitState(*self.placement.parted(arrays)[0])
+            return self.placement.fetch({"params": self.params(), "keep": dict(self.now.keep)})
+
+        found = self.checkpointer.restore(self._arrays, like_point, self._check_same)
+        if found is None:
             return
-        for name, value in self._settings().items():
-            had = document["settings"].get(name)
-            if had != value:
-                raise ValueError(
-                    f"sparsify: the run in the directory had {name} {had}, "
-                    f"this one has {value}. Resume with the same arguments, or give another "
-                    "directory."
-                )
+        document, arrays, self.path = found
+        check_same_objects(document["settings"], self._settings())
+        now, snapshot = self.placement.parted(arrays)
+        self.now = FitState(*now)
+        self.snapshot = FitState(*snapshot) if document["has_snapshot"] else None
+        for name in _PLAIN:
+            setattr(self, name, document[name])
+
+    def _check_same(self, document: dict[str, Any]) -> None:
+        """Refuse a checkpoint of a run with other settings, other data or more epochs."""
+        check_same(document["settings"], self._settings())
         if document["epoch"] > self.num_epochs:
             raise ValueError(
                 f"sparsify: the run in the directory has done {document['epoch']} epochs, and num_epochs is "
                 f"{self.num_epochs}. Give at least as many, or another directory."
             )
-        now, snapshot = self.placement.parted(self.checkpointer.arrays(self._arrays()))
-        self.now = FitState(*now)
-        self.snapshot = FitState(*snapshot) if document["has_snapshot"] else None
-        for name in _PLAIN:
-            setattr(self, name, document[name])
-        like = self.placement.fetch({"params": self.params(), "keep": dict(self.now.keep)})
-        self.path = [
-            self.checkpointer.load_point(i, p, like) for i, p in enumerate(document["path"])
-        ]

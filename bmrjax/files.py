@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all, and that outlast a loss of power."""
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -33,6 +34,26 @@ def sync_tree(folder: Path) -> None:
         for name in names:
             sync_file(Path(parent, name))
         sync_file(Path(parent))
+
+
+@contextlib.contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Raise one kind of error, with the path, when the disk is full, whatever a library makes of it.
+
+    Args:
+        path: What is being written.
+
+    Raises:
+        OSError: If the disk is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        if "No space left on device" not in str(error) and "Disk quota exceeded" not in str(error):
+            raise
+        raise OSError(
+            errno.ENOSPC, "the disk is full; what was there before is unchanged", str(path)
+        ) from error
 
 
 def staged_name(path: Path, *, suffix: str = "") -> Path:
@@ -71,6 +92,11 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) 
         >>> [(each.name, each.read_text()) for each in folder.iterdir()]
         [('a.txt', 'two')]
     """
+    with naming_full_disk(path):
+        _write(path, content)
+
+
+def _write(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
     staged = staged_name(path, suffix=path.suffix)
     try:
         # Fails if the name exists, as a link too.
@@ -103,8 +129,9 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     staging, old = staged_name(folder), staged_name(folder, suffix=".old")
     staging.mkdir()
     try:
-        yield staging
-        sync_tree(staging)
+        with naming_full_disk(folder):
+            yield staging
+            sync_tree(staging)
         if folder.exists():
             os.replace(folder, old)
         try:

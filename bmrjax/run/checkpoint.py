@@ -13,7 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from safetensors.numpy import save_file
 
-from bmrjax.files import sync_file, sync_tree, write_atomically
+from bmrjax.files import naming_full_disk, sync_file, sync_tree, write_atomically
 from bmrjax.infer.saved_leaves import with_structure_of
 from bmrjax.run.checkpoint_seal import (
     SEAL,
@@ -106,6 +106,10 @@ class Checkpointer:
             arrays: A pytree of arrays and PRNG keys.
             document: JSON values; those under ``"path"`` are the points that were saved.
         """
+        with naming_full_disk(self._path):
+            self._save(arrays, document)
+
+    def _save(self, arrays: Any, document: dict[str, Any]) -> None:
         manager = self._manager()
         self._sync()
         # Orbax writes in the background, while the run goes on to change its records and to reuse its
@@ -293,7 +297,8 @@ class Checkpointer:
     def close(self) -> None:
         """Wait for writes under way, and let other runs have the folder."""
         try:
-            self._sync()
+            with naming_full_disk(self._path):
+                self._sync()
             if self._writer is not None:
                 self._writer.close()
         finally:

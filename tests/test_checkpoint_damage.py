@@ -64,8 +64,11 @@ def flip(path, at=None):
     path.write_bytes(data)
 
 
-def largest(directory):
-    return max((p for p in directory.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+def damage_arrays(step, change=flip):
+    # Orbax keeps files that it does not read again, and which these are differs from run to run.
+    for path in (step / "arrays").rglob("*"):
+        if path.is_file() and path.stat().st_size:
+            change(path)
 
 
 def emptied(path):
@@ -73,8 +76,8 @@ def emptied(path):
 
 
 DAMAGE = {
-    "arrays flipped": lambda step: flip(largest(step / "arrays")),
-    "arrays emptied": lambda step: emptied(largest(step / "arrays")),
+    "arrays flipped": damage_arrays,
+    "arrays emptied": lambda step: damage_arrays(step, emptied),
     "document flipped": lambda step: flip(step / "document" / "metadata"),
     "document emptied": lambda step: emptied(step / "document" / "metadata"),
     "document gone": lambda step: shutil.rmtree(step / "document"),
@@ -100,7 +103,7 @@ def test_the_older_checkpoint_is_used_when_the_newest_is_damaged(folder, whole, 
 
 def test_nothing_is_changed_when_all_are_damaged(folder):
     for step in steps(folder):
-        flip(largest(folder / "checkpoints" / str(step) / "arrays"))
+        damage_arrays(folder / "checkpoints" / str(step))
     before = contents(folder)
     with pytest.raises(ValueError, match="no checkpoint can be used.*Start the run anew"):
         run(folder, resume=True, **OPTIONS)
@@ -283,7 +286,7 @@ def test_check_says_what_is_damaged_and_changes_nothing(folder, tmp_path, capsys
     cli.main(["check", str(folder)])
     assert "2 checkpoints" in capsys.readouterr().out
     newest, _ = steps(folder)
-    flip(largest(folder / "checkpoints" / str(newest) / "arrays"))
+    damage_arrays(folder / "checkpoints" / str(newest))
     (folder / "results.json").write_text('{"a": ')
     damaged = contents(folder)
     with pytest.raises(SystemExit, match="1"):

@@ -37,6 +37,7 @@ from .judge.free_energy_report import FreeEnergyReport as FreeEnergyReport
 from .judge.free_energy_report import free_energy_report as free_energy_report
 from .nn import random_module as random_module
 from .run.batches import Batches as Batches
+from .run.checkpoint import CheckpointWarning as CheckpointWarning
 from .run.checkpoint_options import Checkpoints as Checkpoints
 from .run.diagnose import Finding as Finding
 from .run.ensemble import ensemble as ensemble

@@ -119,8 +119,19 @@ MADE_UP = {
     "os.system": ('{"os.system":{"command":"true"}}', "no class 'os.system'"),
     "function": ('{"function":"eval"}', "'function' does not fit"),
     "fields": ('{"eqx.Identity":{"evil":1}}', "another version"),
-    "huge": ('{"array":[1000000,1000000]}', "are allowed"),
-    "many": ("[" + ",".join(['{"array":[900000]}'] * 9) + "]", "are allowed"),
+    "huge": ('{"array":[1000000,1000000]}', "can pay for"),
+    "many": ("[" + ",".join(['{"array":[900000]}'] * 9) + "]", "can pay for"),
+    "an axis without numbers": ('{"array":[0,1073741824]}', "can pay for"),
+    "rows without numbers": ('{"array":[134217728,0]}', "can pay for"),
+    "many of them": ("[" + ",".join(['{"array":[33554432,0]}'] * 1000) + "]", "can pay for"),
+    "an axis of 2^40": ('{"array":[0,1099511627776]}', "can pay for"),
+    "2^40 numbers": ('{"array":[1099511627776]}', "can pay for"),
+    "400 digits": ("1" * 400, "a number like 2[*][*]1325"),
+    "a long key": ('{"dict":{"' + "k" * 200 + '":0}}', "'dict' does not fit"),
+    "many arrays": ("[" + ",".join(['{"array":[]}'] * 60000) + "]", "can pay for"),
+    "many values": ("[" + ",".join(["0"] * 500000) + "]", "can pay for"),
+    "many modules": ("[" + ",".join(['{"eqx.Identity":{}}'] * 50000) + "]", "can pay for"),
+    "many states": ("[" + ",".join(['{"state":{"array":[]}}'] * 40000) + "]", "can pay for"),
     "negative": ('{"array":[-5]}', "no shape"),
     "truth": ('{"array":[true]}', "no shape"),
     "type": ('{"array":[5],"dtype":"object"}', "no type"),
@@ -207,7 +218,7 @@ def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
 
     network = nn.MLP(2, (2,), 2, key=jax.random.key(0))
     with monkeypatch.context() as patch:
-        patch.setattr("bmrjax.codec.container.os.fsync", fail)
+        patch.setattr("bmrjax.files.os.fsync", fail)
         with pytest.raises(OSError, match="no space"):
             codec.save(network, path)
     assert [p.name for p in tmp_path.iterdir()] == ["n.bmr"]

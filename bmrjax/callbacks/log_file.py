@@ -1,10 +1,10 @@
 """A log that a run may append to: not an earlier run's, and written so that it is never half there."""
 
 import abc
-import os
 from pathlib import Path
 
 from bmrjax.callbacks.records import Record, RunStart
+from bmrjax.files import write_atomically
 
 
 class LogFile(abc.ABC):
@@ -79,9 +79,5 @@ class LogFile(abc.ABC):
 
     def _replace(self, text: str) -> None:
         """Write the whole file anew, if that changes it."""
-        if text == self._text():
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        staged = self._path.with_name(f".{self._path.name}.tmp")
-        staged.write_text(text, encoding="utf-8", newline="")
-        os.replace(staged, self._path)
+        if text != self._text():
+            write_atomically(self._path, text)

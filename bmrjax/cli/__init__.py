@@ -8,13 +8,15 @@ from typing import Any
 
 import tyro
 
-from bmrjax.cli.options import Compact, Compress, Info, Predict, Sparsify, check_options
+from bmrjax.cli.limited import run_limited
+from bmrjax.cli.options import Check, Compact, Compress, Info, Predict, Sparsify, check_options
 from bmrjax.cli.reduce_options import Reduce
 
 COMMANDS: dict[str, Any] = {
     "sparsify": Sparsify,
     "info": Info,
     "predict": Predict,
+    "check": Check,
     "compact": Compact,
     "compress": Compress,
     "reduce": Reduce,
@@ -24,6 +26,7 @@ _MODULES = {
     Sparsify: "sparsify",
     Info: "saved",
     Predict: "saved",
+    Check: "check",
     Compact: "saved",
     Compress: "compress",
     Reduce: "reduce",
@@ -36,7 +39,7 @@ def script() -> None:
     # of the time of a run on a small table, while it ran and when it ended.
     gc.set_threshold(50_000, 20, 50)
     try:
-        main()
+        main(limited=True)
         sys.stdout.flush()
     except BrokenPipeError:  # into `head`, say, which has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -45,14 +48,32 @@ def script() -> None:
         gc.freeze()
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; errors are one line on stderr and exit code 2."""
+def main(arguments: list[str] | None = None, *, limited: bool = False) -> None:
+    """Run the command line; errors are one line on stderr and exit code 2.
+
+    Args:
+        arguments: By default those of the process.
+        limited: Whether files that strangers may have made are run in a child process with limits. JAX must
+            not have been loaded.
+    """
     command = tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog="bmrjax",
         description="Bayesian model reduction for JAX and NumPyro.",
         args=arguments,
     )
+    if limited and isinstance(command, Predict) and command.directory.is_file():
+        run_limited(
+            lambda: _run(command),
+            what=f"the network in {command.directory}",
+            seconds=command.max_seconds,
+            gigabytes=command.max_gigabytes,
+        )
+    else:
+        _run(command)
+
+
+def _run(command: Any) -> None:
     try:
         if isinstance(command, Sparsify):
             check_options(command)
@@ -66,6 +87,11 @@ def main(arguments: list[str] | None = None) -> None:
         if os.environ.get("BMRJAX_DEBUG"):
             raise
         print(f"bmrjax: error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except MemoryError:
+        if os.environ.get("BMRJAX_DEBUG"):
+            raise
+        print("bmrjax: error: there is not enough memory.", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("bmrjax: stopped; --resume goes on from the last checkpoint.", file=sys.stderr)

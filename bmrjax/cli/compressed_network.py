@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax import codec
+from bmrjax.cli.network_cost import affordable_rows, check_modules
 from bmrjax.codec import CodecError
-from bmrjax.codec.network import read_file
+from bmrjax.codec.network import open_bytes, read_file
 from bmrjax.structure.network_arrays import equinox_batched, is_equinox, nnx_batched
 
 
@@ -25,24 +25,36 @@ class CompressedNetwork:
 
     def __init__(self, path: Path):
         data = read_file(path)
-        self.network = codec.decode(data)
-        self.about = _checked(codec.inspect(data).extra, path)
+        opened = open_bytes(data)
+        check_modules(opened.modules, len(data))
+        self.network = opened.network
+        self.about = _checked(opened.extra, path)
         self._path = path
 
     def predict(self, x: Any) -> Any:
         """Return class probabilities, or outputs in standard units, for standardised inputs."""
         batched = equinox_batched if is_equinox(self.network) else nnx_batched
-        run = jax.jit(batched(self.network))
         try:
-            outputs = np.concatenate(
-                [run(jnp.asarray(x[i : i + 1000])) for i in range(0, len(x), 1000)]
-            )
-        except Exception as error:
-            raise CodecError(f"the network in {self._path} does not run: {error}") from None
+            function = batched(self.network)
+            rows = affordable_rows(function, x.shape[1:], x.dtype)
+            run = jax.jit(function)
+            parts = [run(jnp.asarray(x[i : i + rows])) for i in range(0, len(x), rows)]
+            outputs = np.concatenate(parts)
+            self._check_outputs(outputs, len(x))
+        except Exception as error:  # of the network's own code, whatever it raises
+            text = " ".join(str(error).split())
+            raise CodecError(f"the network in {self._path} does not run: {text:.500}") from None
         if self.about["num_classes"] is not None:
             return np.asarray(jax.nn.softmax(jnp.asarray(outputs)))
         # One target is a vector, as the run has it.
         return outputs[:, 0] if outputs.shape[1:] == (1,) else outputs
+
+    def _check_outputs(self, outputs: Any, rows: int) -> None:
+        classes = self.about["num_classes"]
+        if len(outputs) != rows or not np.issubdtype(outputs.dtype, np.floating):
+            raise CodecError(f"its outputs are {outputs.dtype}{outputs.shape} for {rows} rows.")
+        if classes is not None and outputs.shape[1:] != (classes,):
+            raise CodecError(f"its outputs are {outputs.shape[1:]} for {classes} classes.")
 
 
 def _checked(extra: Any, path: Path) -> dict[str, Any]:

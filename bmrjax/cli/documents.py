@@ -2,16 +2,15 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
+
+from bmrjax.files import write_atomically
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a document in one piece; numbers that are not finite become null."""
-    staged = path.with_suffix(".tmp")
-    staged.write_text(json.dumps(_finite(document), indent=1, allow_nan=False))
-    os.replace(staged, path)
+    write_atomically(path, json.dumps(_finite(document), indent=1, allow_nan=False))
 
 
 def read_json(directory: Path, name: str = "results.json") -> dict[str, Any]:

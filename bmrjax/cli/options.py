@@ -204,6 +204,21 @@ class Predict:
     """Posterior samples; a file has one network."""
     seed: int = 0
     """Of the samples."""
+    max_seconds: int = 600
+    """Processor time that a file may take; it is run in a process of its own."""
+    max_gigabytes: float = 8.0
+    """Memory that it may take there."""
+
+
+@dataclass
+class Check:
+    """Verify the files of a run: its results, its model, and its checkpoints against their digests.
+
+    Prints what there is, and a line for what is damaged; the status is 1 if anything is. Nothing is changed.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run, or of an ensemble."""
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """The commands that read a finished run: `bmrjax info`, `bmrjax predict` and `bmrjax compact`."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from bmrjax.data.csv_file import read_csv
 from bmrjax.data.series import SIGNALS
 from bmrjax.data.sources import BUNDLED, HUB, load
 from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
+from bmrjax.files import write_atomically
 from bmrjax.run.load_result import load as load_result
 from bmrjax.structure import compact, named_arrays
 
@@ -63,15 +63,16 @@ def run_predict(options: Predict) -> None:
     if options.out is None:
         print(f"predictions of shape {values.shape}; --out writes them")
         return
-    staged = options.out.with_suffix(f".tmp{options.out.suffix}")
     if options.out.suffix == ".csv":
-        _write_csv(staged, values, document)
+        write_atomically(options.out, lambda staged: _write_csv(staged, values, document))
     else:
-        np.save(staged, values)
-        # NumPy appends .npy where there is another suffix, or none.
-        staged = staged if staged.exists() else Path(f"{staged}.npy")
-    os.replace(staged, options.out)
+        write_atomically(options.out, lambda staged: _write_npy(staged, values))
     print(f"predictions of shape {values.shape} in {options.out}")
+
+
+def _write_npy(path: Path, values: Any) -> None:
+    with path.open("wb") as file:  # given a path, NumPy appends .npy where there is another suffix
+        np.save(file, values)
 
 
 def _write_csv(path: Path, values: Any, document: dict[str, Any]) -> None:
@@ -163,9 +164,7 @@ def run_compact(options: Compact) -> None:
     arrays = {name: np.asarray(array) for name, array in named_arrays(found.network).items()}
     if found.inputs is not None:
         arrays["inputs"] = found.inputs
-    staged = options.out.with_suffix(".tmp")
-    save_file(arrays, staged)
-    os.replace(staged, options.out)
+    write_atomically(options.out, lambda staged: save_file(arrays, staged))
     print(f"{len(arrays)} arrays in {options.out}")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from bmrjax.callbacks.records import Record, RunStart
 from bmrjax.cli.build import (
     build_callbacks,
     build_criterion,
@@ -30,15 +31,18 @@ from bmrjax.cli.options import (
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
 from bmrjax.data import load, split_rows
-from bmrjax.data.dataset import MANY_ROWS
+from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
+from bmrjax.run.run_lock import RunLock
 from bmrjax.run.sparsify import sparsify
 
 # The exit status of a run whose predictions do not depend on the inputs.
 CONSTANT = 3
+# Held while a command fits and writes; the fit inside holds the folder by the lock of every run.
+COMMAND_LOCK = ".bmrjax-command-lock"
 
 
 def run_sparsify(options: Sparsify) -> None:
@@ -72,13 +76,33 @@ def run_sparsify(options: Sparsify) -> None:
     print(proportion_line(given, options, rows))
     model, guide = build_programs(options, found.input_shape, num_outputs(found), found.num_classes)
     schedule, mesh = build_schedule(options), build_mesh(options)
+    out.mkdir(parents=True, exist_ok=True)
+    # One command at a time, and none beside a run that was started from Python.
+    with RunLock(out, COMMAND_LOCK):
+        RunLock(out).release()
+        _fit(options, found, model, guide, schedule=schedule, mesh=mesh)
+
+
+def _fit(
+    options: Sparsify, found: Dataset, model: Any, guide: Any, *, schedule: Any, mesh: Any
+) -> None:
+    """Run the fit and write the folder, which is this command's own."""
+    out, rows = options.out, len(found.train[0])
+    assert options.batch_size is not None
+    assert options.epochs is not None
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)
         if options.log is not None:
             options.log.unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "run.json", config_of(options))
+    if not options.resume:
+        write_json(out / "run.json", config_of(options))
+
+    def keep_options(record: Record) -> None:
+        # Once the run goes on: a refused --resume changes nothing.
+        if isinstance(record, RunStart) and options.resume:
+            write_json(out / "run.json", config_of(options))
+
     stratify = found.num_classes is not None and rows <= MANY_ROWS
     train, validation = split_off(found.train, options, stratify=stratify)
     test: Any = found.test
@@ -105,7 +129,7 @@ def run_sparsify(options: Sparsify) -> None:
                 # With validation data, the points of the path are measured below.
                 held_out=None if validation or test is None else held_out,
                 checkpoints=Checkpoints(out, resume=options.resume),
-                callbacks=build_callbacks(options),
+                callbacks=[keep_options, *build_callbacks(options)],
                 progress=options.progress,
                 options=FitOptions(
                     estimator=options.estimator,

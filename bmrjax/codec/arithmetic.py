@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from constriction import stream  # pyright: ignore[reportAttributeAccessIssue]
 
+from bmrjax.codec.budget import DIGIT, LETTER, MODEL, SYMBOL, Budget
 from bmrjax.codec.errors import CodecError
 
 # What each symbol counts before any has passed.
@@ -120,10 +121,12 @@ class ArithmeticReader:
     Args:
         code: Its bytes.
         stack: As it was written.
+        budget: Pays for what is read; by default everything may be.
     """
 
-    def __init__(self, code: bytes, *, stack: bool = False):
+    def __init__(self, code: bytes, *, stack: bool = False, budget: Budget | None = None):
         self.spent = 0.0
+        self.budget = Budget() if budget is None else budget
         code = code.rstrip(b"\0")
         words = np.frombuffer(code + b"\0" * (-len(code) % 4), _WORD).astype(np.uint32)
         kind = stream.stack.AnsCoder if stack else stream.queue.RangeDecoder
@@ -140,6 +143,7 @@ class ArithmeticReader:
 
     def bits(self, count: int, width: int) -> np.ndarray:
         """Read `count` whole numbers of `width` bits."""
+        self.budget.charge(DIGIT, count, repeats=max(1, len(_digits(width))))
         found = np.zeros(count, np.int64)
         self.spent += width * count
         for piece in _digits(width):
@@ -148,9 +152,13 @@ class ArithmeticReader:
 
     def symbols(self, count: int, size: int) -> np.ndarray:
         """Read `count` symbols of 0 … size - 1."""
-        found = np.zeros(count, np.int32)
+        self.budget.charge(SYMBOL, count)
         if size < 2:
-            return found
+            return np.zeros(count, np.int32)
+        models = sum(1 for _ in _cuts(count))
+        self.budget.charge(MODEL, models)
+        self.budget.charge(LETTER, size, repeats=models)
+        found = np.zeros(count, np.int32)
         counts = np.full(size, PRIOR_COUNT)
         for start, stop in _cuts(count):
             chances = _learned(counts)

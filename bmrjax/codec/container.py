@@ -1,13 +1,11 @@
 """The file: a magic number, a version, a checksum, the description of the network, the coded numbers."""
 
 import json
-import os
-import uuid
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from bmrjax.codec.budget import CHARACTER, Budget
 from bmrjax.codec.compression_dictionary import PHRASES
 from bmrjax.codec.errors import CodecError
 
@@ -55,8 +53,12 @@ def pack(container: Container) -> bytes:
     return MAGIC + bytes([VERSION]) + _checksum(body) + body
 
 
-def unpack(data: bytes) -> Container:
+def unpack(data: bytes, budget: Budget | None = None) -> Container:
     """Read the bytes of a container.
+
+    Args:
+        data: The bytes.
+        budget: Pays for the description; by default it may have any length up to its limit.
 
     Raises:
         CodecError: If they are none, of another version, damaged, or declare more than there is.
@@ -80,6 +82,8 @@ def unpack(data: bytes) -> Container:
     if size > len(body) - at:
         raise CodecError("the file declares a longer description than there is.")
     text = _expanded(body[at : at + size])
+    if budget is not None:
+        budget.charge(CHARACTER, len(text))
     text, _, extra = text.partition("\n")
     try:
         found = json.loads(extra) if extra else None
@@ -119,16 +123,3 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at + i + 1
     raise CodecError("the file is damaged: a number in it does not end.")
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with staged.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, path)
-    finally:
-        staged.unlink(missing_ok=True)

@@ -18,6 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 
 import bmrjax.nn
+from bmrjax.codec.budget import (
+    ARRAY,
+    FLAX_BLOCK,
+    FLAX_LAYER,
+    FLAX_TRANSFORMER,
+    MODULE,
+    NODE,
+    NUMBER,
+    STATE,
+    Budget,
+)  # fmt: skip
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.flax_networks import FlaxMLP, FlaxSelectInputs, FlaxViT
 from bmrjax.structure import SelectInputs
@@ -27,6 +38,10 @@ Class = TypeVar("Class", bound=type)
 # Plain numbers of a network are sizes, factors and the like; texts name a padding or an axis.
 LARGEST_INTEGER = 2**40
 LONGEST_TEXT = 64
+LONGEST_KEY = 128
+# Windows of convolutions and of pooling, and what goes with them, have at most so many places.
+WINDOWS = ("kernel_size", "padding", "stride", "dilation", "output_padding")
+LARGEST_WINDOW = 2**12
 DEEPEST = 32
 MOST_AXES = 8
 DTYPES = "float32 float16 bfloat16 float64 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
@@ -50,6 +65,11 @@ class Hole:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def extent(self) -> int:
+        """Number of elements, were each axis at least 1 long: what tables of rows and columns take."""
+        return math.prod(max(n, 1) for n in self.shape)
 
 
 @functools.cache
@@ -226,29 +246,38 @@ class Builder:
 
     Args:
         text: What `Describer.text` returned.
+        budget: Pays for what the text asks for; by default it may ask for everything.
+
+    Attributes:
+        holes: The arrays.
+        modules: How many modules it has.
 
     Raises:
         CodecError: If it is not a text of the codec, or names what the codec does not know.
     """
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, budget: Budget | None = None):
+        self._budget = Budget() if budget is None else budget
         try:
             self._tree = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise CodecError(f"the description of the network is damaged: {error}") from None
         self._classes, self._functions = _zoo() | _REGISTERED, _functions()
         self.holes: list[Hole] = []
+        self.modules = 0
         self._check(self._tree, "", 0)
 
     def _check(self, node: Any, path: str, depth: int) -> None:
         """Read the tree without building anything, and note the arrays."""
+        self._budget.charge(NODE)
         if depth > DEEPEST:
             raise CodecError("the description of the network is nested too deeply.")
         if node is None or isinstance(node, bool | float):
             return
         if isinstance(node, int):
             if abs(node) > LARGEST_INTEGER:
-                raise CodecError(f"the description of the network has a number like {node:.1e}.")
+                size = f"{'-' * (node < 0)}2**{node.bit_length() - 1}"
+                raise CodecError(f"the description of the network has a number like {size}.")
             return
         if isinstance(node, str):
             if len(node) > LONGEST_TEXT:
@@ -260,14 +289,33 @@ class Builder:
             return
         kind, inner = self._kind(node, path)
         if kind == "array":
-            self.holes.append(Hole(path, tuple(inner), node.get("dtype", "float32")))
+            hole = Hole(path, tuple(inner), node.get("dtype", "float32"))
+            self._budget.charge(ARRAY)
+            self._budget.charge(NUMBER, hole.extent)
+            self.holes.append(hole)
         elif kind == "tuple":
             self._check(inner, path, depth + 1)
         elif kind == "state":
+            self._budget.charge(STATE)
             self._check(inner, path, depth + 1)
         elif kind in self._classes or kind == "dict":
+            self._charge_module(kind, inner)
             for name, each in inner.items():
                 self._check(each, _join(path, name), depth + 1)
+
+    def _charge_module(self, kind: str, inner: dict[str, Any]) -> None:
+        self._budget.charge(MODULE)
+        if kind != "dict":
+            self.modules += 1
+            _check_windows(kind, inner)
+        for name, parts, price in (
+            ("NNXMLP", "layers", FLAX_LAYER),
+            ("NNXViT", "blocks", FLAX_BLOCK),
+        ):
+            if kind == name and isinstance(inner[parts], list):
+                self._budget.charge(price, len(inner[parts]))
+        if kind == "NNXViT":
+            self._budget.charge(FLAX_TRANSFORMER)
 
     def _kind(self, node: dict[str, Any], path: str) -> tuple[str, Any]:
         """Return what a node is and what is in it, checked."""
@@ -290,7 +338,7 @@ class Builder:
         elif kind == "tuple":
             good = isinstance(inner, list)
         elif kind == "dict":
-            good = isinstance(inner, dict)
+            good = isinstance(inner, dict) and all(len(key) <= LONGEST_KEY for key in inner)
         elif kind == "state":
             good = True
         elif kind not in self._classes:
@@ -331,7 +379,11 @@ class Builder:
             return node
         kind, inner = next(iter(node.items()))
         if kind == "array":
-            return jnp.asarray(next(self._left))
+            # Numbers of a made-up file may be beyond float32.
+            array = next(self._left)
+            with np.errstate(over="ignore", invalid="ignore"):
+                array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+            return jnp.asarray(array)
         if kind == "tuple":
             return tuple(self._made(each) for each in inner)
         if kind == "dict":
@@ -347,6 +399,20 @@ class Builder:
         for name, each in inner.items():
             object.__setattr__(made, name, self._made(each))
         return made
+
+
+def _check_windows(kind: str, fields: dict[str, Any]) -> None:
+    """Refuse windows that would need more memory, or time to compile, than any network has use for."""
+    left = [fields[name] for name in WINDOWS if name in fields]
+    while left:
+        node = left.pop()
+        if isinstance(node, list | dict):
+            left.extend(node if isinstance(node, list) else node.values())
+        elif isinstance(node, int | float) and abs(node) > LARGEST_WINDOW:
+            raise CodecError(
+                f"the description of the network has a {kind} with a window or a padding of more than "
+                f"{LARGEST_WINDOW} places."
+            )
 
 
 def _refuse(name: str) -> Any:

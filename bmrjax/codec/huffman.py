@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 
+from bmrjax.codec.budget import DIGIT, SYMBOL, Budget
 from bmrjax.codec.errors import CodecError
 
 LENGTH_BITS = 5
@@ -136,12 +137,15 @@ class HuffmanReader:
     """Read what a `HuffmanWriter` wrote.
 
     Args:
-        code: Its bytes.
+        code: Its bytes. All that is read takes some of their bits, which bounds it.
+        budget: Pays for what the layouts make of it; by default everything may be.
     """
 
-    def __init__(self, code: bytes):
+    def __init__(self, code: bytes, *, budget: Budget | None = None):
         self.spent = 0.0
+        self.budget = Budget() if budget is None else budget
         self._bits = np.unpackbits(np.frombuffer(code, np.uint8))
+        self._each = self._bits.tobytes()
         self._at = 0
 
     def _require(self, count: int) -> None:
@@ -150,6 +154,7 @@ class HuffmanReader:
 
     def bits(self, count: int, width: int) -> np.ndarray:
         """Read `count` whole numbers of `width` bits."""
+        self.budget.charge(DIGIT, count)
         self._require(count * width)
         found = self._bits[self._at : self._at + count * width].reshape(count, width)
         self._at += count * width
@@ -158,6 +163,7 @@ class HuffmanReader:
 
     def symbols(self, count: int, size: int) -> np.ndarray:
         """Read `count` symbols of 0 … size - 1."""
+        self.budget.charge(SYMBOL, count)
         if size < 2 or not count:
             return np.zeros(count, np.int64)
         # A word has a bit at least.
@@ -168,8 +174,8 @@ class HuffmanReader:
             (int(n), int(w)): s for s, (n, w) in enumerate(zip(lengths, words, strict=True)) if n
         }
         found = np.zeros(count, np.int64)
-        bits = self._bits[self._at :].tobytes()
-        longest, at = int(lengths.max()), 0
+        bits, begin = self._each, self._at
+        longest, at = int(lengths.max()), begin
         for i in range(count):
             word = 0
             for length in range(1, min(longest, len(bits) - at) + 1):
@@ -180,6 +186,6 @@ class HuffmanReader:
                     break
             else:
                 raise CodecError("the coded numbers are damaged: a code word is not in the table.")
-        self._at += at
-        self.spent += at
+        self._at = at
+        self.spent += at - begin
         return found

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.codec.budget import INTEGER
 from bmrjax.codec.errors import CodecError
 
 # Numbers below have a symbol each; of larger ones the highest bit and LEADING more make the symbol.
@@ -68,6 +69,7 @@ def read_integers(reader: Any, count: int, largest: int) -> np.ndarray:
     """
     if not count:
         return np.zeros(0, np.int64)
+    reader.budget.charge(INTEGER, count)
     top = read_integer(reader, largest, int(largest).bit_length())
     symbols = reader.symbols(count, _alphabet(top)).astype(np.int64)
     width, values = _widths(symbols)

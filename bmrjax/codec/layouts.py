@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.codec.budget import ACROSS, ENTRY, FLAG, INTEGER, LINE
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 
@@ -69,6 +70,8 @@ class CSR:
         """Return the positions of the entries in the flattened matrix, padding zeros among them."""
         bits = int(reader.bits(1, 5)[0])
         size = read_integer(reader, rows * columns)
+        reader.budget.charge(INTEGER, rows)
+        reader.budget.charge(ENTRY, size)
         pointers = reader.bits(rows, size.bit_length())
         if rows and (pointers[-1] != size or (np.diff(pointers) < 0).any()):
             raise CodecError("the coded numbers are damaged: row pointers do not grow to the end.")
@@ -97,6 +100,7 @@ class Gaps:
     def read(reader: Any, rows: int, columns: int) -> np.ndarray:
         """Return the positions of the entries in the flattened matrix."""
         size = read_integer(reader, rows * columns)
+        reader.budget.charge(ENTRY, size)
         where = np.cumsum(read_integers(reader, size, rows * columns) + 1) - 1
         if size and where[-1] >= rows * columns:
             raise CodecError("the coded numbers are damaged: an entry is beyond the array.")
@@ -152,12 +156,16 @@ class Bitmap:
         margins = _Margins(read_integers(reader, few, many), read_integers(reader, many, few))
         found = [np.zeros(0, np.int64)]
         for i in margins.live:
+            reader.budget.charge(LINE)
+            reader.budget.charge(ACROSS, many)
             which, chances = margins.open(i)
             line = margins.certain(i)
+            reader.budget.charge(FLAG, len(chances))
             if len(chances):
                 line[which] = reader.flags(chances)
             margins.close(line)
             across = np.flatnonzero(line)
+            reader.budget.charge(ENTRY, len(across))
             found.append(i * columns + across if rows <= columns else across * columns + i)
         margins.check()
         where = np.concatenate(found)
@@ -221,7 +229,7 @@ class Dense:
     @staticmethod
     def read(reader: Any, rows: int, columns: int) -> np.ndarray:
         """Return the positions of the entries: all."""
-        del reader
+        reader.budget.charge(ENTRY, rows * columns)
         return np.arange(rows * columns)
 
 

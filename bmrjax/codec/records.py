@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.codec.budget import LETTER
 from bmrjax.codec.description import Hole
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
@@ -208,18 +209,25 @@ class RecordReader:
             if found[-1] != last or last > np.iinfo(hole.dtype).max:
                 raise CodecError("the coded numbers are damaged: indices do not add up.")
             return found.astype(hole.dtype)
+        if kind == "float16" and "float" not in hole.dtype:
+            raise CodecError("the coded numbers are damaged: float16 for what has no fractions.")
         dtype = np.dtype(np.float16 if kind == "float16" else numpy_type(hole.dtype))
         size = min(hole.size, 1) if kind == "constant" else hole.size
         if size * dtype.itemsize > self._room + 2 * dtype.itemsize:
             raise CodecError("the file declares a larger array than it has bytes for.")
         raw = self._reader.bits(size * dtype.itemsize, 8).astype(np.uint8)
+        if hole.dtype == "bool" and raw.max(initial=0) > 1:
+            raise CodecError("the coded numbers are damaged: a truth value is neither 0 nor 1.")
         found = np.frombuffer(raw.tobytes(), dtype)
         if kind == "constant":
             found = np.broadcast_to(found, hole.size)
-        return found.astype(numpy_type(hole.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return found.astype(numpy_type(hole.dtype))
 
     def _sparse(self, kind: str, hole: Hole) -> tuple[np.ndarray, str, float]:
         """Return the array, the name of its layout, and the bits that its places took."""
+        if "float" not in hole.dtype:
+            raise CodecError("the coded numbers are damaged: weights for what has no fractions.")
         low, size, levels = 0, 0, None
         if kind == "grid":
             levels = Grid(int(self._reader.bits(1, STEP_BITS)[0]))
@@ -229,6 +237,7 @@ class RecordReader:
         elif kind == "codebook":
             levels = self._book()
             size = len(levels.levels) + 1
+        self._reader.budget.charge(LETTER, size)
         head = self._reader.spent
         layout = LAYOUTS[int(self._reader.bits(1, LAYOUT_BITS)[0])]
         if layout is Bitmap and not hasattr(self._reader, "flags"):
@@ -237,13 +246,15 @@ class RecordReader:
         where = layout.read(self._reader, rows, columns)
         placed = self._reader.spent
         found = np.zeros(math.prod(hole.shape), np.float32)
-        if levels is None:
-            found[where] = read_drawn(self._reader, len(where)).values(part=self._part)
-        else:
-            found[where] = levels.values(self._reader.symbols(len(where), size) + low)
-        with np.errstate(over="ignore"):
-            # What is before the places belongs to the values.
-            return found.astype(numpy_type(hole.dtype)), layout.__name__, placed - head
+        # Made-up steps and levels may be beyond the type of the array.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if levels is None:
+                found[where] = read_drawn(self._reader, len(where)).values(part=self._part)
+            else:
+                found[where] = levels.values(self._reader.symbols(len(where), size) + low)
+            found = found.astype(numpy_type(hole.dtype), copy=False)
+        # What is before the places belongs to the values.
+        return found, layout.__name__, placed - head
 
     def _book(self) -> Codebook:
         number = read_integer(self._reader, len(self._books))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.codec.budget import DRAWN
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 from bmrjax.codec.quantise import STEP_BITS, check_positive, step_below, step_of
@@ -196,6 +197,7 @@ def read_drawn(reader: Any, count: int) -> Drawn:
         CodecError: If the blocks do not have so many.
     """
     index, bits, seed = (int(reader.bits(1, width)[0]) for width in (STEP_BITS, 5, 16))
+    reader.budget.charge(DRAWN, count)
     blocks = read_integer(reader, count)
     sizes = read_integers(reader, blocks, MOST_WEIGHTS) + 1
     if sizes.sum() != count or not 1 <= bits <= MOST_BITS:

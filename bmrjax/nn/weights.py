@@ -1,8 +1,6 @@
 """Weights of a network in a safetensors file."""
 
 import fnmatch
-import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +11,7 @@ from jaxtyping import Array
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bmrjax.files import write_atomically
 from bmrjax.structure.network_arrays import Parts, is_numeric, parts_of
 
 Network = TypeVar("Network")
@@ -35,12 +34,8 @@ def save_weights(network: Any, path: str | Path) -> None:
     parts = _parts(network, "save_weights")
     arrays = [np.ascontiguousarray(np.asarray(a)) for a in parts.arrays]
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        save_file(dict(zip(parts.names, arrays, strict=True)), staged)
-        os.replace(staged, path)
-    finally:
-        staged.unlink(missing_ok=True)
+    named = dict(zip(parts.names, arrays, strict=True))
+    write_atomically(path, lambda staged: save_file(named, staged))
 
 
 def load_weights(

@@ -1,31 +1,10 @@
 """What the engine trains on: arrays, or an iterator for data that do not fit."""
 
 import itertools
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 
-import jax
-import numpy as np
-
-from bmrjax.backend.quick_compile import quick_jit
-from bmrjax.infer.arguments import Batch, Data
+from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import check_data
-
-
-@quick_jit
-def _rows_of(array: jax.Array, rows: jax.Array) -> jax.Array:
-    return array[rows]
-
-
-def checksum(data: Data) -> int:
-    """Return a number that tells data from others: of up to 1,024 rows spread over each array."""
-    found = 0
-    for array in jax.tree.leaves(data):
-        rows = np.linspace(0, len(array) - 1, min(len(array), 1024)).astype(int)
-        found = zlib.crc32(np.ascontiguousarray(np.asarray(_rows_of(array, rows))).tobytes(), found)
-    if isinstance(data, Batch):
-        found = zlib.crc32(data.constants.fingerprint().encode(), found)
-    return found
 
 
 class Batches:

@@ -2,19 +2,30 @@
 
 import itertools
 import json
-import os
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
+from bmrjax.files import naming_full_disk, sync_file, sync_tree, write_atomically
 from bmrjax.infer.saved_leaves import with_structure_of
+from bmrjax.run.checkpoint_seal import (
+    SEAL,
+    DamagedCheckpoint,
+    check_document,
+    point_digest,
+    read_point,
+    seal,
+)
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
+from bmrjax.run.run_lock import RunLock
 
 
 def _is_key(leaf: Any) -> bool:
@@ -30,27 +41,55 @@ def _describe(tree: Any) -> list[list[Any]]:
     return [[jax.tree_util.keystr(path), list(x.shape), str(x.dtype)] for path, x in leaves]
 
 
+class CheckpointWarning(UserWarning):
+    """The newest checkpoint of a run is damaged, and the one before it is used."""
+
+
 class Checkpointer:
-    """Write what a run needs to go on, and read it back; the last complete one counts.
+    """Write what a run needs to go on, and read it back; the last that is complete and undamaged counts.
+
+    Two checkpoints are kept. Each has digests of all that it consists of, the points of the path too. One is
+    on the disk before the next is begun, so a loss of power costs the newest at most.
 
     Args:
-        directory: Folder of the run; checkpoints go to ``directory/checkpoints``.
+        directory: Folder of the run; checkpoints go to ``directory/checkpoints``, and points of the path to
+            ``directory/points``. Nothing is written before `hold` or `save`.
         interval: Seconds between checkpoints at least.
+        is_main: Whether this process is the one, of several, that writes points and holds the lock.
     """
 
-    def __init__(self, directory: Path, *, interval: float):
+    def __init__(self, directory: Path, *, interval: float, is_main: bool = True):
         self._path = directory.absolute() / "checkpoints"
-        self._interval = interval
+        self._interval, self._is_main = interval, is_main
         self._last = time.monotonic()
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
-        self._manager = ocp.CheckpointManager(self._path, options=options)
-        # Checkpoints are numbered by themselves: a run that a schedule stops writes two an epoch.
-        latest = self._manager.latest_step()
-        self._next = 0 if latest is None else latest + 1
+        self._lock: RunLock | None = None
+        self._writer: ocp.CheckpointManager | None = None
+        self._unsynced: int | None = None
+        # Digests of the points of the path, and the checkpoints that are not to be used.
+        self._points: dict[int, str] = {}
+        self._damaged: list[int] = []
+
+    def hold(self) -> None:
+        """Keep other runs out of the folder until `close`.
+
+        Raises:
+            ValueError: If one writes to it.
+        """
+        if self._is_main:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = RunLock(self._path.parent)
+
+    def steps(self) -> list[int]:
+        """Return the numbers of the checkpoints, the newest first."""
+        if not self._path.is_dir():
+            return []
+        # Those under way have other names.
+        names = [each.name for each in self._path.iterdir() if each.is_dir()]
+        return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
     def require_empty(self) -> None:
         """Refuse to mix a new run with an old one's checkpoints."""
-        if self._manager.latest_step() is not None:
+        if self.steps():
             raise ValueError(
                 f"{self._path} holds the checkpoints of an earlier run. Give Checkpoints(directory, "
                 "resume=True) to go on with it, or another directory."
@@ -65,39 +104,162 @@ class Checkpointer:
 
         Args:
             arrays: A pytree of arrays and PRNG keys.
-            document: JSON values.
+            document: JSON values; those under ``"path"`` are the points that were saved.
         """
+        with naming_full_disk(self._path):
+            self._save(arrays, document)
+
+    def _save(self, arrays: Any, document: dict[str, Any]) -> None:
+        manager = self._manager()
+        self._sync()
         # Orbax writes in the background, while the run goes on to change its records and to reuse its
         # buffers: what is written is a copy of both.
         leaves = jax.tree.leaves(arrays)
         tree = {f"{i:06d}": np.array(_key_data(leaf), copy=True) for i, leaf in enumerate(leaves)}
-        document = json.loads(json.dumps(document))
+        document = json.loads(json.dumps({**document, "arrays": _describe(arrays)}))
+        points = [self._points[i] for i in range(len(document.get("path", [])))]
+        document[SEAL] = seal(document, tree, points)
         items = ocp.args.Composite(
-            arrays=ocp.args.StandardSave(tree),
-            document=ocp.args.JsonSave({**document, "arrays": _describe(arrays)}),
+            arrays=ocp.args.StandardSave(tree), document=ocp.args.JsonSave(document)
         )
-        self._manager.save(self._next, args=items, force=True)
-        self._next += 1
+        # Checkpoints are numbered by themselves: a run that a schedule stops writes two an epoch.
+        step = max(self.steps(), default=-1) + 1
+        manager.save(step, args=items, force=True)
+        self._unsynced = step
         self._last = time.monotonic()
 
-    def document(self) -> Any:
-        """Return the JSON values of the last complete checkpoint, or None if there is none."""
-        step = self._manager.latest_step()
-        if step is None:
-            return None
-        items = ocp.args.Composite(document=ocp.args.JsonRestore())
-        return self._manager.restore(step, args=items)["document"]
+    def _manager(self) -> ocp.CheckpointManager:
+        if self._writer is None:
+            options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+            self._writer = ocp.CheckpointManager(self._path, options=options)
+            # Else the good one would be the one to go.
+            for step in self._damaged:
+                self._writer.delete(step)
+            self._damaged = []
+        return self._writer
 
-    def arrays(self, like: Any) -> Any:
-        """Return the arrays of the last complete checkpoint.
+    def _sync(self) -> None:
+        """Wait until the last checkpoint is complete and on the disk."""
+        if self._writer is None or self._unsynced is None:
+            return
+        self._writer.wait_until_finished()
+        if self._is_main:
+            sync_tree(self._path / str(self._unsynced))
+            sync_file(self._path)
+        self._unsynced = None
+
+    def document(self) -> Any:
+        """Return the JSON values of the newest checkpoint with an undamaged document, or None."""
+        for step in self.steps():
+            try:
+                return self._document(step)
+            except DamagedCheckpoint:
+                continue
+        return None
+
+    def restore(
+        self,
+        like: Callable[[], Any],
+        like_point: Callable[[Any], Any],
+        check: Callable[[Any], None],
+    ) -> tuple[Any, Any, list[Point]] | None:
+        """Return the newest checkpoint that is undamaged, or None if the folder has none.
 
         Args:
-            like: A pytree of arrays or shapes of the same structure.
+            like: Returns a pytree of arrays or shapes of the structure that was saved.
+            like_point: Maps the restored pytree to ``{"params": ..., "keep": ...}``, shaped as a point of
+                the path.
+            check: Raises if a document is of another run.
+
+        Returns:
+            Its JSON values, its pytree, and the path.
 
         Raises:
-            ValueError: If the checkpoint is of another program.
+            ValueError: If it is of another program, or if all are damaged. Nothing on the disk is changed.
+
+        Warns:
+            CheckpointWarning: If a newer one is damaged.
         """
-        saved, expected = self.document()["arrays"], _describe(like)
+        reasons: list[str] = []
+        for step in self.steps():
+            try:
+                document = self._document(step)
+                check(document)
+                arrays = self._arrays(step, document, like())
+                digests = document[SEAL]["points"]
+                folder = self._path.parent / "points"
+                files = [
+                    (path := folder / f"{i:04d}.safetensors", read_point(path, expected))
+                    for i, expected in enumerate(digests)
+                ]
+            except DamagedCheckpoint as error:
+                reasons.append(str(error))
+                self._damaged.append(step)
+                continue
+            shape = like_point(arrays)
+            names = flatten_arrays("", shape, {})
+            points = []
+            for numbers, (path, held) in zip(document.get("path", []), files, strict=True):
+                tree = unflatten_arrays(names, held, path)
+                tree = with_structure_of(shape, tree, name=f"{path}: the point")
+                points.append(Point(**numbers, params=tree["params"], keep=tree["keep"]))
+            self._points = dict(enumerate(digests))
+            if reasons:
+                warnings.warn(
+                    f"the newest checkpoint is damaged: {' '.join(reasons)} The run goes on from the one "
+                    f"before it, epoch {document.get('epoch')}.",
+                    CheckpointWarning,
+                    stacklevel=2,
+                )
+            return document, arrays, points
+        if reasons:
+            raise ValueError(
+                f"{self._path}: no checkpoint can be used. {' '.join(reasons)} Start the run anew, in "
+                "another directory."
+            )
+        return None
+
+    def check(self) -> list[str]:
+        """Return what is damaged in the folder's checkpoints, one sentence each; nothing is changed."""
+        found = []
+        for step in self.steps():
+            try:
+                document = self._document(step)
+                self._saved(step, document, None)
+                for i, expected in enumerate(document[SEAL]["points"]):
+                    read_point(self._path.parent / "points" / f"{i:04d}.safetensors", expected)
+            except DamagedCheckpoint as error:
+                found.append(str(error))
+        return found
+
+    def _read(self, step: int, **items: Any) -> Any:
+        """Read items of a checkpoint; whatever a library makes of damage is one error."""
+        options = ocp.CheckpointManagerOptions(create=False, save_root_metadata=False)
+        try:
+            with ocp.CheckpointManager(self._path, options=options) as manager:
+                return manager.restore(step, args=ocp.args.Composite(**items))
+        except Exception as error:
+            text = " ".join(str(error).split())
+            raise DamagedCheckpoint(f"{self._path / str(step)}: {text:.200}.") from None
+
+    def _document(self, step: int) -> Any:
+        found = self._read(step, document=ocp.args.JsonRestore())["document"]
+        check_document(found, self._path / str(step))
+        return found
+
+    def _saved(self, step: int, document: Any, target: Any) -> dict[str, np.ndarray]:
+        """Return the arrays of a checkpoint, if they are what was written."""
+        tree = self._read(step, arrays=ocp.args.StandardRestore(target))["arrays"]
+        tree = {name: np.asarray(array) for name, array in tree.items()}
+        expected = document[SEAL]
+        if seal({}, tree, [])["arrays"] != expected["arrays"]:
+            raise DamagedCheckpoint(
+                f"{self._path / str(step)}: its arrays are not what was written."
+            )
+        return tree
+
+    def _arrays(self, step: int, document: Any, like: Any) -> Any:
+        saved, expected = document["arrays"], _describe(like)
         if saved != expected:
             pairs = itertools.zip_longest(saved, expected)
             found, wanted = next((a, b) for a, b in pairs if a != b)
@@ -108,9 +270,7 @@ class Checkpointer:
             )
         leaves, structure = jax.tree.flatten(like)
         data = jax.eval_shape(lambda: [_key_data(leaf) for leaf in leaves])
-        target = {f"{i:06d}": shape for i, shape in enumerate(data)}
-        items = ocp.args.Composite(arrays=ocp.args.StandardRestore(target))
-        tree = self._manager.restore(self._manager.latest_step(), args=items)["arrays"]
+        tree = self._saved(step, document, {f"{i:06d}": shape for i, shape in enumerate(data)})
         restored = [jax.numpy.asarray(tree[f"{i:06d}"]) for i in range(len(leaves))]
         for i, leaf in enumerate(leaves):
             if _is_key(leaf):
@@ -119,29 +279,28 @@ class Checkpointer:
         return jax.tree.unflatten(structure, restored)
 
     def save_point(self, index: int, point: Point) -> None:
-        """Write the arrays of a point of the path, once, atomically."""
-        folder = self._path.parent / "points"
-        folder.mkdir(exist_ok=True)
-        arrays: dict[str, np.ndarray] = {}
-        flatten_arrays("", {"params": point.params, "keep": point.keep}, arrays)
-        staged = folder / f".{index:04d}.tmp"
-        save_file(arrays, staged)
-        os.replace(staged, folder / f"{index:04d}.safetensors")
-
-    def load_point(self, index: int, document: dict[str, Any], like: Any) -> Point:
-        """Read a point back.
+        """Write the arrays of a point of the path, once, atomically; of several processes, one writes.
 
         Args:
             index: Its position on the path.
-            document: Its numbers.
-            like: A pytree ``{"params": ..., "keep": ...}`` of arrays, shaped as the point's.
+            point: The point.
         """
-        path = self._path.parent / "points" / f"{index:04d}.safetensors"
-        tree = unflatten_arrays(flatten_arrays("", like, {}), load_file(path), path)
-        tree = with_structure_of(like, tree, name=f"{path}: the point")
-        return Point(**document, params=tree["params"], keep=tree["keep"])
+        arrays: dict[str, np.ndarray] = {}
+        flatten_arrays("", {"params": point.params, "keep": point.keep}, arrays)
+        self._points[index] = point_digest(arrays)
+        if self._is_main:
+            folder = self._path.parent / "points"
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{index:04d}.safetensors"
+            write_atomically(path, lambda staged: save_file(arrays, staged))
 
     def close(self) -> None:
-        """Wait for writes under way."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Wait for writes under way, and let other runs have the folder."""
+        try:
+            with naming_full_disk(self._path):
+                self._sync()
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()

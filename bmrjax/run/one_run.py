@@ -342,7 +342,6 @@ class Run:
         reducer, engine = self.reducer, self.fit.engine
         return {
             "num_data": engine.num_data,
-            "data (their checksum)": self.shared.checksum,
             "batch_size": engine.batch_size,
             "steps_per_epoch": self.shared.steps,
             "criterion": None if reducer is None else type(reducer.criterion).__name__,
@@ -351,6 +350,7 @@ class Run:
             "matmul_dtype": engine.matmul_dtype,
             "hyperparameters": self.member.point.record() or None,
             "key (after the first split)": np.asarray(key).tolist(),
+            **self.shared.identity(self.member.program),
         }
 
 

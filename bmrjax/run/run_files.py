@@ -4,8 +4,10 @@ from typing import Any
 
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.fit import Fit
+from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import Point
 from bmrjax.run.run_state import RunState
+from bmrjax.run.same_run import check_same, check_same_objects
 
 
 class RunFiles:
@@ -33,8 +35,7 @@ class RunFiles:
 
     def save_point(self, index: int, point: Point) -> None:
         """Write a point of the path."""
-        if self._fit.placement.is_main:
-            self._checkpointer.save_point(index, point)
+        self._checkpointer.save_point(index, point)
 
     def restore(self, state: RunState, *, num_epochs: int) -> None:
         """Go on from the last checkpoint, if there is one.
@@ -44,29 +45,27 @@ class RunFiles:
             num_epochs: Epochs of the run.
 
         Raises:
-            ValueError: If the checkpoint is of a run with other settings, or with more epochs.
+            ValueError: If the checkpoint is of a run with other settings, another program or other data, or
+                with more epochs.
         """
-        document = self._checkpointer.document()
-        if document is None:
-            return
-        for name, value in self._settings.items():
-            had = document["settings"].get(name)
-            if had != value:
-                raise ValueError(
-                    f"sparsify: the run in the directory had {name} {had}, "
-                    f"this one has {value}. Resume with the same arguments, or give another "
-                    "directory."
-                )
-        if document["epoch"] > num_epochs:
-            raise ValueError(
-                f"sparsify: the run in the directory has done {document['epoch']} epochs, and num_epochs is "
-                f"{num_epochs}. Give at least as many, or another directory."
-            )
         placement = self._fit.placement
-        arrays = placement.parted(self._checkpointer.arrays(state.arrays()))
-        state.take_over(arrays, document)
-        params, keep = self._fit.params(state.now), dict(state.now.keep)
-        like = placement.fetch({"params": params, "keep": keep})
-        state.path = [
-            self._checkpointer.load_point(i, p, like) for i, p in enumerate(document["path"])
-        ]
+
+        def check(document: dict[str, Any]) -> None:
+            check_same(document["settings"], self._settings)
+            if document["epoch"] > num_epochs:
+                raise ValueError(
+                    f"sparsify: the run in the directory has done {document['epoch']} epochs, and num_epochs "
+                    f"is {num_epochs}. Give at least as many, or another directory."
+                )
+
+        def like_point(arrays: Any) -> Any:
+            # Points are shaped as this one: parameters and masks of the restored state.
+            now = FitState(*placement.parted(arrays)[0])
+            return placement.fetch({"params": self._fit.params(now), "keep": dict(now.keep)})
+
+        found = self._checkpointer.restore(state.arrays, like_point, check)
+        if found is not None:
+            document, arrays, path = found
+            check_same_objects(document["settings"], self._settings)
+            state.take_over(placement.parted(arrays), document)
+            state.path = path

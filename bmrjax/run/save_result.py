@@ -1,15 +1,13 @@
 """Saving results: safetensors for arrays, JSON for the rest."""
 
 import json
-import os
-import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from bmrjax.files import replacing_folder
 from bmrjax.run.flat_arrays import flatten_arrays
 
 FORMAT = 1
@@ -62,20 +60,6 @@ def save_result(result: Any, directory: Path) -> None:
             "would replace; give another folder."
         )
     directory.parent.mkdir(parents=True, exist_ok=True)
-    staging = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
-    old = staging.with_name(staging.name + ".old")
-    staging.mkdir()
-    try:
+    with replacing_folder(directory) as staging:
         save_file(arrays, staging / FILES[1])
         (staging / FILES[0]).write_text(json.dumps(document, indent=1, allow_nan=True))
-        if directory.exists():
-            os.replace(directory, old)
-        try:
-            os.replace(staging, directory)
-        except BaseException:
-            if old.exists():
-                os.replace(old, directory)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

@@ -1,14 +1,17 @@
 """What the runs of one training share."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from bmrjax.criteria import Criterion
 from bmrjax.infer.evaluate import Evaluator
-from bmrjax.run.batches import Batches, checksum
 from bmrjax.run.facts import Examination
 from bmrjax.run.fit import Fit
 from bmrjax.run.held_out import HeldOut
+from bmrjax.run.same_run import data_identity, program_identity
+from bmrjax.run.settings import Settings
 from bmrjax.schedules import Schedule
 
 
@@ -26,6 +29,8 @@ class Shared:
         steps: Steps of an epoch.
         max_bad_steps: Steps in a row that may be skipped.
         begun: When the training began, on the clock of `time.perf_counter`.
+        guide: The guide as the caller gave it.
+        settings: As the caller gave them.
     """
 
     fit: Fit
@@ -37,11 +42,16 @@ class Shared:
     steps: int
     max_bad_steps: int
     begun: float
+    guide: Callable | None
+    settings: Settings
+
+    def identity(self, model: Callable) -> dict[str, Any]:
+        """Return what must be the same for a run of a program to go on from another."""
+        return self._data_identity | program_identity(model, self.guide, self.settings)
 
     @functools.cached_property
-    def checksum(self) -> int | None:
-        """A number that tells the data from others."""
-        return None if isinstance(self.fit.source, Batches) else checksum(self.fit.source)
+    def _data_identity(self) -> dict[str, Any]:
+        return data_identity(self.fit.source, self.settings)
 
     @functools.cached_property
     def examination(self) -> Examination:

@@ -97,6 +97,8 @@ class Training:
             steps=steps,
             max_bad_steps=settings.options.max_bad_steps,
             begun=begun,
+            guide=guide,
+            settings=settings,
         )
         self._callbacks = Callbacks(settings.callbacks, fit.placement)
 
@@ -150,7 +152,9 @@ class Training:
         shared = self._shared
         if member.point.criterion is not None:
             check_schedule(shared.schedule, member.point.criterion, self.fit.source, shared.steps)
-        checkpointer = None if checkpoints is None else _checkpointer(checkpoints)
+        checkpointer = None
+        if checkpoints is not None:
+            checkpointer = _checkpointer(checkpoints, is_main=self.fit.placement.is_main)
         resume = checkpoints is not None and checkpoints.resume
         try:
             reporter = Reporter(self._callbacks, num_epochs=shared.num_epochs, member=member.index)
@@ -277,10 +281,12 @@ def _folder(checkpoints: Checkpoints | None, i: int) -> Checkpoints | None:
     return replace(checkpoints, directory=Path(checkpoints.directory) / f"member-{i}")
 
 
-def _checkpointer(checkpoints: Checkpoints) -> Checkpointer:
-    checkpointer = Checkpointer(Path(checkpoints.directory), interval=checkpoints.interval)
+def _checkpointer(checkpoints: Checkpoints, *, is_main: bool) -> Checkpointer:
+    folder = Path(checkpoints.directory)
+    checkpointer = Checkpointer(folder, interval=checkpoints.interval, is_main=is_main)
     if not checkpoints.resume:
         checkpointer.require_empty()
+    checkpointer.hold()
     return checkpointer
 
 

@@ -1,0 +1,77 @@
+"""What running a network of a file would take, known before it is compiled."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from bmrjax.codec import CodecError
+
+# A file may have so many modules, and one more for each of so many bytes: each takes milliseconds to compile.
+FREE_MODULES, BYTES_PER_MODULE = 256, 8
+# Operations of a network, numbers of its largest array for one row, and of those of a batch.
+MOST_OPERATIONS = 20_000
+MOST_NUMBERS = 2**27
+BATCH_NUMBERS = 2**26
+MOST_ROWS = 1000
+
+
+def check_modules(modules: int, size: int) -> None:
+    """Refuse a file with more modules than its size has weights for.
+
+    Args:
+        modules: Of the network.
+        size: Bytes of the file.
+
+    Raises:
+        CodecError: If there are more.
+
+    Example:
+        >>> check_modules(300, 1000)
+        >>> check_modules(9000, 1341)
+        Traceback (most recent call last):
+        bmrjax.codec.errors.CodecError: the network has 9,000 modules; a file of 1,341 bytes may have 423...
+    """
+    most = FREE_MODULES + size // BYTES_PER_MODULE
+    if modules > most:
+        raise CodecError(
+            f"the network has {modules:,} modules; a file of {size:,} bytes may have {most:,} to predict."
+        )
+
+
+def affordable_rows(run: Callable[[Any], Any], shape: tuple[int, ...], dtype: Any) -> int:
+    """Return how many rows may be predicted at once; the network is traced, and nothing is computed.
+
+    Args:
+        run: The network, a function of a batch.
+        shape: Of one row.
+        dtype: Of the inputs.
+
+    Raises:
+        CodecError: If one row is too much.
+    """
+    jaxpr = jax.make_jaxpr(run)(jax.ShapeDtypeStruct((1, *shape), dtype))
+    operations, largest = _counted(jaxpr.jaxpr)
+    if operations > MOST_OPERATIONS or largest > MOST_NUMBERS:
+        raise CodecError(
+            f"the network has {operations:,} operations and arrays of {largest:,} numbers for one row; at "
+            f"most {MOST_OPERATIONS:,} and {MOST_NUMBERS:,} are run."
+        )
+    return max(1, min(MOST_ROWS, BATCH_NUMBERS // max(1, largest)))
+
+
+def _counted(jaxpr: Any) -> tuple[int, int]:
+    """Return the operations of a jaxpr, and the numbers of the largest array that one of them makes."""
+    operations, largest = 0, 0
+    for equation in jaxpr.eqns:
+        operations += 1
+        for variable in equation.outvars:
+            largest = max(largest, math.prod(getattr(variable.aval, "shape", ())))
+        for value in equation.params.values():
+            for each in value if isinstance(value, list | tuple) else [value]:
+                inner = getattr(each, "jaxpr", each)
+                if hasattr(inner, "eqns"):
+                    some, most = _counted(inner)
+                    operations, largest = operations + some, max(largest, most)
+    return operations, largest

@@ -1,0 +1,106 @@
+"""One run at a time in a folder."""
+
+import os
+from pathlib import Path
+
+# Beside what a run writes; removed when it ends.
+LOCK = ".bmrjax-lock"
+
+
+class RunLock:
+    """Hold a folder for one run, in this process or another.
+
+    The lock is the operating system's (``flock``), which ends with the process that holds it: what a killed
+    process leaves behind is a file, not a lock, and is taken over. Systems without it have no lock.
+
+    Args:
+        directory: Folder of the run; it must exist.
+        name: Of the file; locks of different names are different locks.
+
+    Raises:
+        ValueError: If another run holds the folder; the message names its process.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with RunLock(folder):
+        ...     RunLock(folder)
+        Traceback (most recent call last):
+        ValueError: .../.bmrjax-lock: a run that has not ended, of process ..., writes to this folder...
+        >>> list(folder.iterdir())
+        []
+    """
+
+    def __init__(self, directory: Path, name: str = LOCK):
+        self._path = directory / name
+        self._handle: int | None = None
+        while self._handle is None:
+            self._handle = self._taken()
+
+    def _taken(self) -> int | None:
+        """Return a handle of the locked file, or None if it was removed while it was being locked."""
+        # No link is followed, and what is there is not emptied before it is ours.
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+        handle = os.open(self._path, flags, 0o666)
+        try:
+            _lock(handle)
+        except OSError:
+            process = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+            os.close(handle)
+            raise ValueError(
+                f"{self._path}: a run that has not ended, of process {process}, writes to this folder. Wait "
+                "for it, stop it, or give another directory."
+            ) from None
+        try:
+            same = os.path.samestat(os.fstat(handle), os.stat(self._path))
+        except FileNotFoundError:
+            same = False
+        if not same:
+            os.close(handle)
+            return None
+        os.truncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        return handle
+
+    def release(self) -> None:
+        """Let other runs have the folder."""
+        if self._handle is None:
+            return
+        self._path.unlink(missing_ok=True)
+        os.close(self._handle)
+        self._handle = None
+
+    def __enter__(self) -> "RunLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def is_held(directory: Path, name: str = LOCK) -> bool:
+    """Say whether a run holds a folder; nothing is written.
+
+    Args:
+        directory: Folder of the run.
+        name: Of the lock's file.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        handle = os.open(directory / name, flags)
+    except OSError:
+        return False
+    try:
+        _lock(handle)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _lock(handle: int) -> None:
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,1 @@
+"""Campaigns: long, seeded attacks on what the library promises to survive; `make campaigns` runs them."""

@@ -1,0 +1,34 @@
+"""The campaigns of `make campaigns`, in a short form: a few hundred cases instead of a hundred thousand."""
+
+from campaigns.child import in_children
+from campaigns.codec import campaign
+
+
+def test_any_file_of_the_codec_is_an_error_or_a_network_within_bounds():
+    found = campaign(seed=0, count=300)
+    assert found["failures"] == []
+    assert sum(found["outcomes"].values()) == 300
+    # All kinds of files were there, and some got far.
+    for kind in ("damaged: refused", "resealed: refused", "resealed: a network"):
+        assert found["outcomes"][kind] > 2
+    assert found["outcomes"]["grammar: refused"] > 50
+
+
+def explode(case):
+    if case == "memory":
+        return str(len(bytearray(2**33)))
+    if case == "signal":
+        import os
+
+        os.kill(os.getpid(), 9)
+    if case == "large":
+        return str(len(b"a" * 10**8))
+    return "fine"
+
+
+def test_what_blows_up_is_noticed():
+    costs = dict(in_children(explode, ["fine", "memory", "signal", "large", "last"]))
+    assert costs["fine"].outcome == costs["last"].outcome == "fine"
+    assert costs["memory"].outcome.startswith("traceback MemoryError")
+    assert costs["signal"].outcome == "died of signal 9"
+    assert costs["large"].memory > 9e7 > 1e7 > costs["fine"].memory

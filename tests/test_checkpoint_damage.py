@@ -1,0 +1,343 @@
+"""Damaged, mixed-up and contested folders of runs: noticed, and never made worse."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from test_checkpoint import CRITERION, assert_same, make_data, program, run
+
+import bmrjax as bmr
+from bmrjax import cli
+from bmrjax.cli.sparsify import COMMAND_LOCK
+from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
+from bmrjax.run.run_lock import LOCK, RunLock
+
+EPOCHS = 8
+OPTIONS = {
+    "num_epochs": EPOCHS,
+    "schedule": bmr.schedules.Verified(wait=1, refit=1, min_fraction=0.02, cooldown=1),
+}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return run(**OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("finished")
+    run(directory, **OPTIONS)
+    return directory
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def contents(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+def steps(directory):
+    return Checkpointer(directory, interval=0).steps()
+
+
+def flip(path, at=None):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    path.write_bytes(data)
+
+
+def damage_arrays(step, change=flip):
+    # Orbax keeps files that it does not read again, and which these are differs from run to run.
+    for path in (step / "arrays").rglob("*"):
+        if path.is_file() and path.stat().st_size:
+            change(path)
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+DAMAGE = {
+    "arrays flipped": damage_arrays,
+    "arrays emptied": lambda step: damage_arrays(step, emptied),
+    "document flipped": lambda step: flip(step / "document" / "metadata"),
+    "document emptied": lambda step: emptied(step / "document" / "metadata"),
+    "document gone": lambda step: shutil.rmtree(step / "document"),
+    "arrays gone": lambda step: shutil.rmtree(step / "arrays"),
+    "nothing left": lambda step: [shutil.rmtree(p) for p in step.iterdir() if p.is_dir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_the_older_checkpoint_is_used_when_the_newest_is_damaged(folder, whole, damage):
+    newest, _ = steps(folder)
+    damage(folder / "checkpoints" / str(newest))
+    assert len(Checkpointer(folder, interval=0).check()) == 1
+    with pytest.warns(CheckpointWarning, match="newest checkpoint is damaged.*goes on from"):
+        found = run(folder, resume=True, **OPTIONS)
+    assert_same(found, whole)
+    # What comes after it is whole again, and the damaged one is gone.
+    assert Checkpointer(folder, interval=0).check() == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CheckpointWarning)
+        assert_same(run(folder, resume=True, **OPTIONS), whole)
+
+
+def test_nothing_is_changed_when_all_are_damaged(folder):
+    for step in steps(folder):
+        damage_arrays(folder / "checkpoints" / str(step))
+    before = contents(folder)
+    with pytest.raises(ValueError, match="no checkpoint can be used.*Start the run anew"):
+        run(folder, resume=True, **OPTIONS)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("kind", ["flipped", "of another point", "missing"])
+def test_points_belong_to_their_checkpoint(folder, kind):
+    first, second, *_ = sorted((folder / "points").iterdir())
+    if kind == "flipped":
+        flip(first, first.stat().st_size - 3)
+    elif kind == "missing":
+        first.unlink()
+    else:
+        shutil.copy(second, first)
+    before = contents(folder)
+    with pytest.raises(ValueError, match=f"no checkpoint can be used.*{first.name}"):
+        run(folder, resume=True, **OPTIONS)
+    assert contents(folder) == before
+
+
+# --- another run --------------------------------------------------------------------------
+
+
+def wider(x, y=None):
+    beta = numpyro.sample("beta", dist.Normal(0.0, 2.0).expand([x.shape[1]]).to_event(1))
+    scale = numpyro.sample("group/scale", dist.LogNormal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x @ beta, scale), obs=y)
+
+
+wider.__qualname__ = program.__qualname__
+
+OTHERS = {
+    "learning rate": ({"optimizer": optax.adabelief(4e-2)}, r"had optimizer.*0\.05.*has.*0\.04"),
+    "kl weight": (
+        {"options": bmr.FitOptions(kl_warmup=60, kl_weight=0.5)},
+        r"had kl_weight 1\.0, this one has 0\.5",
+    ),
+    "kl warm-up": ({"options": bmr.FitOptions(kl_warmup=61)}, "had kl_warmup 60, this one has 61"),
+    "a prior's scale": ({"model": wider}, r"had model\.constants"),
+    "schedule's numbers": (
+        {"schedule": bmr.schedules.Verified(wait=2, refit=1, min_fraction=0.02, cooldown=1)},
+        r"had schedule\.wait 1, this one has 2",
+    ),
+    "criterion's numbers": (
+        {"criterion": bmr.criteria.SpikeAndSlab(beta=2e6)},
+        r"had criterion\.beta 1000000\.0, this one has 2000000\.0",
+    ),
+    "samples": (
+        {"held_out": bmr.HeldOut(make_data(), every=3, samples=3, final_samples=4)},
+        "had held_out.samples.* 2, this one has 3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), OTHERS.values(), ids=OTHERS.keys())
+def test_a_run_with_other_settings_is_not_resumed_nor_changed(finished, options, message):
+    before = contents(finished)
+    with pytest.raises(ValueError, match=message):
+        run(finished, resume=True, **{**OPTIONS, **options})
+    assert contents(finished) == before
+
+
+def test_every_row_of_the_data_counts(finished):
+    x, y = make_data()
+    for other in ((x.at[33, 5].add(1e-3), y), (x, y.at[17].set(0.0))):
+        with pytest.raises(ValueError, match="had data .their digest"):
+            bmr.sparsify(
+                program, other, key=bmr_key(), progress=False,
+                checkpoints=bmr.Checkpoints(finished, resume=True, interval=0),
+                batch_size=16, steps_per_epoch=10, optimizer=optax.adabelief(5e-2),
+                criterion=CRITERION, held_out=bmr.HeldOut((x, y), every=3, samples=2, final_samples=4),
+                options=bmr.FitOptions(kl_warmup=60), **OPTIONS,
+            )  # fmt: skip
+
+
+def bmr_key():
+    import jax
+
+    return jax.random.key(2)
+
+
+def test_the_same_objects_made_again_are_the_same():
+    from bmrjax.run.fingerprint import fingerprint, first_difference
+
+    def made(scale, rate):
+        weights = np.linspace(0.0, scale, 5)
+
+        def inner(x, y=None):
+            beta = numpyro.sample("beta", dist.Normal(weights, scale))
+            numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
+
+        guide = bmr.infer.AutoMeanField(inner)
+        schedule = optax.warmup_cosine_decay_schedule(0.0, rate, 10, 100)
+        return fingerprint([inner, guide, optax.chain(optax.clip(1.0), optax.adam(schedule))])
+
+    assert first_difference(made(1.0, 0.1), made(1.0, 0.1)) is None
+    for other in (made(2.0, 0.1), made(1.0, 0.2)):
+        assert first_difference(made(1.0, 0.1), other) is not None
+    closed = jnp.ones(3)
+    assert first_difference(fingerprint(closed), fingerprint(closed * (1 + 1e-7))) is None
+
+
+# --- one run at a time --------------------------------------------------------------------
+
+
+def test_two_runs_do_not_share_a_folder(folder):
+    before = contents(folder)
+    with RunLock(folder):
+        with pytest.raises(ValueError, match=f"of process {os.getpid()}, writes to this folder"):
+            run(folder, resume=True, **OPTIONS)
+        assert set(contents(folder)) - set(before) == {LOCK}
+    assert contents(folder) == before
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from bmrjax.run.run_lock import RunLock
+lock = RunLock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            with pytest.raises(ValueError, match=f"of process {process.pid}, "):
+                RunLock(tmp_path)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert (tmp_path / LOCK).exists()
+    with RunLock(tmp_path):
+        assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_follows_no_link(tmp_path):
+    (tmp_path / "precious").write_text("data")
+    (tmp_path / LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic links"):
+        RunLock(tmp_path)
+    assert (tmp_path / "precious").read_text() == "data"
+
+
+# --- what reaches the disk ----------------------------------------------------------------
+
+
+def test_a_checkpoint_is_on_the_disk_before_the_next_is_begun(tmp_path, monkeypatch):
+    events = []
+    sync = os.fsync
+
+    def noting(handle):
+        events.append(os.readlink(f"/proc/self/fd/{handle}"))
+        return sync(handle)
+
+    save = Checkpointer.save
+
+    def saving(self, arrays, document):
+        save(self, arrays, document)
+        events.append("saved")
+
+    monkeypatch.setattr("bmrjax.files.os.fsync", noting)
+    monkeypatch.setattr(Checkpointer, "save", saving)
+    run(tmp_path, **{**OPTIONS, "num_epochs": 3})
+    root = str(tmp_path / "checkpoints")
+    for i in range(events.count("saved") - 1):
+        first = [j for j, event in enumerate(events) if event == "saved"][i]
+        second = [j for j, event in enumerate(events) if event == "saved"][i + 1]
+        between = events[first:second]
+        assert f"{root}/{i}/document/metadata" in between
+        assert f"{root}/{i}" in between
+        assert root in between
+    # A point is on the disk, and its name is, before the checkpoint that means it.
+    assert events.index(str(tmp_path / "points")) < events.index(f"{root}/1")
+
+
+# --- bmrjax check -------------------------------------------------------------------------
+
+
+def test_check_says_what_is_damaged_and_changes_nothing(folder, tmp_path, capsys):
+    before = contents(folder)
+    cli.main(["check", str(folder)])
+    assert "2 checkpoints" in capsys.readouterr().out
+    newest, _ = steps(folder)
+    damage_arrays(folder / "checkpoints" / str(newest))
+    (folder / "results.json").write_text('{"a": ')
+    damaged = contents(folder)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["check", str(folder)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("damaged:")]
+    assert len(lines) == 2
+    assert "results.json is damaged or cut short" in lines[0]
+    assert f"checkpoints/{newest}" in lines[1]
+    assert contents(folder) == damaged != before
+    with RunLock(folder), pytest.raises(SystemExit, match="2"):
+        cli.main(["check", str(folder)])
+    assert "has not ended" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["check", str(tmp_path / "none")])
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_overwrite_spares_a_running_run(tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["sparsify", "--data", "digits", "--out", str(out), "--epochs", "2", "--no-progress"]
+    words += ["--steps-per-epoch", "3", "--hidden", "8"]
+    cli.main([*words])
+    before = contents(out)
+    for lock in (LOCK, COMMAND_LOCK):
+        for mode in ("--overwrite", "--resume"):
+            with RunLock(out, lock), pytest.raises(SystemExit, match="2"):
+                cli.main([*words, mode])
+            assert "a run that has not ended" in capsys.readouterr().err
+            assert contents(out) == before
+
+
+def test_a_resume_that_the_data_refuse_changes_nothing(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 3))
+    file, out = tmp_path / "d.npz", tmp_path / "out"
+    np.savez(file, x=x, y=x[:, 0])
+    words = ["sparsify", "--data", str(file), "--task", "regression", "--out", str(out)]
+    words += ["--epochs", "2", "--steps-per-epoch", "3", "--hidden", "4", "--no-progress"]
+    with contextlib.suppress(SystemExit):  # with 3: the network is a constant as yet
+        cli.main(words)
+    before = contents(out)
+    assert "results.json" in before
+    np.savez(file, x=x, y=np.where(np.arange(60) == 31, 9.0, x[:, 0]))
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*words, "--resume", "--samples", "7"])
+    assert "this one has" in capsys.readouterr().err
+    assert contents(out) == before

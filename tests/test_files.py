@@ -1,0 +1,67 @@
+"""Files that are written whole or not at all."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from bmrjax.files import replacing_folder, write_atomically
+
+
+def full(path):
+    path.write_bytes(b"half")
+    raise SafetensorError(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    )
+
+
+def test_a_full_disk_is_one_error_and_leaves_what_was_there(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "a.safetensors"
+    write_atomically(path, lambda staged: save_file({"x": np.ones(3)}, staged))
+    before = path.read_bytes()
+    with pytest.raises(OSError, match=r"the disk is full.*a\.safetensors") as caught:
+        write_atomically(path, full)
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(OSError, match="the disk is full"), replacing_folder(folder) as staging:
+        full(staging / "b")
+    assert path.read_bytes() == before
+    assert [each.name for each in folder.iterdir()] == ["a.safetensors"]
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_name_is_synced_after_its_content(tmp_path, monkeypatch):
+    events = []
+    sync, replace = os.fsync, os.replace
+
+    def syncing(handle):
+        events.append(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    def replacing(source, target):
+        events.append("renamed")
+        replace(source, target)
+
+    monkeypatch.setattr("bmrjax.files.os.fsync", syncing)
+    monkeypatch.setattr("bmrjax.files.os.replace", replacing)
+    write_atomically(tmp_path / "a.txt", "text")
+    assert events[0].startswith(str(tmp_path / ".a.txt."))
+    assert events[1:] == ["renamed", str(tmp_path)]
+    with replacing_folder(tmp_path / "folder") as staging:
+        (staging / "inside").write_text("text")
+    inside, folder, renamed, parent = events[3:]
+    assert inside.endswith("/inside")
+    assert folder == os.path.dirname(inside)
+    assert (renamed, parent) == ("renamed", str(tmp_path))
+
+
+def test_links_are_replaced_and_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("data")
+    (tmp_path / "a.txt").symlink_to(tmp_path / "precious")
+    write_atomically(tmp_path / "a.txt", b"text")
+    assert (tmp_path / "precious").read_text() == "data"
+    assert not (tmp_path / "a.txt").is_symlink()

@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import nnx
 from sklearn.datasets import load_digits
+from test_trained_layers import NETWORKS
 
 import bmrjax as bmr
 from bmrjax.trained.choice import Point, as_good, chosen, temperature
@@ -282,6 +283,37 @@ def test_equinox_with_state_and_convolutions():
     reduced = eqx.nn.inference_mode(found.network[0])
     fresh = jax.vmap(lambda x: reduced(x, found.network[1])[0])(x)
     assert float(jnp.mean(jnp.argmax(fresh, 1) == y)) > 0.93
+
+
+def test_small_noise_is_safe_in_single_precision():
+    x, _ = curve()
+    x = np.concatenate([x, x + 1e-4, 1e3 + 0 * x], 1).astype(np.float32)
+    network = eqx.nn.MLP(3, 1, 8, 1, activation=jnp.tanh, key=jax.random.key(0))
+    network = eqx.tree_at(
+        lambda n: n.layers[0].weight, network, replace_fn=lambda w: w.at[:, 2].set(0)
+    )
+    targets = jax.vmap(network)(x)
+    found = bmr.reduce_network(
+        network, (x, np.asarray(targets)), loss=bmr.trained.SquaredError(1e-4), keep=0.5
+    )
+    error = jax.vmap(found.network)(x) - targets
+    assert float(jnp.mean(error**2)) < 1e-4 * float(jnp.var(targets))
+
+
+@pytest.mark.parametrize("name", ["residual", "attention", "recurrent", "stacked"])
+def test_networks_of_other_layouts(name):
+    make, shape, _ = NETWORKS[name]
+    network = make()
+    x = np.asarray(jax.random.normal(jax.random.key(1), (600, *shape)))
+    options = {"loss": bmr.trained.SquaredError(0.1), "seed": 1}
+    found = bmr.reduce_network(network, (x, None), keep=0.6, **options)
+    (other,) = bmr.trained.reduce_by(network, (x, None), "magnitude", keep=[0.6], **options)
+    assert jax.tree.structure(found.network) == jax.tree.structure(network)
+    fresh = np.asarray(jax.random.normal(jax.random.key(2), (300, *shape)))
+    exact, ours, theirs = (
+        np.asarray(jax.vmap(some)(fresh)) for some in (network, found.network, other.network)
+    )
+    assert np.mean((ours - exact) ** 2) < 0.5 * np.mean((theirs - exact) ** 2)
 
 
 def test_few_rows_are_a_finding():

@@ -180,6 +180,25 @@ class Odd(eqx.Module):
         return self.fine @ (x * self.factor)
 
 
+class Borrowed(eqx.Module):
+    """A bias that something else reads too, and an offset per place."""
+
+    first: eqx.nn.Linear
+    second: jax.Array
+    offset: jax.Array
+
+    def __call__(self, x):
+        h = jnp.tanh(self.first(x)) * jnp.sum(self.first.bias)
+        return (jnp.stack([h, 2 * h]) @ self.second + self.offset).sum(0)
+
+
+def test_a_bias_that_something_else_reads_does_not_move():
+    network = Borrowed(eqx.nn.Linear(3, 4, key=KEY), jnp.ones((4, 2)), jnp.ones((2, 2)))
+    found = trace(network, (np.ones((1, 3), np.float32),))
+    assert [layer.name for layer in found.layers] == ["first.weight", "second"]
+    assert [layer.bias for layer in found.layers] == [None, None]
+
+
 def test_what_cannot_be_judged_has_a_reason():
     keys = jax.random.split(KEY, 5)
     square = [jax.random.normal(key, (3, 3)) for key in keys]

@@ -111,6 +111,21 @@ def test_removal_in_two_goes_is_removal_in_one():
         np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
 
 
+def test_everything_can_go():
+    x, y, weights = regression(np.random.default_rng(7))
+    rows, quadratics = problem(x, weights)
+    removed = [
+        remove(rows, quadratics, 15),
+        remove(rows, quadratics, 3),
+        remove(rows, quadratics, 1),
+    ]
+    assert [len(part.saliency) for part in removed] == [15, 3, 0]
+    assert not any(row.weights.any() or row.keep.any() for row in rows)
+    gain = sum(np.sum(part.log_occam - part.saliency) for part in removed)
+    exact = sum(log_evidence(0 * x, y[:, o]) - log_evidence(x, y[:, o]) for o in range(3))
+    np.testing.assert_allclose(gain, exact, rtol=1e-9)
+
+
 def test_a_bias_takes_up_the_mean_of_what_went():
     rng = np.random.default_rng(5)
     x = np.concatenate([rng.normal(size=(200, 3)) + [2.0, 0.0, 0.0], np.ones((200, 1))], 1)

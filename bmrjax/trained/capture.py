@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bmrjax.backend.jaxprs import bind
+from bmrjax.backend.jaxprs import bind, evaluate
 from bmrjax.trained.layers import Layer, Use
 
 # Inputs and outputs of one layer for one row: (positions, groups, inputs) and (positions, groups, outputs).
@@ -78,7 +78,8 @@ class Capture:
 
     def outputs(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
         """Run one row, and return the outputs only."""
-        return jax.core.eval_jaxpr(self._jaxpr, self._consts, *arrays, *inputs)[0]
+        as_it_is = lambda eqn, values: None  # noqa: E731
+        return evaluate(self._jaxpr, self._consts, [*arrays, *inputs], as_it_is)[0]
 
     def _evaluate(
         self, arrays: Sequence[Array], inputs: Sequence[Array], probes: Any

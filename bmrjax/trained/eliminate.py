@@ -115,10 +115,10 @@ def remove(
     if len(parts) == 1:
         return parts[0]
     return Removed(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("layer", "place", "saliency", "log_occam")
-        ),
+        np.concatenate([part.layer for part in parts]),
+        np.concatenate([part.place for part in parts]),
+        np.concatenate([part.saliency for part in parts]),
+        np.concatenate([part.log_occam for part in parts]),
         sum(part.loss for part in parts),
     )
 

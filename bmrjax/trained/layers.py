@@ -81,7 +81,8 @@ def find_layers(
     """
     count = len(names)
     moved: dict[Any, _Moved] = {}
-    for i, var in enumerate(jaxpr.invars[:count]):
+    arguments: list[Any] = list(jaxpr.invars)
+    for i, var in enumerate(arguments[:count]):
         size = int(np.prod(var.aval.shape))
         moved[var] = _Moved(i, np.arange(size, dtype=np.int64).reshape(var.aval.shape))
     reached: set[Any] = set(jaxpr.invars[count:])
@@ -154,9 +155,13 @@ def _assemble(
         else:
             for k, (uses, index) in enumerate(views):
                 label = name if len(views) == 1 else f"{name}[part {k}]"
-                biases = [_bias(jaxpr, use, index, moved, consumers) for use in uses]
-                places = _kernel_places(jaxpr.eqns[uses[0].position])
-                layers.append(Layer(label, i, index, _agreed(biases), tuple(uses), places))
+                bias = _agreed([_bias(jaxpr, use, index, moved, consumers) for use in uses])
+                if bias is not None:
+                    # What else reads it, or is no parameter, must not move.
+                    mine = bias[0] not in by_array and len(other.get(bias[0], [])) == len(uses)
+                    bias = bias if mine and (trained is None or trained[bias[0]]) else None
+                kernel = _kernel_places(jaxpr.eqns[uses[0].position])
+                layers.append(Layer(label, i, index, bias, tuple(uses), kernel))
     layers.sort(key=lambda layer: layer.uses[0].position)
     return _one_bias_each(layers), refused
 

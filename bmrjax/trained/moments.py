@@ -88,6 +88,8 @@ class Calibration:
             xs, zs, squares = jax.vmap(row, (None, None, 0, 0, 0))(arrays, dense, x, y, keys)
             found = []
             for x_layer, z, g, bias in zip(xs, zs, squares, biases, strict=True):
+                wide = jnp.promote_types(x_layer.dtype, jnp.float32)
+                x_layer, z, g = (part.astype(wide) for part in (x_layer, z, g))
                 if bias is not None:
                     z = z + bias
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
@@ -117,7 +119,20 @@ class Calibration:
             found = self._batch(list(arrays), self._dense, x, y, weight, key)
             found = jax.tree.map(lambda part: np.asarray(part, np.float64), found)
             total = found if total is None else jax.tree.map(np.add, total, found)
-        return jax.tree.map(lambda part: part / count, total)
+        total = jax.tree.map(lambda part: part / count, total)
+        for layer, of in zip(self._capture.layers, total, strict=True):
+            if not all(np.isfinite(part).all() for part in of):
+                raise ValueError(
+                    f"reduce_network: what goes into {layer.name}, or the gradient behind it, is not finite "
+                    "on some row."
+                )
+        return [of._replace(inputs=_positive(of.inputs)) for of in total]
+
+
+def _positive(moments: Float[np.ndarray, "groups n n"]) -> Float[np.ndarray, "groups n n"]:
+    """Return second moments without the negative eigenvalues that single precision has left in them."""
+    values, vectors = np.linalg.eigh(moments)
+    return (vectors * np.maximum(values, 0)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
 
 
 def _bias_of(layer: Any, arrays: Sequence[Array]) -> Array | None:

@@ -100,7 +100,8 @@ def loss_of(given: Any, outputs: tuple[int, ...], targets: Any) -> Loss:
                 "reduce_network: loss is an instance of bmr.trained.Loss, such as CrossEntropy(), or a "
                 f"function of outputs and targets; got {given!r}."
             )
-        return FunctionLoss(given)
+        function: Any = given
+        return FunctionLoss(function)
     if given is not None:
         _check(given, outputs, targets)
         return given

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Bool, Float, Int
-from scipy.linalg import lapack
 
 from bmrjax.trained.moments import Moments
+
+_lapack: Any = scipy.linalg.lapack
 
 
 @dataclass
@@ -33,16 +35,17 @@ class Quadratic:
 
     def row(self, output: int, keep: Bool[np.ndarray, " inputs"]) -> "Posterior":
         """Return the posterior of the kept weights of one row, given that the others are zero."""
-        strength = self.scale * self.moments.outputs[self.group, output]
+        strength = self.scale * float(self.moments.outputs[self.group, output])
+        inputs = np.asarray(self.moments.inputs[self.group])
         where = np.flatnonzero(keep)
         prior = self._prior_precisions
         pull = strength * self.moments.targets[self.group, where, output]
         pull = pull + prior[where] * self.start[output, where]
         if len(where) == len(prior):
             values, vectors = self._spectrum
-            covariance: Any = _Spectral(1 / (strength * values + 1), vectors)
+            covariance: Any = _Spectral(np.asarray(1 / (strength * values + 1)), vectors)
         else:
-            precision = strength * self.moments.inputs[self.group][np.ix_(where, where)]
+            precision = strength * inputs[np.ix_(where, where)]
             precision[np.diag_indices(len(where))] += prior[where]
             covariance = _Dense(inverse(precision))
         return Posterior(covariance.times(pull), covariance.diagonal(), covariance)
@@ -114,9 +117,11 @@ class _Spectral:
 
 def inverse(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     """Return the inverse of a symmetric positive definite matrix."""
-    factor, info = lapack.dpotrf(matrix, lower=1)
+    if not matrix.size:
+        return matrix
+    factor, info = _lapack.dpotrf(matrix, lower=1)
     if info == 0:
-        found, info = lapack.dpotri(factor, lower=1)
+        found, info = _lapack.dpotri(factor, lower=1)
     if info != 0:
         raise FloatingPointError("the curvature of a layer is not positive definite")
     lower = np.tril(found, -1)

@@ -23,7 +23,14 @@ def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _documents: Any = Sybil(
     parsers=[PythonCodeBlockParser(doctest_optionflags=options)],
-    patterns=["README.md", "docs/guide.md", "docs/loops.md", "docs/fitted.md", "docs/trained.md"],
+    patterns=[
+        "README.md",
+        "docs/quickstart.md",
+        "docs/guide.md",
+        "docs/loops.md",
+        "docs/fitted.md",
+        "docs/trained.md",
+    ],
     fixtures=["in_a_folder_of_its_own"],
 )
 pytest_collect_file = _documents.pytest()

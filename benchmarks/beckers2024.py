@@ -162,14 +162,13 @@ def run(
         "criterion": criteria.Shrinkage(),
         "schedule": schedules.Iterative(until=until, rates=rates, regrowths=settings.regrowths),
         "optimizer": optax.adabelief(1e-2),
-        "estimator": estimator,
+        "options": bmr.FitOptions(estimator=estimator),
         "batch_size": batch,
         "steps_per_epoch": settings.steps,
-        "held_out": None if rows == "all" else test,
-        "eval_samples": 100,
-        "eval_every": settings.epochs,
         "progress": False,
     }
+    if rows != "all":
+        options["held_out"] = bmr.HeldOut(test, samples=100, every=settings.epochs)
     keys = [jax.random.key(seed) for seed in range(seeds)]
     failures: dict[int, Any] = {}
     try:

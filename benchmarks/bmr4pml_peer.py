@@ -255,8 +255,7 @@ def run_ours(args: argparse.Namespace, train: tuple, test: tuple) -> dict[str, A
         batch_size=args.batch_size,
         optimizer=optax.adabelief(LEARNING_RATE),
         schedule=eval(args.schedule, vars(bmr.schedules)),
-        held_out=test,
-        final_samples=args.samples,
+        held_out=bmr.HeldOut(test, final_samples=args.samples),
         progress=False,
     )
     seconds = time.perf_counter() - begin

@@ -212,9 +212,11 @@ class Job:
             bmr.programs.classifier(start, priors.LogUniform()),
             num_epochs=fit.vd_epochs,
             criterion=criteria.DropoutRate(),
-            estimator=fit.estimator,
-            kl_weight=fit.vd_kl_weight,
-            kl_warmup=fit.vd_warmup * self.num_steps,
+            options=bmr.FitOptions(
+                estimator=fit.estimator,
+                kl_weight=fit.vd_kl_weight,
+                kl_warmup=fit.vd_warmup * self.num_steps,
+            ),
             optimizer=optax.adam(fit.vd_rate),
             schedule=schedules.Every(wait=wait, cooldown=(fit.vd_epochs - wait) // 2),
         )
@@ -235,8 +237,9 @@ class Job:
             num_epochs=epochs,
             batch_size=fit.sws_batch_size,
             criterion=criteria.DropoutRate() if after else None,
-            estimator=fit.estimator if after else "global",
-            start=start if after else None,
+            options=bmr.FitOptions(
+                estimator=fit.estimator if after else "global", start=start if after else None
+            ),
             optimizer=priors.SoftWeightSharing.optimizer(fit.sws_speed),
             schedule=schedules.Every(
                 wait=fit.sws_epochs // 3, cooldown=epochs // 3
@@ -250,8 +253,7 @@ class Job:
             "BMR",
             bmr.programs.classifier(self.network(self.dense()), priors.Flat()),
             num_epochs=fit.bmr_epochs,
-            estimator=fit.estimator,
-            kl_weight=fit.bmr_kl_weight,
+            options=bmr.FitOptions(estimator=fit.estimator, kl_weight=fit.bmr_kl_weight),
             optimizer=optax.adabelief(3e-3),
             schedule=schedules.Verified(
                 wait=3, refit=3, fraction=0.25, cooldown=fit.bmr_epochs // 3

@@ -192,10 +192,12 @@ def fit(
         "optimizer": optax.adabelief(method.rate),
         "batch_size": BATCH,
         "steps_per_epoch": settings.steps,
-        "held_out": test,
-        "eval_samples": 1 if method.point else settings.eval_samples,
-        "eval_every": settings.eval_every,
-        "final_samples": 1 if method.point else settings.samples,
+        "held_out": bmr.HeldOut(
+            test,
+            samples=1 if method.point else settings.eval_samples,
+            every=settings.eval_every,
+            final_samples=1 if method.point else settings.samples,
+        ),
         "progress": False,
     }
     try:

@@ -120,15 +120,13 @@ def retrained(runs: Path, found):
             trainer.train,
             key=jax.random.key(1),
             num_epochs=75,
-            kl_weight=0.1,
-            estimator="local",
+            options=bmr.FitOptions(kl_weight=0.1, estimator="local"),
             guide=bmr.infer.AutoMeanField(model, init_scale=0.02),
             schedule=bmr.schedules.Verified(wait=3, refit=3, fraction=0.25, cooldown=30),
             batch_size=BATCH,
             steps_per_epoch=430,
             optimizer=optax.adabelief(3e-3),
-            held_out=trainer.validation,
-            final_samples=5,
+            held_out=bmr.HeldOut(trainer.validation, final_samples=5),
             progress=False,
         ).save(runs / "pruned")
     point = bmr.load(runs / "pruned", model=model).at(POINT)

@@ -281,7 +281,7 @@ def seeds(estimator: Any, args: argparse.Namespace) -> dict[str, Any]:
         "criterion": criteria.Shrinkage(),
         "schedule": schedules.Every(wait=1),
         "optimizer": optax.adabelief(1e-2),
-        "estimator": estimator,
+        "options": bmr.FitOptions(estimator=estimator),
         "progress": False,
     }
     program = bmr.programs.regression(

@@ -1,4 +1,4 @@
-"""The README's table: the headline of each benchmark, out of the committed rows.
+"""The first table of docs/results.md: the headline of each benchmark, out of the committed rows.
 
     python benchmarks/summary.py
 

@@ -1,4 +1,4 @@
-"""Put the committed result tables into the README and docs/results.md, between their markers."""
+"""Put the committed result tables into docs/results.md, between their markers."""
 
 import re
 from pathlib import Path
@@ -14,9 +14,8 @@ def main() -> None:
         return f"<!-- table: {match['name']} -->\n{table}<!-- end -->"
 
     pattern = r"<!-- table: (?P<name>[\w/]+) -->\n.*?<!-- end -->"
-    for name in ("README.md", "docs/results.md"):
-        page = ROOT / name
-        page.write_text(re.sub(pattern, fill, page.read_text(), flags=re.DOTALL))
+    page = ROOT / "docs" / "results.md"
+    page.write_text(re.sub(pattern, fill, page.read_text(), flags=re.DOTALL))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,28 @@
-"""Errors that carry what a run had reached."""
+"""Errors that carry what a run had reached, and warnings that point at the caller's own line."""
 
+import sys
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+_PACKAGE = str(Path(__file__).parent / "_")[:-1]
+
+
+class FitWarning(UserWarning):
+    """A serious finding about a fit; `Result.diagnose` lists those of `sparsify`.
+
+    To silence it: ``warnings.filterwarnings("ignore", category=bmr.FitWarning)``.
+    """
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Emit a warning at the line outside of this package that led here."""
+    frame, level, ours = sys._getframe(1), 2, 2
+    while frame is not None:
+        ours = level if frame.f_code.co_filename.startswith(_PACKAGE) else ours
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=ours + 1)
 
 
 class NonFiniteError(FloatingPointError):
@@ -15,7 +36,7 @@ class NonFiniteError(FloatingPointError):
         super().__init__(
             f"{in_row} steps in a row, up to epoch {epoch}, had a loss or gradient that is not "
             "finite; they were skipped, and the last good state is in this error's `result`. Lower "
-            "the learning rate, warm up the KL term (kl_warmup), or check the program for "
+            "the learning rate, warm up the KL term (FitOptions(kl_warmup=...)), or check the program for "
             "logarithms and divisions of zero."
         )
         self.result = result
@@ -48,7 +69,11 @@ class CallbackError(RuntimeError):
 
     def __init__(self, callback: str, error: BaseException | None, result: Any, *, saved: bool):
         raised = "an exception" if error is None else repr(error)
-        goes_on = " Run it again with resume=True to go on." if saved else ""
+        goes_on = (
+            " Run it again with checkpoints=bmr.Checkpoints(directory, resume=True) to go on."
+            if saved
+            else ""
+        )
         super().__init__(
             f"the callback {callback} raised {raised}; what the fit had reached is in this error's "
             f"`result`.{goes_on}"
@@ -64,7 +89,11 @@ class InterruptedFit(KeyboardInterrupt):
     """
 
     def __init__(self, epoch: int, result: Any, *, saved: bool):
-        goes_on = " Run it again with resume=True to go on." if saved else ""
+        goes_on = (
+            " Run it again with checkpoints=bmr.Checkpoints(directory, resume=True) to go on."
+            if saved
+            else ""
+        )
         super().__init__(
             f"stopped after epoch {epoch}; what the fit had reached is in this error's `result`.{goes_on}"
         )

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Int
 from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.backend.noise import with_fast_noise
-from bmrjax.distributions import pruned
+from bmrjax.families import pruned
 
 
 class NoiseDraws(NamedTuple):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 
 NUM_DEVICES = int(os.environ.get("MESH_DEVICES", "8"))
 _FLAGS = os.environ.get("XLA_FLAGS", "")
@@ -52,7 +53,7 @@ def run(axes, **settings):
         program(),
         source,
         key=jax.random.key(1),
-        mesh=mesh_of(axes),
+        options=bmr.FitOptions(mesh=mesh_of(axes)),
         schedule=settings.pop("schedule", None) or bmr.schedules.Every(wait=2),
         optimizer=optax.adabelief(0.05),
         progress=False,
@@ -76,14 +77,19 @@ def same(axes, folder=None):
     """A verified run, with held-out metrics, and checkpoints where there is a folder."""
     x, y = data()
     schedule = bmr.schedules.Verified(wait=2, refit=1, cooldown=1)
-    held_out = (x[:100], y[:100])
-    settings = {"held_out": held_out, "directory": folder, "checkpoint_interval": 0.0}
-    return told(run(axes, schedule=schedule, final_samples=4, **settings))
+    held_out = bmr.HeldOut((x[:100], y[:100]), final_samples=4)
+    checkpoints = None if folder is None else bmr.Checkpoints(folder, interval=0.0)
+    return told(run(axes, schedule=schedule, held_out=held_out, checkpoints=checkpoints))
 
 
 def layout(axes):
     """How the state is parted, and how the step's devices talk."""
-    fit = bmr.Fit(program(), data(), batch_size=BATCH, mesh=mesh_of(axes), loop="dispatch")
+    fit = bmr.Fit(
+        program(),
+        data(),
+        batch_size=BATCH,
+        options=bmr.FitOptions(mesh=mesh_of(axes), loop="dispatch"),
+    )
     state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1))
     (compiled,) = fit.engine._epoch._compiled.values()
     text = compiled.as_text()
@@ -130,9 +136,9 @@ def from_iterator(axes, **settings):
 
 def moved(begin, end, folder):
     """The same, begun on some devices and gone on with over others."""
-    settings = {"directory": folder, "checkpoint_interval": 0.0}
-    from_iterator(begin, num_epochs=2, **settings)
-    return from_iterator(end, resume=True, **settings)
+    checkpoints = bmr.Checkpoints(folder, interval=0.0)
+    from_iterator(begin, num_epochs=2, checkpoints=checkpoints)
+    return from_iterator(end, checkpoints=replace(checkpoints, resume=True))
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ from bmrjax.callbacks import (
     TensorBoard,
     WeightsAndBiases,
 )
+from bmrjax.run.one_run import Run
 from bmrjax.run.reporter import Callbacks
-from bmrjax.run.runner import Runner
 
 SIZE, EPOCHS = 12, 15
 # A prior so much for excluding that some rounds remove too much, and are taken back.
@@ -59,18 +59,15 @@ SETTINGS = {
     "optimizer": optax.adabelief(5e-2),
     "schedule": SCHEDULE,
     "criterion": CRITERION,
-    "eval_every": 3,
-    "eval_samples": 2,
-    "final_samples": 4,
     "guide": bmr.infer.AutoMeanField(program),
-    "checkpoint_interval": 1e6,
     "progress": False,
 }
 
 
 def run(*callbacks, **options):
     data = make_data()
-    settings = {**SETTINGS, "key": jax.random.key(2), "held_out": data, **options}
+    held_out = bmr.HeldOut(data, every=3, samples=2, final_samples=4)
+    settings = {**SETTINGS, "key": jax.random.key(2), "held_out": held_out, **options}
     return bmr.sparsify(program, data, callbacks=callbacks, **settings)
 
 
@@ -301,10 +298,15 @@ def test_ctrl_c_ends_the_log_and_resuming_goes_on_with_it(plain, logged, tmp_pat
 
     path, records = tmp_path / "run.jsonl", Recorder()
     with pytest.raises(bmr.InterruptedFit, match="after epoch 5"):
-        run(JSONLines(path), records, press, directory=tmp_path)
+        run(JSONLines(path), records, press, checkpoints=bmr.Checkpoints(tmp_path, interval=1e6))
     assert (records[-1].reason, records[-1].epoch) == ("interrupted", 5)
     again = Recorder()
-    assert_same(run(JSONLines(path), again, directory=tmp_path, resume=True), plain)
+    assert_same(
+        run(
+            JSONLines(path), again, checkpoints=bmr.Checkpoints(tmp_path, interval=1e6, resume=True)
+        ),
+        plain,
+    )
     points = len(records.of(PointAdded))
     assert again[0] == RunStart(
         epoch=5, num_epochs=EPOCHS, total=SIZE, resumed=True, num_points=points
@@ -321,26 +323,38 @@ class Killed(BaseException):
 def test_what_a_killed_run_did_twice_is_logged_once(plain, logged, tmp_path, monkeypatch):
     def save_before(self):
         # The process is killed after epoch 9 was reported, and its last checkpoint is of epoch 7.
-        if self.epoch == 9:
+        if self.state.epoch == 9:
             raise Killed
-        if self.epoch == 7:
+        if self.state.epoch == 7:
             self.save()
 
     paths = [tmp_path / "run.jsonl", tmp_path / "run.csv"]
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "after_epoch", save_before)
+        patch.setattr(Run, "after_epoch", save_before)
         with pytest.raises(Killed):
-            run(JSONLines(paths[0]), CSV(paths[1]), directory=tmp_path)
+            run(
+                JSONLines(paths[0]),
+                CSV(paths[1]),
+                checkpoints=bmr.Checkpoints(tmp_path, interval=1e6),
+            )
     assert lines_of(paths[0])[-1]["reason"] == "failed"
     for path in paths:  # A process that is killed may have written a part of a line.
         path.write_text(path.read_text() + path.read_text()[:20].splitlines()[0])
-    result = run(JSONLines(paths[0]), CSV(paths[1]), directory=tmp_path, resume=True)
+    result = run(
+        JSONLines(paths[0]),
+        CSV(paths[1]),
+        checkpoints=bmr.Checkpoints(tmp_path, interval=1e6, resume=True),
+    )
     assert_same(result, plain)
     whole = lines_of(logged[2] / "deep" / "run.jsonl")
     assert without_times(lines_of(paths[0])) == without_times(whole)
     assert pd.read_csv(paths[1])["epoch"].tolist() == list(range(1, EPOCHS + 1))
     # A run that is over reports its last point again.
-    run(JSONLines(paths[0]), CSV(paths[1]), directory=tmp_path, resume=True)
+    run(
+        JSONLines(paths[0]),
+        CSV(paths[1]),
+        checkpoints=bmr.Checkpoints(tmp_path, interval=1e6, resume=True),
+    )
     assert without_times(lines_of(paths[0])) == without_times(whole)
     assert len(pd.read_csv(paths[1])) == EPOCHS
 
@@ -348,7 +362,7 @@ def test_what_a_killed_run_did_twice_is_logged_once(plain, logged, tmp_path, mon
 def test_a_run_that_diverges_says_so():
     records = Recorder()
     with pytest.raises(bmr.NonFiniteError):
-        run(records, optimizer=optax.sgd(1e30), max_bad_steps=2)
+        run(records, optimizer=optax.sgd(1e30), options=bmr.FitOptions(max_bad_steps=2))
     assert records[-1].reason == "diverged"
     assert math.isnan(records.of(EpochEnd)[-1].vfe) or records.of(EpochEnd)[-1].skipped_steps > 2
 
@@ -362,14 +376,14 @@ def test_the_epoch_is_finished_and_nothing_is_lost(plain, tmp_path):
 
     raising, others = Recorder(raise_at), Recorder()
     with pytest.raises(bmr.CallbackError, match="Recorder raised OSError.*resume=True") as caught:
-        run(raising, others, directory=tmp_path)
+        run(raising, others, checkpoints=bmr.Checkpoints(tmp_path, interval=1e6))
     assert isinstance(caught.value.__cause__, OSError)
     result = caught.value.result
     assert len(result.history) == others.of(EpochEnd)[-1].epoch < EPOCHS
     assert raise_at(raising[-1])  # It is not called again, and the others are.
     assert (others[-1].reason, others[-1].epoch) == ("failed", len(result.history))
     assert result.predict(jax.random.key(1), make_data()[0]).mean.shape == (64,)
-    assert_same(run(directory=tmp_path, resume=True), plain)
+    assert_same(run(checkpoints=bmr.Checkpoints(tmp_path, interval=1e6, resume=True)), plain)
 
 
 @pytest.mark.parametrize("raise_at", [end_of(EPOCHS), lambda record: isinstance(record, RunEnd)])
@@ -460,11 +474,13 @@ def test_a_callback_that_raises_ends_all_members_and_each_can_go_on(members, tmp
     path = tmp_path / "run.jsonl"
     raising = Recorder(lambda r: end_of(6)(r) and r.member == 1)
     with pytest.raises(bmr.CallbackError, match="resume=True") as caught:
-        ensemble(JSONLines(path), raising, directory=tmp_path)
+        ensemble(JSONLines(path), raising, checkpoints=bmr.Checkpoints(tmp_path, interval=1e6))
     assert [len(result.history) for result in caught.value.result] == [6, 6]
     ends = [line for line in lines_of(path) if line["record"] == "RunEnd"]
     assert [end["reason"] for end in ends] == ["failed", "failed"]
-    results = ensemble(JSONLines(path), directory=tmp_path, resume=True)
+    results = ensemble(
+        JSONLines(path), checkpoints=bmr.Checkpoints(tmp_path, interval=1e6, resume=True)
+    )
     for result, expected in zip(results, members[0], strict=True):
         assert_same(result, expected)
     for i in range(2):
@@ -482,7 +498,7 @@ def test_a_member_that_diverges_ends_alone():
             records,
             keys=key,
             grid={"rate": [1.0, 1e30]},
-            max_bad_steps=2,
+            options=bmr.FitOptions(max_bad_steps=2),
             criterion=None,
             num_epochs=3,
         )
@@ -550,7 +566,9 @@ def test_a_log_of_another_run_is_refused(tmp_path, kind):
     log(start)
     log(make_epoch())
     log(start)  # The same object may log several runs.
-    with pytest.raises(FileExistsError, match="log of an earlier run. Give resume=True"):
+    with pytest.raises(
+        FileExistsError, match="log of an earlier run. Give checkpoints=.*resume=True"
+    ):
         kind(path)(start)
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="is not the log of a run; give another path"):
@@ -667,9 +685,9 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
         def save(self, path):
             path.mkdir(exist_ok=True)
 
-    def failing_at_its_end(*_, callbacks, resume, **settings):
+    def failing_at_its_end(*_, callbacks, checkpoints, **settings):
         (log,) = callbacks
-        log(RunStart(epoch=0, num_epochs=1, total=4, resumed=resume))
+        log(RunStart(epoch=0, num_epochs=1, total=4, resumed=checkpoints.resume))
         log(make_epoch())
         raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
 

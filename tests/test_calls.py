@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ class PressingCtrlC(bmr.schedules.Schedule):
             self.sent.append(report.epoch)
             for _ in range(self.epochs.count(report.epoch)):
                 signal.raise_signal(signal.SIGINT)
-        return bmr.schedules.Action(), memory
+        return bmr.schedules.Train(), memory
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def python_s_own_handler():
 @pytest.mark.usefixtures("python_s_own_handler")
 class TestInterrupt:
     def test_the_epoch_is_finished_and_the_result_is_in_the_error(self, tmp_path, capsys):
-        options = {"directory": tmp_path, "checkpoint_interval": 1e6}
+        checkpoints = bmr.Checkpoints(tmp_path, interval=1e6)
         with pytest.raises(bmr.InterruptedFit, match="after epoch 3.*resume=True") as caught:
-            fit(schedule=PressingCtrlC((2,)), **options)
+            fit(schedule=PressingCtrlC((2,)), checkpoints=checkpoints)
         assert "press Ctrl-C again to stop at once" in capsys.readouterr().err
         result = caught.value.result
         assert len(result.history) == 3
@@ -67,7 +67,7 @@ class TestInterrupt:
         assert isinstance(caught.value, KeyboardInterrupt)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         # The run goes on from there, and ends as one that was never stopped.
-        resumed = fit(schedule=PressingCtrlC(()), resume=True, **options)
+        resumed = fit(schedule=PressingCtrlC(()), checkpoints=replace(checkpoints, resume=True))
         whole = fit(schedule=PressingCtrlC(()))
         np.testing.assert_array_equal(resumed.params["b_auto_loc"], whole.params["b_auto_loc"])
 

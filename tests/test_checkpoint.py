@@ -18,7 +18,6 @@ from numpyro.primitives import mutable
 
 import bmrjax as bmr
 from bmrjax.run.checkpoint import Checkpointer
-from bmrjax.run.runner import Runner
 
 SIZE = 12
 # A prior so much for excluding that some rounds remove too much, and are taken back.
@@ -38,8 +37,11 @@ def program(x, y=None):
     numpyro.sample("y", dist.Normal(x @ beta, scale), obs=y)
 
 
-def run(directory=None, *, model=program, **options):
+def run(directory=None, *, resume=False, interval=0, model=program, **options):
     data = make_data()
+    checkpoints = None
+    if directory is not None:
+        checkpoints = bmr.Checkpoints(directory, interval=interval, resume=resume)
     settings = {
         "key": jax.random.key(2),
         "num_epochs": 30,
@@ -48,15 +50,11 @@ def run(directory=None, *, model=program, **options):
         "optimizer": optax.adabelief(5e-2),
         "schedule": SCHEDULE,
         "criterion": CRITERION,
-        "held_out": data,
-        "eval_every": 3,
-        "eval_samples": 2,
-        "final_samples": 4,
-        "kl_warmup": 60,
+        "held_out": bmr.HeldOut(data, every=3, samples=2, final_samples=4),
+        "options": bmr.FitOptions(kl_warmup=60),
         "progress": False,
-        "checkpoint_interval": 0,
     }
-    return bmr.sparsify(model, data, directory=directory, **{**settings, **options})
+    return bmr.sparsify(model, data, checkpoints=checkpoints, **{**settings, **options})
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +85,19 @@ class Killed(Exception):
 
 def killed(monkeypatch, directory, epoch, *, after=False, **options):
     """Run until an exception hits epoch number `epoch`, before or after its training."""
-    train = Runner._epoch
+    train = bmr.Fit.epoch
 
-    def dying(self, plan):
-        last = self.epoch + 1 == epoch
+    def dying(self, *args, index, **options):
+        last = index + 1 == epoch
         if last and not after:
             raise Killed
-        found = train(self, plan)
+        found = train(self, *args, index=index, **options)
         if last:
             raise Killed
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "_epoch", dying)
+        patch.setattr(bmr.Fit, "epoch", dying)
         with pytest.raises(Killed):
             run(directory, **options)
 
@@ -183,10 +181,10 @@ def test_a_checkpoint_is_of_the_moment_it_was_taken(tmp_path):
 def test_a_finished_run_is_only_read(reference, monkeypatch, tmp_path):
     assert_same(run(tmp_path), reference)
 
-    def forbidden(self, plan):
+    def forbidden(self, *args, **options):
         raise AssertionError("a finished run trained on")
 
-    monkeypatch.setattr(Runner, "_epoch", forbidden)
+    monkeypatch.setattr(bmr.Fit, "epoch", forbidden)
     assert_same(run(tmp_path, resume=True), reference)
 
 
@@ -262,7 +260,10 @@ OTHERS = {
     "batch": ({"batch_size": 8}, "had batch_size 16, this one has 8"),
     "steps": ({"steps_per_epoch": 11}, "had steps_per_epoch 10, this one has 11"),
     "schedule": ({"schedule": bmr.schedules.Every()}, "had schedule Verified, this one has Every"),
-    "estimator": ({"estimator": "local"}, "had estimator global, this one has local"),
+    "estimator": (
+        {"options": bmr.FitOptions(estimator="local")},
+        "had estimator global, this one has local",
+    ),
     "criterion": ({"criterion": None}, "had criterion SpikeAndSlab, this one has None"),
 }
 
@@ -280,16 +281,18 @@ def test_an_old_run_is_not_overwritten(short):
         run(short)
 
 
-def test_resume_needs_a_directory():
-    with pytest.raises(ValueError, match="resume=True needs the `directory`"):
-        run(resume=True)
+def test_checkpoints_need_a_folder_and_an_interval():
+    with pytest.raises(TypeError, match="directory is a bool; give the path of a folder"):
+        bmr.sparsify(program, make_data(), key=jax.random.key(0), checkpoints=True)
+    with pytest.raises(ValueError, match="interval must not be negative, got -1"):
+        bmr.Checkpoints("runs", interval=-1)
 
 
 def test_the_interval_is_kept(tmp_path):
     checkpointer = Checkpointer(tmp_path, interval=1000.0)
     assert not checkpointer.due()
     checkpointer.close()
-    run(tmp_path, num_epochs=4, checkpoint_interval=1000.0)
+    run(tmp_path, num_epochs=4, interval=1000.0)
     steps = [p.name for p in tmp_path.glob("checkpoints/*")]
     assert steps == ["0"]  # only the one at the end
     assert saved(tmp_path)["epoch"] == 4

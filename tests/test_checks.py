@@ -143,7 +143,12 @@ def test_a_run_that_diverged_is_no_better_when_it_is_resumed(tmp_path):
     options = {"steps_per_epoch": 5, "optimizer": optax.adabelief(1e30)}
     for resume in (False, True):
         with pytest.raises(bmr.NonFiniteError, match="Lower the learning rate"):
-            fit(program, (X, Y), directory=tmp_path / "one", resume=resume, **options)
+            fit(
+                program,
+                (X, Y),
+                checkpoints=bmr.Checkpoints(tmp_path / "one", resume=resume),
+                **options,
+            )
         with pytest.raises(bmr.EnsembleError) as caught:
             bmr.ensemble(
                 [program] * 2,
@@ -151,8 +156,7 @@ def test_a_run_that_diverged_is_no_better_when_it_is_resumed(tmp_path):
                 keys=[jax.random.key(i) for i in range(2)],
                 num_epochs=2,
                 progress=False,
-                directory=tmp_path / "two",
-                resume=resume,
+                checkpoints=bmr.Checkpoints(tmp_path / "two", resume=resume),
                 **options,
             )
         assert set(caught.value.failures) == {0, 1}
@@ -181,17 +185,31 @@ def test_a_result_prints_what_it_is():
 
 
 def test_a_run_is_not_resumed_to_an_earlier_end(tmp_path):
-    fit(program, (X, Y), num_epochs=3, directory=tmp_path)
+    fit(program, (X, Y), num_epochs=3, checkpoints=tmp_path)
     with pytest.raises(ValueError, match="has done 3 epochs, and num_epochs is 2"):
-        fit(program, (X, Y), num_epochs=2, directory=tmp_path, resume=True)
-    assert len(fit(program, (X, Y), num_epochs=3, directory=tmp_path, resume=True).history) == 3
+        fit(program, (X, Y), num_epochs=2, checkpoints=bmr.Checkpoints(tmp_path, resume=True))
+    assert (
+        len(
+            fit(
+                program, (X, Y), num_epochs=3, checkpoints=bmr.Checkpoints(tmp_path, resume=True)
+            ).history
+        )
+        == 3
+    )
 
 
 def test_a_run_is_not_resumed_on_other_data(tmp_path):
-    fit(program, (X, Y), num_epochs=1, directory=tmp_path)
+    fit(program, (X, Y), num_epochs=1, checkpoints=tmp_path)
     with pytest.raises(ValueError, match=r"had data \(their checksum\)"):
-        fit(program, (X, Y + 1), num_epochs=2, directory=tmp_path, resume=True)
-    assert len(fit(program, (X, Y), num_epochs=2, directory=tmp_path, resume=True).history) == 2
+        fit(program, (X, Y + 1), num_epochs=2, checkpoints=bmr.Checkpoints(tmp_path, resume=True))
+    assert (
+        len(
+            fit(
+                program, (X, Y), num_epochs=2, checkpoints=bmr.Checkpoints(tmp_path, resume=True)
+            ).history
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +286,7 @@ def test_mcmc_refuses_atoms():
 @pytest.mark.parametrize("loss", [Trace_ELBO(), RenyiELBO()])
 def test_a_loss_of_densities_does_not_fit_atoms(loss):
     with pytest.raises(ValueError, match=r"\['beta'\] are spike-and-slab.* Leave `loss` out"):
-        fit(spiked, (X, Y), loss=loss, criterion=None)
+        fit(spiked, (X, Y), options=bmr.FitOptions(loss=loss), criterion=None)
 
 
 def test_a_criterion_that_does_not_judge_atoms_names_the_one_that_does():

@@ -322,13 +322,8 @@ def test_damaged_and_missing_runs_are_explained(tmp_path, capsys):
 
 
 def test_help_lists_the_options():
-    code = (
-        "import sys\nfrom bmrjax import cli\ntry:\n    cli.main(['sparsify', '--help'])\n"
-        "except SystemExit:\n    pass"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    command = [sys.executable, "-m", "bmrjax", "sparsify", "--help"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for option in ("--steps-per-epoch", "--data-root", "--resume", "verified"):
         assert option in printed
 

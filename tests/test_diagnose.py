@@ -79,8 +79,11 @@ def test_a_network_that_collapses_to_a_constant():
     model = bmr.programs.regression(network, bmr.priors.Flat())
     with pytest.warns(
         bmr.FitWarning, match="constant: The predictions do not depend on the inputs"
-    ):
+    ) as caught:
         result = fit(model, (X, noise), num_epochs=25)
+    assert {warning.filename for warning in caught} == {
+        __file__
+    }  # the line of the call, not one of ours
     assert "constant" in codes(result)
     assert result.facts["dependence"] < 1e-6
 

@@ -80,7 +80,7 @@ def test_a_member_that_stops_early_stays_where_it_stopped():
 
 def test_a_killed_ensemble_goes_on(members, monkeypatch, tmp_path):
     data = classes()
-    options = OPTIONS | {"held_out": data, "directory": tmp_path, "checkpoint_interval": 0}
+    options = OPTIONS | {"held_out": data, "checkpoints": bmr.Checkpoints(tmp_path, interval=0)}
     train, calls = Engine.epoch_of_many, []
 
     def dying(self, *args, **kwargs):
@@ -95,7 +95,8 @@ def test_a_killed_ensemble_goes_on(members, monkeypatch, tmp_path):
             bmr.ensemble(networks(), data, keys=KEYS, **options)
     with pytest.raises(ValueError, match="earlier run"):
         bmr.ensemble(networks(), data, keys=KEYS, **options)
-    again = bmr.ensemble(networks(), data, keys=KEYS, resume=True, **options)
+    options["checkpoints"] = bmr.Checkpoints(tmp_path, interval=0, resume=True)
+    again = bmr.ensemble(networks(), data, keys=KEYS, **options)
     for found, expected in zip(again, members, strict=True):
         assert_alike(found, expected)
 
@@ -179,7 +180,7 @@ def test_a_member_of_a_grid_is_the_run_with_its_settings(tmp_path):
         numpyro.handlers.substitute(scaled, data={"scale": 1.0}),
         data,
         key=KEYS[1],
-        kl_weight=0.7,
+        options=bmr.FitOptions(kl_weight=0.7),
         optimizer=optax.adabelief(2e-2),
         criterion=criteria[1],
         **options,
@@ -199,7 +200,8 @@ def test_without_a_grid_a_hyperparameter_is_its_default():
     assert found.params["scale"] == pytest.approx(0.1)
     assert found.hyperparameters == {}
     # What an earlier run learned is taken over, and what it was given is not.
-    options |= {"num_epochs": 1, "steps_per_epoch": 1, "start": found}
+    options |= {"num_epochs": 1, "steps_per_epoch": 1}
+    options["options"] = bmr.FitOptions(start=found)
     (again,) = bmr.ensemble(scaled, classes(), keys=KEYS[:1], grid={"scale": [0.3]}, **options)
     assert again.params["scale"] == pytest.approx(0.3)
     learned = [r.params["net.layers.0.weight_auto_loc"] for r in (found, again)]

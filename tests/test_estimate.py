@@ -180,7 +180,7 @@ def test_running_statistics_are_kept():
         num_epochs=3,
         criterion=None,
         batch_size=16,
-        estimator="local",
+        options=bmr.FitOptions(estimator="local"),
         progress=False,
     )
     moved = [v for n, v in result.params.items() if isinstance(v, dict) or "norm" in n]
@@ -206,7 +206,7 @@ def test_sparsify_finds_the_coefficients(estimator):
         batch_size=None,
         steps_per_epoch=100,
         criterion=bmr.criteria.Shrinkage(),
-        estimator=estimator,
+        options=bmr.FitOptions(estimator=estimator),
         progress=False,
     )
     assert result.keep["beta"].nonzero()[0].tolist() == [1, 4]
@@ -218,7 +218,10 @@ def test_what_does_not_fit_is_refused():
         elbo("glocal")
     with pytest.raises(ValueError, match="part of the loss"):
         bmr.sparsify(
-            regression, (X, TARGET), key=jax.random.key(0), loss=elbo("local"), estimator="local"
+            regression,
+            (X, TARGET),
+            key=jax.random.key(0),
+            options=bmr.FitOptions(loss=elbo("local"), estimator="local"),
         )
 
     with pytest.raises(ValueError, match="prior and posterior are independent normals"):
@@ -230,7 +233,7 @@ def test_what_does_not_fit_is_refused():
             criterion=None,
             num_epochs=1,
             progress=False,
-            estimator="local",
+            options=bmr.FitOptions(estimator="local"),
         )
 
     def sorted_weights(x, y=None):

@@ -112,7 +112,9 @@ def test_a_result_of_a_fit_predicts_and_is_saved(fit, data, tmp_path):
 def test_a_fit_goes_on_from_a_result(fit, data):
     state, _ = run(fit, fit.init(jax.random.key(0)), 4)
     state, _ = fit.reduce(state)
-    second = bmr.Fit(program, data, batch_size=None, start=fit.result(state))
+    second = bmr.Fit(
+        program, data, batch_size=None, options=bmr.FitOptions(start=fit.result(state))
+    )
     begun = second.init(jax.random.key(5))
     np.testing.assert_array_equal(begun.keep["beta"], state.keep["beta"])
     np.testing.assert_array_equal(
@@ -152,6 +154,20 @@ def test_what_cannot_be_done_is_said(data):
     for use in (fit.reduce, lambda s: fit.epoch(s, jax.random.key(0))):
         with pytest.raises(ValueError, match="has consumed this state"):
             use(state)
+    key = jax.random.key(0)
+    uses = {
+        "epoch": lambda state: fit.epoch(state, key),
+        "measure": lambda state: fit.measure(state, key),
+        "reduce": fit.reduce,
+        "params": fit.params,
+        "site_posteriors": fit.site_posteriors,
+        "result": fit.result,
+    }
+    for name, use in uses.items():
+        with pytest.raises(TypeError, match=f"Fit.{name}: state is a NoneType; give the state"):
+            use(None)
+        with pytest.raises(TypeError, match=f"Fit.{name}: state is a tuple; give the state"):
+            use((fit.init(key), None))
     state = fit.init(jax.random.key(0))
     with pytest.raises(ValueError, match="from 0 to 1"):
         fit.reduce(state, 50)

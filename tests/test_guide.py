@@ -76,7 +76,7 @@ def test_one_coefficient_against_the_exact_posterior():
         key=jax.random.key(0),
         criterion=None,
         guide=infer.AutoMeanField(model, temperature=0.1),
-        loss=TraceMeanField_ELBO(num_particles=20),
+        options=bmr.FitOptions(loss=TraceMeanField_ELBO(num_particles=20)),
         batch_size=None,
         steps_per_epoch=500,
         num_epochs=6,

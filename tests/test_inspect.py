@@ -134,9 +134,15 @@ def priors(group, x, y=None):
 def test_priors_that_are_read_and_priors_that_are_not():
     found = bmr.inspect(priors, DATA)
     # The scalar of `bmr.priors` was asked for by its prior.
-    assert found.judged == ["horseshoe", "single", "regular"]
+    assert found.judged == ["horseshoe", "laplace", "single", "regular"]
     assert found["horseshoe"].prior == "Normal(0, latent scale)"
-    assert "Exponential(1)" in found["laplace"].advice
+    assert found["laplace"].prior == "Laplace(0, 1)"
+    assert found["laplace"].posterior == "normal"
+    horseshoe = bmr.inspect(priors, DATA, criterion=bmr.criteria.RegularizedHorseshoe(0.1))
+    assert horseshoe["laplace"].why == (
+        "its prior is Laplace, which criteria.RegularizedHorseshoe does not read"
+    )
+    assert not horseshoe["laplace"].judged
     assert "Gamma(df / 2, df / 2)" in found["student"].advice
     assert "Cholesky factor" in found["joint"].advice
     assert found["uniform"].why == "its prior is Uniform, which no criterion reads"
@@ -234,7 +240,7 @@ def test_a_run_judges_what_inspect_says(tmp_path):
     # What an earlier run removed stays removed, whether it is judged by default or not.
     start = fit(sites=["intercept"], schedule=bmr.schedules.Every(), num_epochs=1)
     start.keep["intercept"] = jnp.zeros((), bool)
-    later = fit(start=start)
+    later = fit(options=bmr.FitOptions(start=start))
     assert set(later.keep) == {"intercept", "beta"}
     assert later.inspection["intercept"].why == "elements of it were removed before"
 
@@ -244,14 +250,14 @@ def test_errors_carry_the_reasons():
         fit(reparam(radon, config={"theta": LocScaleReparam(0)}), sites=["theta"])
     assert "'theta': it is no latent site of the program" in str(caught.value)
     assert "'theta_decentered'" in str(caught.value)
-    message = r"\['laplace'\] cannot be reduced(.|\n)*'laplace': its prior is Laplace, which no"
+    message = r"\['heavy'\] cannot be reduced(.|\n)*'heavy': its prior is Cauchy, which no"
 
     def heavy(group, x, y=None):
-        beta = numpyro.sample("laplace", dist.Laplace(0.0, 1.0).expand([3]).to_event(1))
+        beta = numpyro.sample("heavy", dist.Cauchy(0.0, 1.0).expand([3]).to_event(1))
         regression(group, x, y + x @ beta)
 
     with pytest.raises(ValueError, match=message):
-        fit(heavy, sites=["laplace"])
+        fit(heavy, sites=["heavy"])
     message = r"no site of the program is judged by default(.|\n)*'mu': one element(.|\n)*'theta': "
 
     def centred(group, x, y=None):

@@ -11,6 +11,7 @@ from numpyro.infer import TraceMeanField_ELBO
 
 import bmrjax as bmr
 from bmrjax.infer import AutoMeanField, Engine, Settled
+from bmrjax.schedules import Reduce, Regrow, Restore, Stop, Train
 
 ROWS = 100
 
@@ -159,11 +160,9 @@ class Script(bmr.schedules.Schedule):
         return {"at": 0}
 
     def __call__(self, report, memory):
-        at, action = memory["at"], bmr.schedules.Action
-        done = [
-            action(), action(reduce=True), action(regrow=True), action(restore=True, stop=True),
-        ]  # fmt: skip
-        return done[at], {"at": at + 1}
+        at = memory["at"]
+        actions = [Train(), Reduce(), Regrow(), Restore(then=Stop())]
+        return actions[at], {"at": at + 1}
 
 
 def test_what_is_gone_comes_back_is_trained_and_may_be_taken_back():
@@ -183,15 +182,15 @@ def test_what_is_gone_comes_back_is_trained_and_may_be_taken_back():
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
     schedule = bmr.schedules.Iterative(until=Settled(window=200), regrowths=1)
-    options = OPTIONS | {"schedule": schedule, "checkpoint_interval": 0.0}
+    options = OPTIONS | {"schedule": schedule}
     whole = bmr.sparsify(program, data(), key=jax.random.key(0), **options)
     kept = [row["kept"] for row in whole.history]
     grown = next(i for i in range(1, len(kept)) if kept[i] > kept[i - 1])
     for stop in (3, grown + 1):  # between rounds, and while what came back is on trial
         folder = tmp_path / str(stop)
-        short = options | {"num_epochs": stop, "directory": folder}
+        short = options | {"num_epochs": stop, "checkpoints": bmr.Checkpoints(folder, interval=0.0)}
         bmr.sparsify(program, data(), key=jax.random.key(0), **short)
-        longer = options | {"directory": folder, "resume": True}
+        longer = options | {"checkpoints": bmr.Checkpoints(folder, interval=0.0, resume=True)}
         result = bmr.sparsify(program, data(), key=jax.random.key(0), **longer)
         assert [row["steps"] for row in result.history] == [row["steps"] for row in whole.history]
         for name in ("vfe", "kept", "taken_back"):

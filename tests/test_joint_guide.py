@@ -51,7 +51,7 @@ def fit(make_guide, epochs=20, **options):
         make(),
         key=jax.random.key(0),
         guide=make_guide(linear),
-        loss=TraceMeanField_ELBO(num_particles=8),
+        options=bmr.FitOptions(loss=TraceMeanField_ELBO(num_particles=8)),
         progress=False,
         **{**settings, **options},
     )

@@ -132,7 +132,7 @@ def test_one_device_mesh_changes_nothing():
             key=jax.random.key(1),
             num_epochs=2,
             criterion=None,
-            mesh=mesh,
+            options=bmr.FitOptions(mesh=mesh),
             progress=False,
         )
         for mesh in (None, jax.make_mesh((1,), ("data",)))
@@ -154,7 +154,7 @@ def test_bad_meshes_are_told():
             program,
             (x, np.zeros(8, int)),
             keys=jax.random.split(jax.random.key(0), 2),
-            mesh=jax.make_mesh((1,), ("data",)),
+            options=bmr.FitOptions(mesh=jax.make_mesh((1,), ("data",))),
         )
 
 

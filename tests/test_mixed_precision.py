@@ -315,7 +315,7 @@ def digits():
 
 
 def test_a_run_is_as_good_and_compiles_once(digits):
-    full, low = fit(digits), fit(digits, matmul_dtype="bfloat16")
+    full, low = fit(digits), fit(digits, options=bmr.FitOptions(matmul_dtype="bfloat16"))
     assert low.num_compilations == 1
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(low.params))
     assert low.num_skipped == 0
@@ -333,6 +333,9 @@ def test_what_is_measured_is_measured_in_full():
     measure = engine._free_energy._step
     args = jnp.zeros(()), 0, engine.constrain(state), {}, data, jax.random.key(1)
     assert products(measure, *args) == [FULL]
+
+
+LOWERED = bmr.FitOptions(matmul_dtype="bfloat16")
 
 
 def small(run=bmr.sparsify, **options):
@@ -353,11 +356,11 @@ def test_an_ensemble(monkeypatch):
         return step(self, *args)
 
     monkeypatch.setattr(Engine, "_update_of_many", update)
-    found = small(bmr.ensemble, keys=keys, matmul_dtype="bfloat16")
+    found = small(bmr.ensemble, keys=keys, options=LOWERED)
     assert seen
     assert set(seen) == {LOW}
     assert [r.num_compilations for r in found] == 3 * [1]
-    alone = small(key=keys[0], matmul_dtype="bfloat16")
+    alone = small(key=keys[0], options=LOWERED)
     # Another order of sums may round a number the other way.
     np.testing.assert_allclose(found[0].vfe_per_datum, alone.vfe_per_datum, rtol=1e-3)
 
@@ -373,17 +376,19 @@ def test_steps_that_are_not_finite_are_skipped_as_ever():
         steps_per_epoch=10,
         criterion=None,
         progress=False,
-        matmul_dtype="bfloat16",
+        options=bmr.FitOptions(matmul_dtype="bfloat16"),
     )
     assert result.num_skipped == 2  # one batch an epoch
     assert all(jnp.all(jnp.isfinite(value)) for value in result.params.values())
 
 
 def test_a_run_goes_on_in_its_own_precision(tmp_path):
-    small(directory=tmp_path, num_epochs=2, checkpoint_interval=0.0, matmul_dtype="bfloat16")
+    checkpoints = bmr.Checkpoints(tmp_path, interval=0.0)
+    small(checkpoints=checkpoints, num_epochs=2, options=LOWERED)
+    checkpoints = replace(checkpoints, resume=True)
     with pytest.raises(ValueError, match="matmul_dtype bfloat16, this one has None"):
-        small(directory=tmp_path, resume=True)
-    found = small(directory=tmp_path, resume=True, matmul_dtype="bfloat16")
+        small(checkpoints=checkpoints)
+    found = small(checkpoints=checkpoints, options=LOWERED)
     assert len(found.history) == 4
 
 
@@ -400,4 +405,4 @@ def test_other_names_are_refused(name):
     with pytest.raises(
         ValueError, match="matmul_dtype must be None or 'bfloat16'.*Give 'bfloat16'"
     ):
-        small(matmul_dtype=name)
+        small(options=bmr.FitOptions(matmul_dtype=name))

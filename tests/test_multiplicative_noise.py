@@ -133,8 +133,7 @@ class TestRandomModule:
             criterion=criteria.BMRSUniform(4),
             schedule=schedules.Every(wait=5),
             optimizer=optax.adam(3e-2),
-            held_out=data(60),
-            final_samples=2,
+            held_out=bmr.HeldOut(data(60), final_samples=2),
             progress=False,
         )
         posterior = result.posterior()[site]
@@ -239,7 +238,7 @@ def test_bayesian_weights_and_noise_fit_together():
         steps_per_epoch=20,
         criterion=criteria.SignalToNoise(threshold=1.0, family=reduction.LogNormal),
         schedule=schedules.Every(),
-        estimator="local",
+        options=bmr.FitOptions(estimator="local"),
         progress=False,
     )
     assert set(result.keep) == {site}

@@ -83,7 +83,7 @@ def test_a_fit_finds_the_conjugate_posterior():
 
     result = bmr.sparsify(
         program, (y,), key=jax.random.key(0), num_epochs=3, criterion=None, batch_size=None,
-        steps_per_epoch=1000, estimator="moments", progress=False,
+        steps_per_epoch=1000, options=bmr.FitOptions(estimator="moments"), progress=False,
     )  # fmt: skip
     shape, rate = 2.0 + len(y) / 2, 3.0 + float(jnp.sum(y**2)) / 2
     concentration = 1 / result.params["precision_auto_scale"] ** 2
@@ -199,7 +199,7 @@ def test_a_regression_learns_its_precision(targets):
         y = y[:, 0]
     result = bmr.sparsify(
         program, (x, y), key=jax.random.key(1), num_epochs=6, steps_per_epoch=100, criterion=None,
-        progress=False, estimator="local", held_out=(x, y),
+        progress=False, options=bmr.FitOptions(estimator="local"), held_out=(x, y),
     )  # fmt: skip
     noise = jnp.exp(-0.5 * result.params["precision_auto_loc"])
     np.testing.assert_allclose(noise, 0.5, rtol=0.1)

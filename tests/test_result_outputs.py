@@ -570,3 +570,38 @@ def test_counts_are_at_least_one(method, takes):
         ):
             with pytest.raises(error, match=message):
                 call(jax.random.key(0), **inputs, **{name: count})
+
+
+def tabled(x, table, degree, y=None):
+    """A program with arguments that have no rows: an array, and a number."""
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([SIZE]).to_event(1))
+    mean = (x**degree) @ (beta * table)
+    numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("fitted_on", [None, 8], ids=["all rows", "minibatches"])
+def test_the_free_energy_counts_rows_and_leaves_other_arguments_whole(fitted_on):
+    x, y = data()
+    table = jnp.array([1.0, 0.5, -1.0, 2.0])
+    result = bmr.sparsify(
+        tabled,
+        (x, table, 2, y),
+        key=jax.random.key(0),
+        guide=AutoDelta(tabled),
+        criterion=None,
+        batch_size=fitted_on,
+        steps_per_epoch=20,
+        num_epochs=1,
+        progress=False,
+    )
+    assert result.row_arguments == ("0", "3")
+    for rows in (ROWS, SIZE):  # as many rows as the table has entries, too
+        given = (x[:rows], table, 2, y[:rows])
+        log_joint, _ = numpyro.infer.util.log_density(tabled, given, {}, result.center(*given))
+        sizes = [None, rows, 3] if fitted_on else [None, rows]
+        for batch_size in sizes:
+            found = result.free_energy(
+                jax.random.key(1), given, num_samples=1, batch_size=batch_size
+            )
+            # A Dirac posterior: minus the log joint density there, in any number of parts.
+            assert found == pytest.approx(-float(log_joint), rel=1e-5)

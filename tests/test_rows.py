@@ -164,7 +164,7 @@ def test_values_are_read_where_every_step_sees_all_rows():
     assert result.params["a_auto_loc"].shape == (3,)
     assert result.predict(KEY, X[:5], GROUP[:5]).mean.shape == (5,)
     with pytest.raises(
-        ValueError, match=r"reads the values .*static=, or fit with batch_size=None"
+        ValueError, match=r"reads the values .*static= of FitOptions, or fit with batch_size=None"
     ):
         fit(program, data, batch_size=30)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +16,47 @@ from bmrjax.criteria import (
 )
 from bmrjax.reduction import Normal
 from bmrjax.schedules import (
+    Action,
     Every,
     Iterative,
+    Reduce,
+    Regrow,
     Report,
+    Restore,
+    Stop,
+    Train,
     Verified,
     WhenConverged,
 )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an action does, in the words of these tests."""
+
+    action: Action
+
+    @property
+    def inner(self):
+        return self.action.then if isinstance(self.action, Restore) else self.action
+
+    @property
+    def vfe(self):
+        return self.action.vfe
+
+    @property
+    def by(self):
+        by = getattr(self.inner, "by", "criterion")
+        return "criterion" if self.search or self.tentative else by
+
+    restore = property(lambda self: isinstance(self.action, Restore))
+    reduce = property(lambda self: isinstance(self.inner, Reduce))
+    search = property(lambda self: self.reduce and self.inner.by == "search")
+    tentative = property(lambda self: self.reduce and self.inner.by == "beyond")
+    regrow = property(lambda self: isinstance(self.inner, Regrow))
+    stop = property(lambda self: isinstance(self.inner, Stop))
+    fraction = property(lambda self: getattr(self.inner, "fraction", 1.0))
+    rate = property(lambda self: getattr(self.inner, "rate", 1.0))
 
 
 class Bench:
@@ -51,6 +87,7 @@ class Bench:
             assert json.dumps(memory) == before  # the old memory may still be needed
             memory = json.loads(json.dumps(after))  # what a resumed run gets
             assert memory == after
+            action = Seen(action)
             self.actions.append(action)
             if action.reduce:
                 self.removed = next(self.removals, 1)
@@ -484,3 +521,13 @@ def test_orders():
         scores = order(posterior, decision)["w"]
         assert np.argsort(scores).tolist() == ranking
         assert bool(jnp.all(jnp.isfinite(scores) & (scores >= 0)))
+
+
+# --- actions ------------------------------------------------------------------------------
+
+
+def test_actions_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="a search compares measured VFEs"):
+        Reduce(by="search")
+    with pytest.raises(ValueError, match=r"give the VFE as Restore\(vfe=...\)"):
+        Restore(then=Train(vfe=1.0))

@@ -179,7 +179,7 @@ def fitted(request):
     return bmr.sparsify(
         bmr.programs.classifier(network(), sharing), DATA, key=jax.random.key(2), num_epochs=1,
         steps_per_epoch=2000, batch_size=None, criterion=None, optimizer=optax.adam(1e-2),
-        estimator="local" if request.param else "global", progress=False,
+        options=bmr.FitOptions(estimator="local" if request.param else "global"), progress=False,
     )  # fmt: skip
 
 

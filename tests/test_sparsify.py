@@ -1,5 +1,7 @@
 """The loop over fits and reductions: paths, rounds taken back, bad steps, batches, errors."""
 
+from dataclasses import replace
+
 import grain
 import jax
 import jax.numpy as jnp
@@ -54,7 +56,7 @@ def numbers(result):
 
 @pytest.fixture(scope="module")
 def result():
-    return run(held_out=make_data(1), eval_every=2, final_samples=20)
+    return run(held_out=bmr.HeldOut(make_data(1), every=2, final_samples=20))
 
 
 # --- what comes back ----------------------------------------------------------------------
@@ -243,7 +245,10 @@ def test_every_epoch_has_noise_and_batches_of_its_own():
 
 
 def test_loops_agree():
-    fused, dispatched = run(loop="fused"), run(loop="dispatch")
+    fused, dispatched = (
+        run(options=bmr.FitOptions(loop="fused")),
+        run(options=bmr.FitOptions(loop="dispatch")),
+    )
     assert (fused.loop_mode, dispatched.loop_mode) == ("fused", "dispatch")
     np.testing.assert_allclose(numbers(fused), numbers(dispatched), rtol=1e-4)  # 360 steps
     np.testing.assert_array_equal(fused.keep["beta"], dispatched.keep["beta"])
@@ -281,7 +286,9 @@ def list_of_guides():
 @pytest.mark.parametrize("make", [lambda: AutoMultivariateNormal(program), list_of_guides])
 def test_any_guide_works_afterwards(make):
     guide = make()
-    found = run(guide=guide, criterion=None, loss=Trace_ELBO(), num_epochs=15)
+    found = run(
+        guide=guide, criterion=None, options=bmr.FitOptions(loss=Trace_ELBO()), num_epochs=15
+    )
     draws = guide.sample_posterior(jax.random.key(0), found.params, sample_shape=(100,))["beta"]
     np.testing.assert_allclose(draws.mean(0), WEIGHTS, atol=0.3)
     np.testing.assert_allclose(guide.median(found.params)["beta"], WEIGHTS, atol=0.3)
@@ -320,7 +327,7 @@ def test_latents_a_datum_with_all_data_in_every_step():
 def test_the_kl_term_can_be_weighted_and_warmed_up():
     options = {"criterion": None, "num_epochs": 1, "steps_per_epoch": 1}
     full, none, warm, half = (
-        run(**options, **more).history[0]["vfe"]
+        run(**options, options=bmr.FitOptions(**more)).history[0]["vfe"]
         for more in ({}, {"kl_weight": 0.0}, {"kl_warmup": 4}, {"kl_weight": 0.5})
     )
     assert full - none > 1.0
@@ -440,7 +447,12 @@ FRAGILE = {"schedule": bmr.schedules.Every(wait=1), "steps_per_epoch": 4}
 
 def test_bad_steps_are_skipped_and_counted(capsys):
     found = run(
-        fragile, flagged({1, 5, 6, 11}), num_epochs=4, max_bad_steps=2, progress=True, **FRAGILE
+        fragile,
+        flagged({1, 5, 6, 11}),
+        num_epochs=4,
+        options=bmr.FitOptions(max_bad_steps=2),
+        progress=True,
+        **FRAGILE,
     )
     assert [row["skipped_steps"] for row in found.history] == [1, 2, 1, 0]
     assert found.num_skipped == 4
@@ -451,9 +463,10 @@ def test_bad_steps_are_skipped_and_counted(capsys):
 
 def test_too_many_in_a_row_stop_the_run_with_the_last_good_state(tmp_path):
     options = {"num_epochs": 9, "guide": AutoDelta(fragile), "criterion": None, **FRAGILE}
-    options |= {"loss": Trace_ELBO(), "checkpoint_interval": 0}
+    options["options"] = bmr.FitOptions(loss=Trace_ELBO(), max_bad_steps=5)
+    checkpoints = bmr.Checkpoints(tmp_path, interval=0)
     with pytest.raises(bmr.NonFiniteError, match="8 steps in a row, up to epoch 4") as caught:
-        run(fragile, flagged(range(8, 100)), max_bad_steps=5, directory=tmp_path, **options)
+        run(fragile, flagged(range(8, 100)), checkpoints=checkpoints, **options)
     kept = caught.value.result
     assert [row["skipped_steps"] for row in kept.history] == [0, 0, 4, 4]
     assert kept.num_skipped == 8
@@ -463,14 +476,15 @@ def test_too_many_in_a_row_stop_the_run_with_the_last_good_state(tmp_path):
 
     # The checkpoint is there, and a source that was mended goes on from it.
     options["guide"] = AutoDelta(fragile)
-    mended = run(fragile, flagged(()), max_bad_steps=5, directory=tmp_path, resume=True, **options)
+    checkpoints = replace(checkpoints, resume=True)
+    mended = run(fragile, flagged(()), checkpoints=checkpoints, **options)
     assert [row["skipped_steps"] for row in mended.history] == [0, 0, 4, 4, 0, 0, 0, 0, 0]
     assert mended.history[-1]["vfe"] < good.history[-1]["vfe"]
 
 
 def test_a_diverging_fit_ends_with_finite_parameters():
     with pytest.raises(bmr.NonFiniteError, match="Lower the learning rate") as caught:
-        run(optimizer=optax.sgd(1e12), max_bad_steps=5)
+        run(optimizer=optax.sgd(1e12), options=bmr.FitOptions(max_bad_steps=5))
     params = jax.tree.leaves(caught.value.result.params)
     assert all(np.isfinite(value).all() for value in params)
 
@@ -513,7 +527,10 @@ WRONG = {
     "held-out names": ({"held_out": {"x": x_, "y": y_}}, "held_out must look like the data"),
     "held-out NaN": ({"held_out": (x_ * np.nan, y_)}, r"held_out\[0\] has NaN"),
     "NaN": ({"data": (x_, y_ * np.nan)}, r"data\[1\] has NaN or infinite values in 5 of 5 rows"),
-    "loop": ({"loop": "quick"}, "loop must be 'auto', 'fused' or 'dispatch'"),
+    "loop": (
+        {"options": bmr.FitOptions(loop="quick")},
+        "loop must be 'auto', 'fused' or 'dispatch'",
+    ),
 }
 
 

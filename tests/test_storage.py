@@ -38,8 +38,7 @@ def result(data):
         num_epochs=8,
         batch_size=20,
         steps_per_epoch=40,
-        held_out=data,
-        final_samples=5,
+        held_out=bmr.HeldOut(data, final_samples=5),
         schedule=bmr.schedules.Verified(wait=2, refit=1, cooldown=0, mask_prior=True),
         progress=False,
     )

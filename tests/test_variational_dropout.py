@@ -1,5 +1,7 @@
 """Sparse variational dropout: the divergence against Dawson's function, the prior, the rule."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,8 +140,7 @@ def test_finds_a_sparse_truth(sparse_regression):
         steps_per_epoch=300,
         criterion=criteria.DropoutRate(),
         schedule=schedules.Every(wait=4),
-        estimator="local",
-        kl_warmup=300,
+        options=bmr.FitOptions(estimator="local", kl_warmup=300),
         progress=False,
     )
     kept = np.asarray(result.keep["beta"])
@@ -174,12 +175,16 @@ class TestStart:
         first = self.fit(normal, data, schedule=schedules.Every(wait=6), **factorised)
         assert 0 < first.num_kept < 20
         slow = {"num_epochs": 1, "steps_per_epoch": 1, "optimizer": optax.sgd(0.0)}
-        same = self.fit(regression, data, criterion=None, start=first, **slow)
+        same = self.fit(
+            regression, data, criterion=None, options=bmr.FitOptions(start=first), **slow
+        )
         np.testing.assert_array_equal(same.keep["beta"], first.keep["beta"])
         for part in ("loc", "scale"):
             name = f"beta_auto_{part}"
             np.testing.assert_allclose(same.params[name], first.params[name], rtol=1e-5)
-        more = self.fit(regression, data, criterion=criteria.DropoutRate(), start=first)
+        more = self.fit(
+            regression, data, criterion=criteria.DropoutRate(), options=bmr.FitOptions(start=first)
+        )
         assert not (more.keep["beta"] & ~first.keep["beta"]).any()
 
     def test_what_does_not_fit_is_refused(self, sparse_regression):
@@ -195,16 +200,38 @@ class TestStart:
             numpyro.sample("y", dist.Normal(x[:, :10] @ beta, 0.5), obs=y)
 
         with pytest.raises(ValueError, match="nothing of `start` fits"):
-            self.fit(other, (x, y), start=first)
+            self.fit(other, (x, y), options=bmr.FitOptions(start=first))
         with pytest.raises(ValueError, match=r"'beta_auto_loc' has shape \(20,\) in `start`"):
-            self.fit(smaller, (x, y), start=first)
+            self.fit(smaller, (x, y), options=bmr.FitOptions(start=first))
+
+    def test_what_fits_in_part_is_said(self, sparse_regression):
+        (x, y), _ = sparse_regression
+
+        def program(*sites):
+            def model(x, y=None):
+                beta = numpyro.sample("beta", dist.Normal(0, 1).expand([20]).to_event(1))
+                level = sum(numpyro.sample(name, dist.Normal(0, 1)) for name in sites)
+                numpyro.sample("y", dist.Normal(level + x @ beta, 0.5), obs=y)
+
+            return model
+
+        first = self.fit(program("level"), (x, y), criterion=None, num_epochs=1)
+        more = {"criterion": None, "options": bmr.FitOptions(start=first), "num_epochs": 1}
+        with pytest.warns(
+            bmr.FitWarning, match="'offset_auto_loc', .* begin anew, and 'level_auto"
+        ):
+            self.fit(program("offset"), (x, y), **more)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", bmr.FitWarning)
+            later = self.fit(program("level", "offset"), (x, y), **more)
+        assert {"level_auto_loc", "offset_auto_loc"} <= set(later.params)
 
     def test_masks_without_a_place_are_refused(self, sparse_regression):
         (x, y), _ = sparse_regression
         first = self.fit(regression, (x, y), criterion=None)
         first.keep = {"alpha": jnp.array([True, False])}
         with pytest.raises(ValueError, match="elements of site 'alpha'"):
-            self.fit(regression, (x, y), criterion=None, start=first)
+            self.fit(regression, (x, y), criterion=None, options=bmr.FitOptions(start=first))
 
 
 def test_estimators_need_a_guide_of_normals():
@@ -215,8 +242,8 @@ def test_estimators_need_a_guide_of_normals():
     data = (jnp.ones((8, 3)), jnp.zeros(8, int))
     with pytest.raises(ValueError, match="independent normals"):
         bmr.sparsify(
-            model, data, key=jax.random.key(0), guide=guide, estimator="local", criterion=None,
-            num_epochs=1, progress=False,
+            model, data, key=jax.random.key(0), guide=guide, criterion=None,
+            options=bmr.FitOptions(estimator="local"), num_epochs=1, progress=False,
         )  # fmt: skip
 
 

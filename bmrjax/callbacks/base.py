@@ -13,8 +13,8 @@ class Callback(Protocol):
     run ends: also on Ctrl-C, divergence and any other exception. Only a killed process gives no `RunEnd`.
 
     *Errors.* An exception at `RunStart` is raised as it is, before the first epoch. A callback that raises
-    later is not called again, while the others are. The epoch in progress is finished, a run with a
-    `directory` writes a checkpoint, and `CallbackError` is raised, whose `result` holds what the run has
+    later is not called again, while the others are. The epoch in progress is finished, a run with
+    `checkpoints` writes one, and `CallbackError` is raised, whose `result` holds what the run has
     reached. If the run was over by then, this is its final result. So a callback can end a run by
     raising an exception.
 

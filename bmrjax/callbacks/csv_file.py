@@ -11,7 +11,7 @@ from bmrjax.callbacks.records import EpochEnd, Record, RunStart
 from bmrjax.callbacks.scalars import flat_fields
 
 
-class CSV:
+class CSV(LogFile):
     """Write a row for each `EpochEnd`, under a header with the names of its fields.
 
     Sparsity per layer and held-out metrics have a column each, such as ``sparsity_per_layer/w`` and
@@ -44,26 +44,20 @@ class CSV:
     """
 
     def __init__(self, path: str | Path):
-        self._file = LogFile(path)
+        super().__init__(path)
         self._columns: list[str] | None = None
 
-    def __call__(self, record: Record) -> None:
-        """See `Callback`."""
-        if isinstance(record, RunStart):
-            self._file.start(record)
-            if record.resumed:
-                self._remove_repeated(record)
-        elif isinstance(record, EpochEnd):
-            self._add({k: v for k, v in flat_fields(record).items() if v is not None})
-
-    def _add(self, row: Mapping[str, Any]) -> None:
+    def _write_record(self, record: Record) -> None:
+        if not isinstance(record, EpochEnd):
+            return
+        row = {name: value for name, value in flat_fields(record).items() if value is not None}
         if self._columns is None:
             self._columns = self._read()[0]
         new = [name for name in row if name not in self._columns]
         if new:
             _, rows = self._read()
             self._write([*self._columns, *new], rows)
-        self._file.append(_lines([[row.get(name, "") for name in self._columns]]))
+        self._append(_lines([[row.get(name, "") for name in self._columns]]))
 
     def _remove_repeated(self, start: RunStart) -> None:
         columns, rows = self._read()
@@ -74,25 +68,18 @@ class CSV:
             return start.supersedes("EpochEnd", place)
 
         if columns:
-            try:
-                left = [row for row in rows if not repeated(row)]
-            except (KeyError, ValueError):
-                raise self._file.not_a_log() from None
-            self._write(columns, left)
+            self._write(columns, [row for row in rows if not repeated(row)])
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
-        text = self._file.text()
-        # A process that was killed while it wrote leaves a part of a row.
-        table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline="")))
+        table = list(csv.reader(io.StringIO(self._whole_lines(), newline="")))
         columns = table[0] if table else []
         if columns and "epoch" not in columns:
-            raise self._file.not_a_log()
+            raise self._not_a_log()
         return columns, [dict(zip(columns, row, strict=True)) for row in table[1:]]
 
     def _write(self, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:
         cells = [[row.get(name, "") for name in columns] for row in rows]
-        self._file.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file.replace(_lines([columns, *cells]))
+        self._replace(_lines([columns, *cells]))
         self._columns = columns
 
 

@@ -2,14 +2,13 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 from bmrjax.callbacks.log_file import LogFile
 from bmrjax.callbacks.records import Record, RunStart
 
 
-class JSONLines:
+class JSONLines(LogFile):
     """Write every record as one line of JSON: its fields, and its class as ``record``.
 
     NaN and infinite numbers, which JSON does not have, are written as null. A run that is resumed appends to
@@ -33,30 +32,17 @@ class JSONLines:
         ('PointAdded', 3, 1.5)
     """
 
-    def __init__(self, path: str | Path):
-        self._file = LogFile(path)
-
-    def __call__(self, record: Record) -> None:
-        """See `Callback`."""
-        if isinstance(record, RunStart):
-            self._file.start(record)
-            if record.resumed:
-                self._remove_repeated(record)
+    def _write_record(self, record: Record) -> None:
         line = {"record": type(record).__name__, **_json(record.to_dict())}
-        self._file.append(json.dumps(line, allow_nan=False) + "\n")
+        self._append(json.dumps(line, allow_nan=False) + "\n")
 
     def _remove_repeated(self, start: RunStart) -> None:
-        lines = self._file.text().splitlines(keepends=True)
-        # A process that was killed while it wrote leaves a part of a line.
-        whole = [line for line in lines if line.endswith("\n")]
-        try:
-            values = [json.loads(line) for line in whole]
-            repeated = [start.supersedes(value["record"], value) for value in values]
-        except (ValueError, KeyError, TypeError):
-            raise self._file.not_a_log() from None
-        kept = [line for line, again in zip(whole, repeated, strict=True) if not again]
-        if len(kept) < len(lines):
-            self._file.replace("".join(kept))
+        kept = []
+        for line in self._whole_lines().splitlines(keepends=True):
+            value = json.loads(line)
+            if not start.supersedes(value["record"], value):
+                kept.append(line)
+        self._replace("".join(kept))
 
 
 def _json(value: Any) -> Any:

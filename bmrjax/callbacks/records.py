@@ -46,7 +46,8 @@ class RunStart(Record):
 
     Attributes:
         total: Elements of all reducible sites.
-        resumed: Whether the run was called with ``resume=True``; `epoch` is 0 if there was no checkpoint.
+        resumed: Whether the run was called with ``Checkpoints(..., resume=True)``; `epoch` is 0 if there was
+            no checkpoint.
         over: Whether a resumed run has no epoch left to do.
         num_points: Points that are on the path already.
     """

@@ -12,7 +12,8 @@ class WeightsAndBiases:
     Numbers of epochs are under their own names, such as ``vfe`` and ``metrics/nll``; those of rounds and
     points of the path are under ``round/`` and ``path/``; the result is in the run's summary, under
     ``result/``. All members of an ensemble go to one run, with the prefix ``member-0/``, ``member-1/``, … To
-    go on with the same run after ``resume=True``, give the ``id`` and ``resume`` of ``wandb.init``.
+    go on with the same run after ``Checkpoints(..., resume=True)``, give the ``id`` and ``resume`` of
+    ``wandb.init``.
 
     Args:
         run: A run that is open, which stays open. By default, one is opened when the fit starts, and

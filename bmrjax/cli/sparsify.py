@@ -31,8 +31,10 @@ from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
 from bmrjax.data import load, split_rows
 from bmrjax.data.dataset import MANY_ROWS
-from bmrjax.errors import CallbackError, NonFiniteError
-from bmrjax.run.diagnose import FitWarning
+from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
+from bmrjax.run.checkpoint_options import Checkpoints
+from bmrjax.run.fit_options import FitOptions
+from bmrjax.run.held_out import HeldOut
 from bmrjax.run.sparsify import sparsify
 
 # The exit status of a run whose predictions do not depend on the inputs.
@@ -82,6 +84,9 @@ def run_sparsify(options: Sparsify) -> None:
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
+    held_out = HeldOut(test, final_samples=options.samples)
+    if options.method == "map":
+        held_out = HeldOut(test, samples=1, final_samples=1)
     try:
         with warnings.catch_warnings():
             # These are of the point where the fit ended; what is found at the point chosen is printed below.
@@ -95,20 +100,19 @@ def run_sparsify(options: Sparsify) -> None:
                 schedule=schedule,
                 guide=guide,
                 optimizer=build_optimizer(options),
-                estimator=options.estimator,
-                matmul_dtype=options.matmul_dtype,
-                mesh=mesh,
                 batch_size=options.batch_size,
                 steps_per_epoch=options.steps_per_epoch,
-                kl_warmup=kl_warmup_of(options) * steps,
                 # With validation data, the points of the path are measured below.
-                held_out=None if validation else test,
-                eval_samples=5 if options.method != "map" else 1,
-                final_samples=options.samples if options.method != "map" else 1,
-                directory=out,
-                resume=options.resume,
+                held_out=None if validation or test is None else held_out,
+                checkpoints=Checkpoints(out, resume=options.resume),
                 callbacks=build_callbacks(options),
                 progress=options.progress,
+                options=FitOptions(
+                    estimator=options.estimator,
+                    matmul_dtype=options.matmul_dtype,
+                    mesh=mesh,
+                    kl_warmup=kl_warmup_of(options) * steps,
+                ),
             )
     except NonFiniteError as error:
         error.result.save(out / "last_good")

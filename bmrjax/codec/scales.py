@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from bmrjax.codec.errors import CodecError
-from bmrjax.reduction import Normal, SpikeAndSlab
+from bmrjax.reduction import LogNormal
 from bmrjax.structure import named_arrays
 
 
@@ -38,11 +38,10 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
     for path, array in named_arrays(network).items():
         site = posterior.get(f"{name}.{path}")
         # Of noise there is no weight.
-        if not isinstance(site, Normal | SpikeAndSlab) or site.loc.shape != array.shape:
+        if site is None or isinstance(site, LogNormal) or site.loc.shape != array.shape:
             continue
-        weight, loc, scale = (
-            np.asarray(jax.device_get(a), np.float64) for a in (array, site.loc, site.scale)
-        )
+        parts = (array, site.loc, site.standard_deviation)
+        weight, loc, scale = (np.asarray(jax.device_get(a), np.float64) for a in parts)
         known = np.abs(loc) > 1e-6 * np.abs(loc).max(initial=0.0)
         unit = np.abs(np.divide(weight, loc, out=np.zeros_like(weight), where=known))
         usual = float(np.median(unit[known])) if known.any() else 1.0

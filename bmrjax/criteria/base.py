@@ -102,7 +102,7 @@ class Criterion(abc.ABC):
 
     Attributes:
         family: The posteriors that it reads, a class of `bmrjax.reduction`. `sparsify` gives it the
-            sites whose prior and posterior are of that family.
+            sites whose posterior is of that family; see `reads`.
         groups: Which elements stay or go together; None if each one is on its own.
         has_mask_prior: Whether `mask_log_prob` is a prior over masks, which a schedule may count.
     """
@@ -110,6 +110,20 @@ class Criterion(abc.ABC):
     family: type = Normal
     groups: Groups | None = None
     has_mask_prior: bool = False
+
+    def reads(self, posterior: Any, prior: Any) -> bool:
+        """Whether it can judge a site with this posterior and prior.
+
+        By default it reads posteriors of its `family` under any prior with which they have a closed form. A
+        criterion with formulas of its own for a normal prior has to exclude others here, such as
+        `reduction.Laplace`.
+
+        Args:
+            posterior: Of the site, a class of `bmrjax.reduction`.
+            prior: Of the site.
+        """
+        del prior
+        return isinstance(posterior, self.family)
 
     @property
     def may_go_beyond(self) -> bool:

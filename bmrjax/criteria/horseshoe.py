@@ -74,6 +74,10 @@ class RegularizedHorseshoe(Criterion):
         for name in ("global_scale", "slab_concentration", "slab_rate"):
             require(self, name, lambda value: value > 0, "positive")
 
+    def reads(self, posterior: Any, prior: Any) -> bool:
+        """Normal posteriors under normal priors only: the horseshoe is put in place of a normal."""
+        return isinstance(posterior, Normal) and isinstance(prior, Normal)
+
     def init(self, posterior: Sites) -> dict[str, Normal]:
         """Return the memory: what each element's posterior was, over its prior, when it was kept last."""
         return {
@@ -85,6 +89,11 @@ class RegularizedHorseshoe(Criterion):
     ) -> Decision:
         """Reduce once; see `Criterion`. Raises ValueError for a layer map that misses a site."""
         kept, posterior, prior = masks(found, keep), found.posterior, found.prior
+        if others := [name for name, q in posterior.items() if not self.reads(q, prior[name])]:
+            raise TypeError(
+                f"RegularizedHorseshoe reads normal posteriors under normal priors; {others} are others. "
+                "Take criteria.SpikeAndSlab or criteria.Shrinkage for them."
+            )
         members_of = by_layer("RegularizedHorseshoe", posterior, found.layers)
         before = self.init(posterior) if memory is None else memory
         seen = {

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bmrjax.criteria.base import Decision, Sites
-from bmrjax.reduction import LogNormal
 
 
 class Order(Protocol):
@@ -21,10 +20,7 @@ class Order(Protocol):
 def smallest_snr_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
     """Score by the signal-to-noise ratio, mean over standard deviation, of the posterior."""
     del decision
-    return {
-        name: q.snr if isinstance(q, LogNormal) else jnp.abs(q.loc) / q.scale
-        for name, q in posterior.items()
-    }
+    return {name: q.snr for name, q in posterior.items()}
 
 
 def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
@@ -33,10 +29,7 @@ def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[st
     Under `priors.Flat` the site holds the standardised weight, so layers compare.
     """
     del decision
-    return {
-        name: q.mean if isinstance(q, LogNormal) else jnp.abs(q.loc)
-        for name, q in posterior.items()
-    }
+    return {name: q.magnitude for name, q in posterior.items()}
 
 
 def largest_delta_f_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:

@@ -112,8 +112,7 @@ class SignalToNoise(Ranking):
     def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
         del name
-        noise = isinstance(posterior, LogNormal)
-        return posterior.snr if noise else jnp.abs(posterior.loc) / posterior.scale
+        return posterior.snr
 
 
 @jax.tree_util.register_dataclass
@@ -137,9 +136,7 @@ class SignalPlusRobustness(Ranking):
     def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
         del name
-        if isinstance(posterior, LogNormal):
-            return posterior.mean + jnp.sqrt(posterior.variance)
-        return jnp.abs(posterior.loc) + posterior.scale
+        return posterior.magnitude + posterior.standard_deviation
 
 
 @jax.tree_util.register_dataclass
@@ -162,7 +159,7 @@ class Magnitude(Ranking):
     def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
         del name
-        return posterior.mean if isinstance(posterior, LogNormal) else jnp.abs(posterior.loc)
+        return posterior.magnitude
 
 
 @jax.tree_util.register_dataclass

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from bmrjax.criteria.base import Criterion, Decision, Masks, masks, require
 from bmrjax.criteria.groups import Groups
 from bmrjax.criteria.site_posteriors import SitePosteriors
-from bmrjax.reduction import Normal, normal
+from bmrjax.reduction import Normal, delta_f_under
 
 
 @jax.tree_util.register_dataclass
@@ -20,8 +20,8 @@ class Shrinkage(Criterion):
 
     .. math:: ΔF_i = \ln \tilde p(D) - \ln p(D) ≈ \ln E_q[N(z_i; 0, ε) / p(z_i)]
 
-    in nats, for any normal prior; an element goes where ΔF ≥ 0, and so does one that the data say nothing
-    of, at ΔF = 0. There is no threshold to choose. What a round removes stays removed.
+    in nats, for any normal or Laplace prior; an element goes where ΔF ≥ 0, and so does one that the data say
+    nothing of, at ΔF = 0. There is no threshold to choose. What a round removes stays removed.
 
     With `groups`, the elements of a group stay or go together, by the sum of their ΔF.
 
@@ -63,7 +63,7 @@ class Shrinkage(Criterion):
         for name, q in found.posterior.items():
             scale = jnp.sqrt(jnp.asarray(self.variance, q.loc.dtype))
             narrow = Normal(jnp.zeros_like(q.loc), jnp.broadcast_to(scale, q.loc.shape))
-            delta_f[name] = normal(q, found.prior[name], narrow).delta_f
+            delta_f[name] = delta_f_under(found.prior[name], q, narrow)
         if self.groups is None:
             stays = {name: kept[name] & ~(df >= 0) for name, df in delta_f.items()}
             return Decision(stays, delta_f)

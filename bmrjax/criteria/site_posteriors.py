@@ -14,9 +14,10 @@ class SitePosteriors:
 
     Attributes:
         posterior: Site name to its posterior, shaped as the site: `reduction.Normal`,
-            `reduction.SpikeAndSlab` or `reduction.LogNormal`.
+            `reduction.SpikeAndSlab`, `reduction.LogNormal` or `reduction.Laplace`.
         prior: The same sites, of the same shapes or broadcastable to them: the prior that the posterior was
-            fitted under (log-uniform for log-normal), given the centres of its parents.
+            fitted under (log-uniform for log-normal; Laplace also for normal), given the centres of its
+            parents.
         layers: Site name to the name of the layer whose statistics it shares; None if each site is a layer
             of its own.
         unread: Names of the other latent sites, with the reason why they cannot be reduced.

@@ -15,6 +15,7 @@ from bmrjax import reduction
 from bmrjax.criteria.base import Criterion, Decision, Masks, by_layer, masks, require
 from bmrjax.criteria.groups import Groups
 from bmrjax.criteria.site_posteriors import SitePosteriors
+from bmrjax.reduction import Normal
 
 
 @jax.tree_util.register_dataclass
@@ -31,7 +32,7 @@ class SpikeAndSlab(Criterion):
         α_l = α_0 + \sum_i q(λ_i = 1), \quad β_l = β_0 + \sum_i q(λ_i = 0)
 
     and keep the elements with q(λ_i = 1) ≥ ½. There is no threshold to choose. ΔF is exact
-    for a normal posterior and any normal prior; the fixed point is the mean-field optimum.
+    for a normal posterior and any normal or Laplace prior; the fixed point is the mean-field optimum.
 
     What a round removes stays removed, with q(λ_i = 1) = 0. In α and β it counts as `removed` says:
     ``"excluded"``, so that the sparser a layer gets, the more evidence what is left must show; or
@@ -56,6 +57,7 @@ class SpikeAndSlab(Criterion):
         regrow: Whether removed elements may return.
         removed: How removed elements count in the fixed point: ``"excluded"`` or ``"at prior"``.
         groups: Which elements go together; by default each one is on its own.
+        family: `reduction.Normal` posteriors, or `reduction.Laplace`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -76,6 +78,7 @@ class SpikeAndSlab(Criterion):
     regrow: bool = field(default=False, metadata={"static": True})
     removed: Literal["excluded", "at prior"] = field(default="excluded", metadata={"static": True})
     groups: Groups | None = None
+    family: type = field(default=Normal, repr=False, metadata={"static": True})
     has_mask_prior = True
 
     def __post_init__(self) -> None:

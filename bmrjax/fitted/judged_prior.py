@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bmrjax.criteria import SitePosteriors
-from bmrjax.distributions import atoms_are_known, stored_normal_parameters
+from bmrjax.families import atoms_are_known, stored_normal_parameters
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
@@ -97,9 +97,15 @@ def _inspect(facts: Mapping[str, PriorFacts], sites: Sequence[str] | None) -> In
     standard = Normal(jnp.zeros(()), jnp.ones(()))
     anything = dict.fromkeys(normal, standard)
     table = judge(facts, SitePosteriors(anything, anything), criterion=None, sites=sites)
-    reports = [
-        _not_constant(site, facts[site.name]) if site.name in normal else site for site in table
-    ]
+    reports = []
+    for site in table:
+        prior = facts[site.name]
+        if site.name in normal:
+            site = _not_constant(site, prior)
+        elif prior.location is not None:
+            why = f"its prior is {prior.label}, and reduce_fit reads normal priors only"
+            site = dataclasses.replace(site, judged=False, why=why, advice="")
+        reports.append(site)
     return Inspection(tuple(reports))
 
 

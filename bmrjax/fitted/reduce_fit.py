@@ -1,12 +1,12 @@
 """Bayesian model reduction of a fit that is finished."""
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.fit_reduction import FitReduction, fit_reduction
 from bmrjax.fitted.joint_normal import check_joint_normal
 from bmrjax.fitted.layout import Names
@@ -18,7 +18,7 @@ from bmrjax.fitted.swept import Precision, Swept
 from bmrjax.fitted.units import Groups, units_of
 from bmrjax.fitted.verification import Verification, verify_submodels
 from bmrjax.reduction import Normal
-from bmrjax.run.diagnose import Finding, FitWarning
+from bmrjax.run.diagnose import Finding
 from bmrjax.run.serial import one_at_a_time
 
 
@@ -141,7 +141,7 @@ def reduce_fit(
             )
     findings = (*source.findings, *_not_normal(normality), *_off(verification))
     for finding in findings:
-        warnings.warn(f"reduce_fit: {finding}", FitWarning, stacklevel=3)
+        warn(f"reduce_fit: {finding}", FitWarning)
     return fit_reduction(
         layout,
         units,

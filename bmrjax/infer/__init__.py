@@ -15,5 +15,6 @@ from bmrjax.infer.matrix_guide import AutoMatrixNormal as AutoMatrixNormal
 from bmrjax.infer.prediction import Prediction as Prediction
 from bmrjax.infer.pruned_guide import PrunedGuide as PrunedGuide
 from bmrjax.infer.pruned_guide import unpruned as unpruned
+from bmrjax.infer.readable_guide import ReadableGuide as ReadableGuide
 from bmrjax.infer.state import EpochInfo as EpochInfo
 from bmrjax.infer.state import State as State

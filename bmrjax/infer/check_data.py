@@ -188,7 +188,7 @@ def _check_kind(part: Part, name: str) -> None:
     if part.array.dtype == object or part.array.dtype.kind in "USVmM":
         raise ValueError(
             f"{name}{_shown(part)} holds {part.array.dtype} values; give numbers. (What is no array of "
-            "numbers, and what the program takes as it is, can be named in static=.)"
+            "numbers, and what the program takes as it is, can be named in static= of FitOptions.)"
         )
 
 

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bmrjax.distributions import spike_and_slab_parameters
+from bmrjax.families import spike_and_slab_parameters
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of

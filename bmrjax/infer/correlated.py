@@ -1,16 +1,14 @@
 """What `sparsify` needs of a guide whose elements depend on each other."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
+from bmrjax.infer.readable_guide import Keep, ReadableGuide
 from bmrjax.reduction import Normal
 
-Keep = Mapping[str, Bool[Array, "..."]]
 
-
-class CorrelatedGuide:
+class CorrelatedGuide(ReadableGuide):
     """A guide in which a removal moves what stays. To be mixed into a NumPyro guide."""
 
     def marginals(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
@@ -31,8 +29,3 @@ class CorrelatedGuide:
             after: The masks to be put in force.
         """
         raise NotImplementedError
-
-
-def correlated_marginals(guide: Any, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
-    """Return the marginals of a `CorrelatedGuide`, and none for any other guide."""
-    return guide.marginals(params, keep) if isinstance(guide, CorrelatedGuide) else {}

@@ -8,17 +8,12 @@ from typing import Any
 import jax
 
 from bmrjax.criteria import Criterion
-from bmrjax.distributions import (
-    PerDatum,
-    is_log_uniform,
-    normal_parameters,
-    spike_and_slab_parameters,
-)
+from bmrjax.families import is_real, location, read_as_stored
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.init import at_start
-from bmrjax.infer.joint_guide import AutoLowRank, AutoMultivariate, is_real
+from bmrjax.infer.joint_guide import AutoLowRank, AutoMultivariate
 from bmrjax.infer.matrix_guide import AutoMatrixNormal
 from bmrjax.infer.tracing import sites_of
 from bmrjax.reduction import Normal
@@ -108,7 +103,7 @@ def _is_small_and_plain(model: Callable, data: Data) -> bool:
 
 
 def _can_be_removed(fn: Any) -> bool:
-    return normal_parameters(fn) is not None and is_real(fn)
+    return location(read_as_stored(fn)) is not None and is_real(fn)
 
 
 def _is_plain(site: dict[str, Any]) -> bool:
@@ -117,6 +112,6 @@ def _is_plain(site: dict[str, Any]) -> bool:
     # A prior that is sampled by itself, for plain coefficients, is a layer of the site's own name.
     if infer.get("layer", site["name"]) != site["name"] or "posterior" in infer:
         return False
-    if isinstance(fn, PerDatum) or spike_and_slab_parameters(fn) is not None:
-        return False
-    return not is_log_uniform(fn) and not fn.support.is_discrete
+    family = read_as_stored(fn)
+    # A family without a location, as of noise or with indicators, needs a posterior of its own.
+    return (family is None or location(family) is not None) and not fn.support.is_discrete

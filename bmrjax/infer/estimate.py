@@ -10,16 +10,13 @@ from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 from numpyro.infer.elbo import ELBO
 
-from bmrjax.distributions import (
-    PrecisionNormal,
-    expected_log_prob,
-    is_log_uniform,
-    normal_parameters,
-)
+from bmrjax.distributions import PrecisionNormal, expected_log_prob
+from bmrjax.families import has_closed_form, normal_parameters, read
 from bmrjax.handlers import hide_data
 from bmrjax.infer.mixed_precision import of_program
 from bmrjax.infer.propagate import Context, GammaVariable, Uncertain, is_uncertain, propagate
 from bmrjax.infer.tracing import sites_of
+from bmrjax.reduction import Normal
 
 Estimator = Literal["global", "local", "moments"]
 
@@ -104,7 +101,7 @@ class PropagatedELBO(ELBO):
         if not normals:
             raise ValueError(
                 f"estimator={self.estimator!r} carries sites whose prior and posterior are independent "
-                "normals, and this program with this guide has none. Use estimator='global', or "
+                "normals, and this program with this guide has none. Use FitOptions(estimator='global'), or "
                 "infer.AutoMeanField as the guide."
             )
         values = {name: site["value"] for name, site in latents.items()}
@@ -191,20 +188,16 @@ class PropagatedELBO(ELBO):
 def _carried(
     model: Callable, params: Any, latents: Mapping[str, Any], args: tuple, kwargs: Any
 ) -> list[str]:
-    """Return the sites that need not be sampled: normals under a normal or a log-uniform prior."""
+    """Return the sites that need not be sampled: normals under a prior with a closed form."""
     values = {name: site["value"] for name, site in latents.items()}
     sites = sites_of(model, args, kwargs, values={**params, **values})
     return [
         name
         for name, site in latents.items()
         if name in sites
-        and normal_parameters(site["fn"]) is not None
-        and _has_closed_divergence(sites[name]["fn"])
+        and isinstance(q := read(site["fn"]), Normal)
+        and has_closed_form(q, read(sites[name]["fn"]))
     ]
-
-
-def _has_closed_divergence(prior: Any) -> bool:
-    return normal_parameters(prior) is not None or is_log_uniform(prior)
 
 
 def _moments(fn: Any) -> Uncertain:

@@ -1,42 +1,37 @@
 """The mean-field guide that `sparsify` uses by default."""
 
-import math
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro
 import numpyro.distributions as dist
 import optax
 from jaxtyping import Array, Float
-from numpyro.distributions import constraints
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.primitives import Messenger
 
-from bmrjax.distributions import (
-    LogGamma,
+from bmrjax.families import (
+    GuideForm,
+    GuideSite,
     PerDatum,
-    RelaxedSpikeAndSlab,
-    SpikeAndSlab,
-    StraightThroughSpikeAndSlab,
-    TruncatedLogNormal,
+    asked_form,
     atoms_are_known,
-    center,
-    elementwise,
-    spike_and_slab_parameters,
+    default_form,
+    is_real,
+    read,
+    read_as_stored,
 )
 from bmrjax.handlers import noise_draws, training_step
 from bmrjax.infer.init import init_to_network
 from bmrjax.infer.log_scale import log_scale
-
-# Noise starts all but at one, with what a network has learned intact.
-_NOISE_SCALE = math.exp(-5)
+from bmrjax.infer.readable_guide import Keep, ReadableGuide
 
 Temperature = float | optax.Schedule
 
 
-class AutoMeanField(AutoNormal):
+class AutoMeanField(ReadableGuide, AutoNormal):
     """A factorised guide: normal on the real line, spike-and-slab where the prior is.
 
     It is `numpyro.infer.autoguide.AutoNormal`, started at the network, with scales that are learned
@@ -50,7 +45,8 @@ class AutoMeanField(AutoNormal):
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
     "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the
-    standard deviation over the mean. A site that asks for ``"point"`` gets a point estimate. The noise
+    standard deviation over the mean. A site that asks for ``"laplace"`` gets a Laplace posterior, and one
+    that asks for ``"point"`` a point estimate. The noise
     of a `nn.MultiplicativeNoise` gets a truncated log-normal posterior, whose parameters are those of
     ln θ.
 
@@ -107,91 +103,53 @@ class AutoMeanField(AutoNormal):
 
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""
-        trace: Any = self.prototype_trace
-        if isinstance(prior := trace[name]["fn"], PerDatum):
-            return _noise_posterior(prior, elementwise(fn.base_dist))
-        family = self._asked(name)
-        if family == "point":
-            return dist.Delta(center(fn), event_dim=fn.event_dim)
-        if family == "gamma":
-            event_dim = fn.event_dim
-            normal: Any = elementwise(fn.base_dist)
-            return dist.Gamma(*_gamma_parameters(normal.loc, normal.scale)).to_event(event_dim)
-        spiked = spike_and_slab_parameters(trace[name]["fn"]) is not None
-        return self.with_spike(name, fn) if spiked else fn
+        return self._form(name).distribution(self._site(name), fn)
 
-    def sites_of(self, family: str) -> set[str]:
-        """Return the names of the sites that ask for a posterior, once the guide has met its model."""
-        return {name for name in self._init_locs if self._asked(name) == family}
+    def posterior(self, params: Mapping[str, Any], keep: Keep) -> dict[str, Any]:
+        """Return the family of the posterior of each latent site that has one; see `ReadableGuide`."""
+        fitted = self._of_sites(dict(params))
+        return {name: q for name in self._readable() if (q := read(fitted[name])) is not None}
 
-    def _asked(self, name: str) -> str | None:
-        """Return the family of posterior that a site asks for."""
+    def _readable(self) -> list[str]:
+        """Return the names of the sites whose posterior on the real line is that of the site itself."""
         trace: Any = self.prototype_trace
-        family = trace[name].get("infer", {}).get("posterior")
-        if family in (None, "point"):
-            return family
-        if family != "gamma":
-            raise ValueError(
-                f"AutoMeanField: site '{name}' asks for a posterior {family!r}; there is 'gamma', for "
-                "positive sites, and 'point'. Without infer={'posterior': ...} it is normal on the real line."
-            )
-        if elementwise(trace[name]["fn"]).support is not constraints.positive:
-            raise ValueError(
-                f"AutoMeanField: site '{name}' asks for a gamma posterior, and its prior is not on the "
-                "positive numbers. Give it a Gamma prior, or take infer={'posterior': 'gamma'} away."
-            )
-        return family
+        with atoms_are_known():
+            return [
+                name
+                for name in self._init_locs
+                if is_real(trace[name]["fn"]) or isinstance(trace[name]["fn"], PerDatum)
+            ]
 
-    def spike_and_slab_sites(self) -> set[str]:
-        """Return the names of the spike-and-slab sites, once the guide has met its model."""
+    def _site(self, name: str) -> GuideSite:
         trace: Any = self.prototype_trace
-        return {
-            name
-            for name, site in trace.items()
-            if site["type"] == "sample"
-            and not site["is_observed"]
-            and spike_and_slab_parameters(site["fn"]) is not None
-        }
+        return GuideSite(
+            name,
+            trace[name]["fn"],
+            self.prefix,
+            self.init_inclusion,
+            self.temperature,
+            training_step,
+            noise_draws,
+        )
+
+    def _form(self, name: str) -> GuideForm:
+        """Return how the posterior of a site is written."""
+        trace: Any = self.prototype_trace
+        site, asked = self._site(name), trace[name].get("infer", {}).get("posterior")
+        return asked_form(asked, site) if asked else default_form(read_as_stored(site.prior), site)
 
     def starting_scale(self, param: str) -> float | None:
-        """Return what the parameter of a noise site's scale starts with; None for any other parameter."""
-        trace: Any = self.prototype_trace
+        """Return what a parameter for a scale starts with, if its form says; None for any other parameter."""
         name = param.removesuffix(f"_{self.prefix}_scale")
-        is_noise = name != param and name in trace and isinstance(trace[name]["fn"], PerDatum)
-        return _NOISE_SCALE if is_noise else None
-
-    def with_spike(self, name: str, slab: Any) -> dist.Distribution:
-        """Return the spike-and-slab posterior of a site around its normal slab."""
-        event_dim = slab.event_dim
-        normal = slab.base_dist if event_dim else slab
-        start = jnp.log(self.init_inclusion) - jnp.log1p(-self.init_inclusion)
-        logits: Any = numpyro.param(
-            f"{name}_{self.prefix}_logits",
-            jnp.full(jnp.shape(normal.loc), start),
-            event_dim=event_dim,
-        )
-        step, schedule = training_step(), self.temperature
-        # Without a step, the guide is used for predictions, or trained by NumPyro's own SVI.
-        kind = StraightThroughSpikeAndSlab if step is None else RelaxedSpikeAndSlab
-        temperature = schedule(0 if step is None else step) if callable(schedule) else schedule
-        return kind(normal.loc, normal.scale, logits, temperature).to_event(event_dim)
+        is_scale = name != param and name in self._init_locs
+        return self._form(name).starting_scale if is_scale else None
 
     def _of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
-        spiked, gammas = self.spike_and_slab_sites(), self.sites_of("gamma")
-        points = self.sites_of("point")
         found: dict[str, dist.Distribution] = {}
         for name in self._init_locs:
-            loc, scale = (params[f"{name}_{self.prefix}_{part}"] for part in ("loc", "scale"))
-            if (bounds := noise_bounds(self, name)) is not None:
-                found[name] = _OnTheLine(loc, scale, *bounds)
-            elif name in points:
-                found[name] = _Point(loc)
-            elif name in gammas:  # on the real line, as the others
-                found[name] = LogGamma(*_gamma_parameters(loc, scale))
-            elif name in spiked:
-                found[name] = SpikeAndSlab(loc, scale, params[f"{name}_{self.prefix}_logits"])
-            else:
-                found[name] = dist.Normal(loc, scale)
+            site = self._site(name)
+            parameter = functools.partial(_parameter, params, site)
+            found[name] = self._form(name).unconstrained(site, parameter)
         return found
 
     def _margins_of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
@@ -237,49 +195,8 @@ class AutoMeanField(AutoNormal):
         return values
 
 
-def _gamma_parameters(loc: Array, scale: Array) -> tuple[Array, Array]:
-    """Return concentration and rate of a gamma distribution with mean exp(loc)."""
-    concentration = 1 / jnp.square(scale)
-    return concentration, concentration * jnp.exp(-loc)
-
-
-def _noise_posterior(prior: PerDatum, on_the_line: Any) -> PerDatum:
-    """Return the posterior of multiplicative noise, drawn as the handlers around the guide want it."""
-    bounds: Any = prior.base_dist
-    posterior = TruncatedLogNormal(on_the_line.loc, on_the_line.scale, bounds.low, bounds.high)
-    asked = noise_draws()
-    return PerDatum(
-        posterior,
-        num_data=asked.num_data if prior.is_per_datum else None,
-        at_mean=asked.at_mean,
-        kl_weight=prior.kl_weight,
-    )
-
-
-def noise_bounds(guide: Any, name: str) -> tuple[Array, Array] | None:
-    """Return the bounds of ln θ, if a guide that has met its model has a noise site of this name."""
-    trace = getattr(guide, "prototype_trace", None) or {}
-    prior = trace[name]["fn"] if name in trace else None
-    if not isinstance(prior, PerDatum):
-        return None
-    bounds: Any = prior.base_dist
-    return bounds.low, bounds.high
-
-
-class _OnTheLine(TruncatedLogNormal):
-    """The logarithm of multiplicative noise."""
-
-    support: Any = constraints.real
-
-    def icdf(self, q: Any) -> Array:
-        return jnp.log(super().icdf(q))  # draws are quantiles too
-
-
-class _Point(dist.Delta):
-    """A point, all of whose quantiles it is."""
-
-    def icdf(self, q: Any) -> Array:
-        return jnp.broadcast_to(self.v, jnp.broadcast_shapes(jnp.shape(q), jnp.shape(self.v)))
+def _parameter(params: Mapping[str, Array], site: GuideSite, part: str) -> Array:
+    return params[site.parameter(part)]
 
 
 class _InPlace(Messenger):

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import biject_to
 from numpyro.infer.autoguide import (
     AutoContinuous,
     AutoLowRankMultivariateNormal,
@@ -14,10 +14,11 @@ from numpyro.infer.autoguide import (
 )
 
 from bmrjax import reduction
-from bmrjax.distributions import without
+from bmrjax.families import is_real, marginals, read_joint, without
 from bmrjax.handlers import current_masks
-from bmrjax.infer.correlated import CorrelatedGuide, Keep
+from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.init import init_to_network
+from bmrjax.infer.readable_guide import Keep
 from bmrjax.reduction import Normal
 
 
@@ -88,13 +89,14 @@ class JointGuide(CorrelatedGuide, AutoContinuous):
         loc, scale = map(self._split, self.flat_marginals(params, keep))
         return {name: Normal(loc[name], scale[name]) for name in self.real_sites()}
 
+    def posterior(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
+        """See `ReadableGuide.posterior`: of every site on the real line."""
+        return self.marginals(params, keep)
+
     def flat_marginals(self, params: Mapping[str, Array], keep: Keep) -> tuple[Array, Array]:
         """Return mean and standard deviation of each unconstrained element, given the masks; (n,) each."""
-        posterior = self._joint(params, self.flat_keep(keep))
-        if isinstance(posterior, reduction.MultivariateNormal):
-            return posterior.loc, jnp.linalg.norm(posterior.scale_tril, axis=1)
-        variance = jnp.sum(jnp.square(posterior.cov_factor), axis=1) + posterior.cov_diag
-        return posterior.loc, jnp.sqrt(variance)
+        found = marginals(self._joint(params, self.flat_keep(keep)))
+        return found.loc, found.scale
 
     def centre(self, params: Mapping[str, Array]) -> dict[str, Array]:
         """Return each latent site at the centre of the joint posterior."""
@@ -144,8 +146,7 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
         self, params: Mapping[str, Array], keep: Bool[Array, " n"]
     ) -> reduction.MultivariateNormal:
         loc, scale_tril = params[f"{self.prefix}_loc"], params[f"{self.prefix}_scale_tril"]
-        fn: Any = without(dist.MultivariateNormal(loc, scale_tril=scale_tril), keep).base_dist
-        return reduction.MultivariateNormal(fn.loc, fn.scale_tril)
+        return read_joint(without(dist.MultivariateNormal(loc, scale_tril=scale_tril), keep))
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""
@@ -193,8 +194,7 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
     ) -> reduction.LowRankNormal:
         loc, factor, scale = (params[f"{self.prefix}_{p}"] for p in ("loc", "cov_factor", "scale"))
         fn: Any = dist.LowRankMultivariateNormal(loc, factor * scale[..., None], jnp.square(scale))
-        base: Any = without(fn, keep).base_dist
-        return reduction.LowRankNormal(base.loc, base.cov_factor, base.cov_diag)
+        return read_joint(without(fn, keep))
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""
@@ -210,11 +210,3 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
             f"{self.prefix}_cov_factor": factor,
             f"{self.prefix}_scale": scale,
         }
-
-
-def is_real(fn: dist.Distribution) -> bool:
-    """Say whether a distribution is over the real line, element by element."""
-    support: Any = fn.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real or support is constraints.real_vector

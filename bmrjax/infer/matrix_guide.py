@@ -10,10 +10,11 @@ import numpyro.distributions as dist
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
-from bmrjax.distributions import ScaledMatrixNormal, normal_parameters
-from bmrjax.infer.correlated import CorrelatedGuide, Keep
+from bmrjax.families import ScaledMatrixNormal, normal_parameters
+from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.guide import AutoMeanField, Temperature
 from bmrjax.infer.init import init_to_network
+from bmrjax.infer.readable_guide import Keep
 from bmrjax.reduction import Normal
 
 # Enough for a system of a few thousand correlated weights; a mean that is not quite there yet is
@@ -127,6 +128,10 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
             scale = jnp.where(fn.keep, jnp.sqrt(fn.variance), fn.scale)
             found[name] = Normal(fn.loc, scale)
         return found
+
+    def posterior(self, params: Mapping[str, Any], keep: Keep) -> dict[str, Any]:
+        """See `ReadableGuide.posterior`."""
+        return super().posterior(params, keep) | self.marginals(params, keep)
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`: the means are those given the zeros, to solver precision.

@@ -1,6 +1,5 @@
 """The posteriors and priors that a criterion reads off a fitted program."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,20 +9,23 @@ from jaxtyping import Array
 from numpyro.infer.autoguide import AutoContinuous
 
 from bmrjax.criteria import SitePosteriors
-from bmrjax.distributions import (
+from bmrjax.families import (
     center,
-    is_log_uniform,
-    log_normal_parameters,
-    normal_parameters,
-    spike_and_slab_parameters,
+    facts,
+    has_closed_form,
+    is_real,
+    is_removable,
+    read,
+    read_joint,
+    removed,
 )
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Keep
-from bmrjax.infer.correlated import correlated_marginals
-from bmrjax.infer.joint_guide import JointGuide, is_real
+from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.infer.readable_guide import ReadableGuide
 from bmrjax.infer.tracing import is_latent, sites_of
-from bmrjax.reduction import ImproperLogUniform, LogNormal, LogUniform, Normal, SpikeAndSlab
+from bmrjax.reduction import Normal
 
 
 def site_posteriors(
@@ -41,7 +43,8 @@ def site_posteriors(
         **kwargs: Its keyword arguments.
 
     Returns:
-        The sites whose prior and posterior are of one family with a closed form. Where the parameters of a
+        The sites whose prior and posterior have a closed form together: of one family, or a normal posterior
+        under a Laplace prior. Where the parameters of a
         prior are latent themselves, they are at the centre of their posterior. The other latent sites are in
         `unread`, with the reason.
 
@@ -98,9 +101,9 @@ def read_posteriors(
     """
     (model, _), (guide, masks) = unpruned(model), unpruned(guide)
     keep = masks if keep is None else keep
-    marginals = correlated_marginals(guide, params, keep)
     guide_sites = sites_of(guide, args, kwargs, values=params)
     values = central_values(guide, params, args, kwargs)
+    own = guide.posterior(params, keep) if isinstance(guide, ReadableGuide) else {}
     posterior, prior, layers, unread = {}, {}, {}, {}
     for name, site in sites_of(model, args, kwargs, values={**params, **values}).items():
         if not is_latent(site):
@@ -108,9 +111,9 @@ def read_posteriors(
         if name not in values:
             unread[name] = "the guide has no site of this name"
             continue
-        p = _read(site["fn"])
-        q = marginals[name] if name in marginals else _read(guide_sites[name]["fn"])
-        if q is None or type(p) not in _PRIORS[type(q)]:
+        p = read(site["fn"])
+        q = own[name] if name in own else read(guide_sites[name]["fn"])
+        if not has_closed_form(q, p):
             unread[name] = _why_unread(q, p, site, guide_sites.get(name))
             continue
         posterior[name], prior[name] = q, p
@@ -125,10 +128,8 @@ def _why_unread(q: Any, p: Any, site: Mapping[str, Any], of_guide: Mapping[str, 
     if q is None:
         assert of_guide is not None
         return f"its posterior is a {_name(of_guide['fn'])}"
-    families = " and a posterior that is ".join(
-        re.sub("(?<=[a-z])([A-Z])", r"-\1", type(family).__name__).lower() for family in (p, q)
-    )
-    return f"there is no closed form for a prior that is {families}"
+    names = " and a posterior that is ".join(facts(family).name for family in (p, q))
+    return f"there is no closed form for a prior that is {names}"
 
 
 def _name(fn: Any) -> str:
@@ -138,24 +139,6 @@ def _name(fn: Any) -> str:
     ):
         fn = base
     return type(fn).__name__
-
-
-# Posterior to the priors under which criteria read it.
-_PRIORS: dict[type, tuple[type, ...]] = {
-    Normal: (Normal, ImproperLogUniform),
-    SpikeAndSlab: (SpikeAndSlab,),
-    LogNormal: (LogUniform,),
-}
-
-
-def _read(fn: Any) -> Any:
-    if (noise := log_normal_parameters(fn)) is not None:
-        return noise
-    if (normal := normal_parameters(fn)) is not None:
-        return Normal(*normal)
-    if (spiked := spike_and_slab_parameters(fn)) is not None:
-        return SpikeAndSlab(*spiked)
-    return ImproperLogUniform(jnp.ones(fn.shape())) if is_log_uniform(fn) else None
 
 
 def central_values(
@@ -188,7 +171,7 @@ def guide_posteriors(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     keep: Keep,
-) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+) -> dict[str, Any]:
     """Read the posteriors of the latent sites from the distributions of a guide.
 
     Args:
@@ -199,7 +182,7 @@ def guide_posteriors(
         keep: Masks by site; what is correlated with a removed element is given that it is zero.
 
     Returns:
-        Those of the sites whose posterior is normal, spike-and-slab or log-normal, element by element. Of
+        Those of the sites whose posterior can be read (normal, spike-and-slab, ...), element by element. Of
         removed elements loc and scale are 0; of removed noise, loc is -inf (θ = 1).
 
     Raises:
@@ -207,12 +190,13 @@ def guide_posteriors(
     """
     sites = sites_of(guide, args, kwargs, values=params)
     found: dict[str, Any] = {
-        name: _read(site["fn"]) for name, site in sites.items() if is_latent(site)
+        name: read(site["fn"]) for name, site in sites.items() if is_latent(site)
     }
-    if isinstance(guide, AutoContinuous) and not isinstance(guide, JointGuide):
+    if isinstance(guide, ReadableGuide):
+        found |= guide.posterior(params, keep)
+    elif isinstance(guide, AutoContinuous):
         found |= _normal_marginals(guide, params)
-    found |= correlated_marginals(guide, params, keep)
-    readable = {name: q for name, q in found.items() if isinstance(q, _READABLE)}
+    readable = {name: q for name, q in found.items() if is_removable(q)}
     missing = sorted(set(keep) - set(readable))
     if missing or not readable:
         points = [n for n, s in sites.items() if is_latent(s) and isinstance(_base(s), dist.Delta)]
@@ -222,13 +206,10 @@ def guide_posteriors(
                 "are in result.center(...)."
             )
         raise ValueError(
-            f"posterior: the posterior of {missing[:3] or sorted(found)[:3]} is neither normal nor "
-            "spike-and-slab nor log-normal. Draw from it, by result.sample(...)."
+            f"posterior: the posterior of {missing[:3] or sorted(found)[:3]} is of no family that can be "
+            "read. Draw from it, by result.sample(...)."
         )
-    return {name: masked_posterior(q, keep.get(name)) for name, q in readable.items()}
-
-
-_READABLE = (Normal, SpikeAndSlab, LogNormal)
+    return {n: removed(q, keep[n]) if n in keep else q for n, q in readable.items()}
 
 
 def _base(site: Mapping[str, Any]) -> Any:
@@ -241,24 +222,10 @@ def _base(site: Mapping[str, Any]) -> Any:
 def _normal_marginals(guide: Any, params: Mapping[str, Any]) -> dict[str, Normal]:
     """Return the marginals of the sites on the real line, for a joint normal guide of NumPyro."""
     posterior: Any = guide.get_posterior(dict(params))
-    joint = isinstance(posterior, dist.MultivariateNormal | dist.LowRankMultivariateNormal)
-    if not joint and normal_parameters(posterior) is None:  # a flow, say
+    if read_joint(posterior) is None and not isinstance(read(posterior), Normal):  # a flow, say
         return {}
     variance: Any = posterior.variance
     moments = posterior.mean, jnp.sqrt(variance)
     loc, scale = (dict(guide._unpack_latent(value)) for value in moments)
     real = [name for name in loc if is_real(guide.prototype_trace[name]["fn"])]
     return {name: Normal(loc[name], scale[name]) for name in real}
-
-
-def masked_posterior(q: Any, keep: Any) -> Any:
-    """Return a posterior in which removed elements are zero (of noise, one) for certain."""
-    if keep is None:
-        return q
-    if isinstance(q, LogNormal):
-        low, high = (jnp.broadcast_to(bound, keep.shape) for bound in (q.low, q.high))
-        return LogNormal(jnp.where(keep, q.loc, -jnp.inf), jnp.where(keep, q.scale, 0.0), low, high)
-    loc, scale = jnp.where(keep, q.loc, 0.0), jnp.where(keep, q.scale, 0.0)
-    if isinstance(q, SpikeAndSlab):
-        return SpikeAndSlab(loc, scale, jnp.where(keep, q.logits, -jnp.inf))
-    return Normal(loc, scale)

@@ -17,13 +17,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
 
 from bmrjax.backend.quick_compile import quick_jit
-from bmrjax.distributions import (
-    PerDatum,
-    atoms_are_known,
-    is_log_uniform,
-    spike_and_slab_parameters,
-    stored_normal_parameters,
-)
+from bmrjax.families import atoms_are_known, facts, location, read_as_stored
 from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.init import given_start
@@ -47,8 +41,9 @@ class PriorFacts:
         layer: Layer that the site names in ``infer={"layer": ...}``.
         posterior: Posterior that it names in ``infer={"posterior": ...}``.
         observed: Whether the site is observed.
-        location: Of a normal: ``"zero"``, ``"fixed"`` (constants, not all zero) or ``"latent"`` (it
-            moves with other latent sites or parameters).
+        kind: Name of the class of its family.
+        location: Of a family with a location: ``"zero"``, ``"fixed"`` (constants, not all zero) or
+            ``"latent"`` (it moves with other latent sites or parameters).
         loc: Its location in words.
         scale: Its scale in words.
         has_rows: Of an observed site: whether its log density has one entry per row of the batch.
@@ -61,6 +56,7 @@ class PriorFacts:
     layer: str | None
     posterior: str | None
     observed: bool
+    kind: str = ""
     location: Location | None = None
     loc: str = ""
     scale: str = ""
@@ -75,7 +71,7 @@ class PriorFacts:
     @property
     def text(self) -> str:
         """The distribution in words."""
-        return f"Normal({self.loc}, {self.scale})" if self.family == "normal" else self.label
+        return f"{self.kind}({self.loc}, {self.scale})" if self.stored else self.label
 
 
 def prior_facts(model: Callable, batch: Data) -> dict[str, PriorFacts]:
@@ -101,15 +97,16 @@ def prior_facts(model: Callable, batch: Data) -> dict[str, PriorFacts]:
         for name, site in sites.items():
             if site["type"] != "sample":
                 continue
-            found[name] = facts = _facts(site, length(batch))
-            if facts.family != "normal":
+            found[name] = known = _facts(site, length(batch))
+            family = None if known.observed else read_as_stored(site["fn"])
+            parameters = location(family)
+            if parameters is None:
                 continue
-            parameters: Any = stored_normal_parameters(site["fn"])
             for part, value in zip(("loc", "scale"), parameters, strict=True):
                 if isinstance(value, Tracer):
                     traced.setdefault(name, {})[part] = _summary(value, jnp)
                 else:
-                    facts.stored[part] = [_summary(value, np)] * 2
+                    known.stored[part] = [_summary(value, np)] * 2
         return traced
 
     compiled = quick_jit(locate)
@@ -119,9 +116,9 @@ def prior_facts(model: Callable, batch: Data) -> dict[str, PriorFacts]:
             for name, parts in compiled(*_point(i), batch).items():
                 for part, value in parts.items():
                     found[name].stored.setdefault(part, []).append(np.asarray(value))
-    for facts in found.values():
-        if facts.family == "normal":
-            _describe(facts)
+    for known in found.values():
+        if known.stored:
+            _describe(known)
     return found
 
 
@@ -136,21 +133,21 @@ def _summary(value: ArrayLike, library: Any) -> Any:
     return library.stack([library.min(flat), library.max(flat), library.sum(flat * weights)])
 
 
-def _describe(facts: PriorFacts) -> None:
+def _describe(known: PriorFacts) -> None:
     """Put the location and the scale into words."""
-    (loc, other), (scale, other_scale) = facts.stored["loc"], facts.stored["scale"]
-    facts.loc, facts.scale = (
+    (loc, other), (scale, other_scale) = known.stored["loc"], known.stored["scale"]
+    known.loc, known.scale = (
         _in_words(loc, other, "location"),
         _in_words(scale, other_scale, "scale"),
     )
     # Columns that were centred in float32 are zero up to rounding.
     small = 1e-6 * max(float(abs(scale[1])), 1e-30)
-    if facts.loc == "latent location":
-        facts.location = "latent"
+    if known.loc == "latent location":
+        known.location = "latent"
     elif max(abs(loc[0]), abs(loc[1])) <= small:
-        facts.location, facts.loc = "zero", "0"
+        known.location, known.loc = "zero", "0"
     else:
-        facts.location = "fixed"
+        known.location = "fixed"
 
 
 def _in_words(here: Any, there: Any, part: str) -> str:
@@ -170,18 +167,17 @@ def _facts(site: Mapping[str, Any], rows: int) -> PriorFacts:
         layer=infer.get("layer"),
         posterior=infer.get("posterior"),
         observed=observed,
+        kind="" if observed else type(read_as_stored(fn)).__name__,
         has_rows=observed and row_axis(log_density_shape(site), rows) is not None,
     )
 
 
 def _family(fn: Any) -> str | None:
-    if isinstance(fn, PerDatum):
-        return "log-normal"
-    if stored_normal_parameters(fn) is not None:
-        return "normal"
-    if spike_and_slab_parameters(fn) is not None:
-        return "spike-and-slab"
-    return "log-uniform" if is_log_uniform(fn) else None
+    found = read_as_stored(fn)
+    if found is None:
+        return None
+    said = facts(found)
+    return said.posterior or said.name
 
 
 def _label(fn: Any) -> str:

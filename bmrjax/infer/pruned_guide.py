@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.infer.autoguide import AutoGuide
 
-from bmrjax.distributions import atoms_are_known
+from bmrjax.families import atoms_are_known
 from bmrjax.handlers import both_masks, inference, prune
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import CorrelatedGuide

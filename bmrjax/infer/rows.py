@@ -228,8 +228,8 @@ def check_on_batch(model: Callable, batch: Data, data: Data, name: str) -> None:
     except NEEDS_VALUES as error:
         raise ValueError(
             f"{name}: the program reads the values of {_read_arguments(model, batch)} (as np.unique does), "
-            "which minibatches cannot give. Compute what it needs before and name it in static=, or fit "
-            f"with batch_size=None. ({str(error).splitlines()[0]})"
+            "which minibatches cannot give. Compute what it needs before and name it in static= of "
+            f"FitOptions, or fit with batch_size=None. ({str(error).splitlines()[0]})"
         ) from None
     except (TypeError, ValueError, IndexError) as error:
         where = f"{reached[-1]}: " if reached else ""

@@ -18,7 +18,7 @@ class LogUniform(Prior):
     Under it a weight that the data do not need becomes noise, with a standard deviation above its mean;
     `criteria.DropoutRate` removes those. The divergence acts at once and strongly: start from a trained
     network with a narrow posterior, ``infer.AutoMeanField(program, init_scale=math.exp(-5))``, or from
-    scratch with that and ``sparsify(..., kl_warmup=...)``. ``estimator="local"`` is the published one.
+    scratch with that and ``FitOptions(kl_warmup=...)``. ``estimator="local"`` is the published one.
 
     Sites: the tensors themselves, in the network's own unit.
 

@@ -43,7 +43,7 @@ class SoftWeightSharing(Prior):
 
     It starts at the network: the means are spread evenly over about one standard deviation of its nonzero
     weights to either side, and components are about as wide as they are apart. Give it a trained network, and
-    the earlier fit too, ``sparsify(..., start=result)``; `optimizer` has the published learning rates. After
+    the earlier fit too, ``FitOptions(start=result)``; `optimizer` has the published learning rates. After
     variational dropout most weights are zero already. Without it they have to come to zero: start with
     components as wide as the weights, `start_scale` of 0.25 and `start_reach` of 0.6, say, as Ullrich et al.
     do, which the prior of the precisions then narrows while they draw the weights along. That takes thousands

@@ -14,6 +14,9 @@ from bmrjax.reduction.conjugate import gamma as gamma
 from bmrjax.reduction.improper import ImproperLogUniform as ImproperLogUniform
 from bmrjax.reduction.improper import dropout_rate as dropout_rate
 from bmrjax.reduction.improper import log_uniform_divergence as log_uniform_divergence
+from bmrjax.reduction.laplace import Laplace as Laplace
+from bmrjax.reduction.laplace import laplace as laplace
+from bmrjax.reduction.laplace import laplace_divergence as laplace_divergence
 from bmrjax.reduction.log_normal import LogNormal as LogNormal
 from bmrjax.reduction.log_normal import LogUniform as LogUniform
 from bmrjax.reduction.log_normal import log_normal as log_normal
@@ -27,6 +30,7 @@ from bmrjax.reduction.multivariate_normal import MultivariateNormal as Multivari
 from bmrjax.reduction.multivariate_normal import multivariate_normal as multivariate_normal
 from bmrjax.reduction.multivariate_normal import prune_greedily as prune_greedily
 from bmrjax.reduction.normal import Normal as Normal
+from bmrjax.reduction.normal import delta_f_under as delta_f_under
 from bmrjax.reduction.normal import normal as normal
 from bmrjax.reduction.normal import spike as spike
 from bmrjax.reduction.removal import delta_f_each as delta_f_each

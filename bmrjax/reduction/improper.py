@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.reduction.normal import Normal
+from bmrjax.reduction.normal import Normal, delta_f_under
 
 # Molchanov, Ashukha and Vetrov (2017), equation 14.
 _K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
@@ -82,3 +82,11 @@ def log_uniform_divergence(posterior: Normal) -> Float[Array, "..."]:
     square = jnp.square(signal)
     log_signal = jnp.log(square + jnp.finfo(square.dtype).tiny)
     return _K1 * jax.nn.sigmoid(_K3 * log_signal - _K2) + 0.5 * jnp.log1p(square)
+
+
+@delta_f_under.register(ImproperLogUniform)
+def _(prior: ImproperLogUniform, posterior: Normal, reduced_prior: Normal) -> Float[Array, "..."]:
+    raise TypeError(
+        "A log-uniform prior has no evidence, so nothing can be reduced under it in closed form. Take "
+        "criteria.DropoutRate, or a prior with an integral, such as priors.Flat."
+    )

@@ -15,6 +15,8 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
+from bmrjax.reduction import removal
+
 
 class _Rule(NamedTuple):
     """Gauss-Legendre on [0, 1], for an interval at whose ends the density has fallen by exp(-depth)."""
@@ -83,6 +85,16 @@ class LogNormal:
     def variance(self) -> Array:
         """Var[θ] (Neklyudov et al. 2017, appendix D)."""
         return jnp.square(jnp.exp(self.mode) * self._moments()[1])
+
+    @property
+    def standard_deviation(self) -> Array:
+        """Standard deviation of θ."""
+        return jnp.sqrt(self.variance)
+
+    @property
+    def magnitude(self) -> Array:
+        """E[θ], which is positive."""
+        return self.mean
 
     @property
     def snr(self) -> Array:
@@ -291,3 +303,11 @@ def log_normal(
     reduced = LogNormal(loc + from_loc, new_scale, low, high)
     delta_f = width + change + log_values - spread
     return LogNormalReduction(jnp.where(overlap, delta_f, -jnp.inf), reduced)
+
+
+@removal.delta_f_each.register(LogNormal)
+def delta_f_each(posterior: LogNormal, prior: LogUniform) -> Float[Array, "..."]:
+    """See `bmrjax.reduction.delta_f_each`: the lower bound stands for zero, which is out of the support."""
+    narrow = jnp.full_like(posterior.loc, 1e-6)
+    reduced = LogNormal(jnp.broadcast_to(prior.low, narrow.shape), narrow, prior.low, prior.high)
+    return log_normal(posterior, prior, reduced).delta_f

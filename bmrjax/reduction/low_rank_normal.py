@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
+from bmrjax.reduction import removal
 from bmrjax.reduction.normal import Normal, normal, spike
 
 
@@ -135,6 +136,7 @@ def low_rank_normal(
     )
 
 
+@removal.remove.register(LowRankNormal)
 def remove(posterior: LowRankNormal, prior: Normal, keep: Bool[Array, " n"]) -> LowRankReduction:
     """See `bmrjax.reduction.remove`; O(n r²), without batch axes (use `jax.vmap`).
 
@@ -147,6 +149,7 @@ def remove(posterior: LowRankNormal, prior: Normal, keep: Bool[Array, " n"]) -> 
     return low_rank_normal(posterior, Normal(loc, scale), without)
 
 
+@removal.delta_f_each.register(LowRankNormal)
 def delta_f_each(posterior: LowRankNormal, prior: Normal) -> Float[Array, " n"]:
     """See `bmrjax.reduction.delta_f_each`; only the marginals matter, O(n r)."""
     variance = jnp.sum(jnp.square(posterior.cov_factor), axis=1) + posterior.cov_diag

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from bmrjax.reduction import removal
 from bmrjax.reduction.multivariate_normal import MultivariateNormal, multivariate_normal
 from bmrjax.reduction.normal import Normal, normal, spike
 
@@ -130,6 +131,7 @@ def matrix_normal(posterior: MatrixNormal, prior: Normal, reduced_prior: Normal)
     return MatrixReduction(jnp.maximum(jnp.sum(delta_f), jnp.finfo(delta_f.dtype).min), marginals)
 
 
+@removal.delta_f_each.register(MatrixNormal)
 def delta_f_each(posterior: MatrixNormal, prior: Normal) -> Float[Array, "n p"]:
     """See `bmrjax.reduction.delta_f_each`; only the marginals N(loc[i, j], U[i, i] V[j, j]) matter.
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import lu_factor, lu_solve, solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
+from bmrjax.reduction import removal
 from bmrjax.reduction.normal import Normal, normal, spike
 
 
@@ -162,6 +163,7 @@ def _largest(x: Float[Array, " n"]) -> Float[Array, ""]:
     return jnp.where(largest > 0, largest, 1.0)
 
 
+@removal.remove.register(MultivariateNormal)
 def remove(
     posterior: MultivariateNormal, prior: Normal, keep: Bool[Array, "... n"]
 ) -> MultivariateReduction:
@@ -222,6 +224,7 @@ def _factor(
     return q[: rows.shape[0]], r
 
 
+@removal.delta_f_each.register(MultivariateNormal)
 def delta_f_each(posterior: MultivariateNormal, prior: Normal) -> Float[Array, "... n"]:
     """See `bmrjax.reduction.delta_f_each`; only the marginals matter."""
     marginal = Normal(posterior.loc, jnp.linalg.norm(posterior.scale_tril, axis=-1))

@@ -1,11 +1,14 @@
 """Bayesian model reduction for univariate normal posteriors and priors."""
 
+import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from bmrjax.reduction import removal
 
 
 @jax.tree_util.register_dataclass
@@ -21,6 +24,21 @@ class Normal:
 
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
+
+    @property
+    def standard_deviation(self) -> Float[Array, "..."]:
+        """The scale."""
+        return self.scale
+
+    @property
+    def magnitude(self) -> Float[Array, "..."]:
+        """Size of the mean."""
+        return jnp.abs(self.loc)
+
+    @property
+    def snr(self) -> Float[Array, "..."]:
+        """Signal-to-noise ratio: size of the mean over standard deviation."""
+        return jnp.abs(self.loc) / self.scale
 
 
 class Reduction(NamedTuple):
@@ -102,3 +120,32 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
     scale = reduced_prior.scale * (posterior.scale / root)
     nan = jnp.asarray(jnp.nan, loc.dtype)
     return Reduction(delta_f, Normal(jnp.where(proper, loc, nan), jnp.where(proper, scale, nan)))
+
+
+@functools.singledispatch
+def delta_f_under(prior: Any, posterior: Normal, reduced_prior: Normal) -> Float[Array, "..."]:
+    r"""Compute \ln E_q[\tilde p / p] of a normal posterior whose prior becomes another normal.
+
+    It dispatches on the prior that the posterior was fitted under; see `normal` for the sign and the units.
+
+    Args:
+        prior: The prior that it was fitted under; broadcasts.
+        posterior: Normal posterior, any shape, positive scale.
+        reduced_prior: The normal prior to put in its place; scale zero is allowed.
+
+    Raises:
+        TypeError: For a prior without such a formula.
+    """
+    raise TypeError(
+        f"There is no closed form for a normal posterior under a prior that is {type(prior).__name__}."
+    )
+
+
+@delta_f_under.register(Normal)
+def _(prior: Normal, posterior: Normal, reduced_prior: Normal) -> Float[Array, "..."]:
+    return normal(posterior, prior, reduced_prior).delta_f
+
+
+@removal.delta_f_each.register(Normal)
+def _(posterior: Normal, prior: Any) -> Float[Array, "..."]:
+    return delta_f_under(prior, posterior, spike(posterior))

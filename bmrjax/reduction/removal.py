@@ -1,24 +1,12 @@
-"""Evidence without single elements, or without a set of them, for any family of posteriors."""
+"""Evidence without single elements, or without a set of them, for any family of posteriors.
+
+The functions here dispatch on the posterior; the file of each family registers its formulas.
+"""
 
 import functools
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
-
-from bmrjax.reduction.improper import ImproperLogUniform
-from bmrjax.reduction.log_normal import LogNormal, LogUniform, log_normal
-from bmrjax.reduction.low_rank_normal import LowRankNormal
-from bmrjax.reduction.low_rank_normal import delta_f_each as _each_low_rank
-from bmrjax.reduction.low_rank_normal import remove as _remove_low_rank
-from bmrjax.reduction.matrix_normal import MatrixNormal
-from bmrjax.reduction.matrix_normal import delta_f_each as _each_matrix
-from bmrjax.reduction.multivariate_normal import MultivariateNormal
-from bmrjax.reduction.multivariate_normal import delta_f_each as _each_multivariate
-from bmrjax.reduction.multivariate_normal import remove as _remove_multivariate
-from bmrjax.reduction.normal import Normal, normal, spike
-from bmrjax.reduction.spike_slab import SpikeAndSlab
-from bmrjax.reduction.spike_slab import delta_f_each as _each_spike_slab
 
 
 @functools.singledispatch
@@ -60,32 +48,8 @@ def delta_f_each(posterior: Any, prior: Any) -> Float[Array, "..."]:
     )
 
 
-@delta_f_each.register(LogNormal)
-def _each_log_normal(posterior: LogNormal, prior: LogUniform) -> Float[Array, "..."]:
-    # Zero is out of the support: what stands for it is the lower bound.
-    narrow = jnp.full_like(posterior.loc, 1e-6)
-    reduced = LogNormal(jnp.broadcast_to(prior.low, narrow.shape), narrow, prior.low, prior.high)
-    return log_normal(posterior, prior, reduced).delta_f
-
-
-@delta_f_each.register(Normal)
-def _(posterior: Normal, prior: Normal) -> Float[Array, "..."]:
-    if isinstance(prior, ImproperLogUniform):
-        raise TypeError(
-            "A log-uniform prior has no evidence, so nothing can be reduced under it in closed form. Take "
-            "criteria.DropoutRate, or a prior with an integral, such as priors.Flat."
-        )
-    return normal(posterior, prior, spike(posterior)).delta_f
-
-
-delta_f_each.register(SpikeAndSlab, _each_spike_slab)
-delta_f_each.register(MultivariateNormal, _each_multivariate)
-delta_f_each.register(LowRankNormal, _each_low_rank)
-delta_f_each.register(MatrixNormal, _each_matrix)
-
-
 @functools.singledispatch
-def remove(posterior: Any, prior: Normal, keep: Bool[Array, "... n"]) -> Any:
+def remove(posterior: Any, prior: Any, keep: Bool[Array, "... n"]) -> Any:
     r"""Compute the evidence difference and the posterior of removing a set of elements.
 
     The reduced prior puts the removed set S at zero and leaves the rest: the Savage-Dickey ratio
@@ -128,7 +92,3 @@ def remove(posterior: Any, prior: Normal, keep: Bool[Array, "... n"]) -> Any:
         "remove takes a reduction.MultivariateNormal or reduction.LowRankNormal, got "
         f"{type(posterior).__name__}."
     )
-
-
-remove.register(MultivariateNormal, _remove_multivariate)
-remove.register(LowRankNormal, _remove_low_rank)

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax.nn import log_sigmoid, sigmoid
 from jaxtyping import Array, Float
 
+from bmrjax.reduction import removal
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -28,7 +30,23 @@ class SpikeAndSlab:
         """Probability of the slab, broadcastable with `loc`."""
         return sigmoid(self.logits)
 
+    @property
+    def standard_deviation(self) -> Float[Array, "..."]:
+        """Standard deviation of the slab."""
+        return self.scale
 
+    @property
+    def magnitude(self) -> Float[Array, "..."]:
+        """Size of the slab's mean."""
+        return jnp.abs(self.loc)
+
+    @property
+    def snr(self) -> Float[Array, "..."]:
+        """Signal-to-noise ratio of the slab."""
+        return jnp.abs(self.loc) / self.scale
+
+
+@removal.delta_f_each.register(SpikeAndSlab)
 def delta_f_each(posterior: SpikeAndSlab, prior: SpikeAndSlab) -> Float[Array, "..."]:
     r"""See `bmrjax.reduction.delta_f_each`: the posterior probability of the spike over the prior's.
 

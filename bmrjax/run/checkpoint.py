@@ -52,8 +52,8 @@ class Checkpointer:
         """Refuse to mix a new run with an old one's checkpoints."""
         if self._manager.latest_step() is not None:
             raise ValueError(
-                f"{self._path} holds the checkpoints of an earlier run. Give resume=True to go on "
-                "with it, or another directory."
+                f"{self._path} holds the checkpoints of an earlier run. Give Checkpoints(directory, "
+                "resume=True) to go on with it, or another directory."
             )
 
     def due(self) -> bool:

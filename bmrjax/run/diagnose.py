@@ -1,25 +1,19 @@
 """What is wrong with a run, and what to do about it."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bmrjax.errors import FitWarning, warn
+
 # Findings of which `sparsify` warns; the others are shown by `print(result)` only.
 SERIOUS = ("constant", "dead-layer", "no-better-than-trivial", "not-converged")
 
 # Mean change of the log density of a row, in nats, when it gets the inputs of another row.
 _NO_DEPENDENCE = 1e-4
-
-
-class FitWarning(UserWarning):
-    """A serious finding of `Result.diagnose` at the end of a run of `sparsify`.
-
-    To silence it: ``warnings.filterwarnings("ignore", category=bmr.FitWarning)``.
-    """
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ def warn_of(findings: Sequence[Finding]) -> None:
     """Emit a `FitWarning` for each serious finding."""
     for finding in findings:
         if finding.code in SERIOUS:
-            warnings.warn(f"sparsify: {finding}", FitWarning, stacklevel=3)
+            warn(f"sparsify: {finding}", FitWarning)
 
 
 # --- the fit ------------------------------------------------------------------------------
@@ -143,8 +137,8 @@ def _skipped(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
             "skipped-steps",
             f"{result.num_skipped} of {steps} steps were skipped, because their loss or gradient was not "
             "finite.",
-            "Lower the learning rate, warm up the KL term (kl_warmup), or look for logarithms and divisions "
-            "of zero in the program.",
+            "Lower the learning rate, warm up the KL term (FitOptions(kl_warmup=...)), or look for "
+            "logarithms and divisions of zero in the program.",
         )
 
 

@@ -1,31 +1,24 @@
 """Many seeds and settings of a program, fitted and pruned side by side in one compiled program."""
 
-import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 from numpyro.infer.autoguide import AutoGuide
-from tqdm.auto import tqdm
 
-from bmrjax.errors import EnsembleError, NonFiniteError
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.program_data import program_data
-from bmrjax.run.assembly import Assembly
 from bmrjax.run.batches import Batches
-from bmrjax.run.hyperparameter import Member, members_of
-from bmrjax.run.interrupt import finishing_on_interrupt
+from bmrjax.run.hyperparameter import GridPoint, points_of
+from bmrjax.run.one_run import Member
 from bmrjax.run.result import Result
-from bmrjax.run.runner import Plan, Runner
 from bmrjax.run.serial import one_at_a_time
-from bmrjax.run.settings import Settings
+from bmrjax.run.settings import Settings, check_kinds
+from bmrjax.run.training import Training
 
 
 @one_at_a_time
@@ -36,8 +29,6 @@ def ensemble(
     keys: Sequence[Array] | Array,
     grid: Mapping[str, Sequence[Any]] | None = None,
     guide: Callable[[Callable], Callable] | None = None,
-    directory: str | Path | None = None,
-    resume: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> list[Result]:
@@ -58,8 +49,6 @@ def ensemble(
             whose reductions are compiled one by one. There is a member for every combination.
         guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for
             the first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
-        directory: Checkpoints of member i go to the folder ``member-i`` in it.
-        resume: Go on from the last checkpoints in `directory`.
         progress: Whether to show a progress bar.
         **settings: All others of `sparsify`. Its `callbacks` are shared by the members, and each record has
             its ``member``.
@@ -91,7 +80,12 @@ def ensemble(
     """
     if isinstance(data, Batches):
         raise TypeError("ensemble: the members share arrays; Batches are for single runs.")
-    if settings.get("mesh") is not None:
+    unknown = sorted(settings.keys() - {field.name for field in fields(Settings)})
+    if unknown:
+        raise TypeError(f"ensemble() got an unexpected keyword argument '{unknown[0]}'")
+    given = Settings(**settings)
+    check_kinds(given, None)
+    if given.options.mesh is not None:
         raise ValueError(
             "ensemble: members share one device; mesh is for single runs, of sparsify."
         )
@@ -109,152 +103,38 @@ def ensemble(
             f"ensemble: give one program, or one a key: there are {len(models)} programs for "
             f"{len(keys)} keys."
         )
-    points = members_of(grid)
+    points = points_of(grid)
     if points[0].criterion is not None:
-        settings["criterion"] = points[0].criterion
-    members = [
+        given = replace(given, criterion=points[0].criterion)
+    programs = [
         (point, key, point.given(program))
         for point in points
         for key, program in zip(keys, models, strict=True)
     ]
     if guide is None:
-        guide = _default_guide(members[0][2], data, settings, points)
-    # The engine's guide is that of a member, which meets its program before the training step is traced.
-    guides = [guide(program) for _, _, program in members]
-    assembly = Assembly(models[0], guides[0], data, Settings(**settings))
-    failures: dict[int, NonFiniteError] = {}
-    with contextlib.ExitStack() as stack:
-        runners = [
-            stack.enter_context(
-                assembly.runner(
-                    program,
-                    guides[i],
-                    key,
-                    directory=_member(directory, i),
-                    resume=resume,
-                    member=point,
-                    index=i,
-                )
-            )
-            for i, (point, key, program) in enumerate(members)
-        ]
-        _run(assembly, runners, failures, progress=progress)
-        results = [
-            failures[i].result if i in failures else assembly.result(runner)
-            for i, runner in enumerate(runners)
-        ]
-    if failures:
-        error = EnsembleError(results, failures)
-        assembly.callbacks.note_in(error)
-        raise error
-    assembly.callbacks.check(results)
-    return results
+        guide = _default_guide(programs[0][2], data, given, points)
+    members = [
+        Member(program, guide(program), key, point, index)
+        for index, (point, key, program) in enumerate(programs)
+    ]
+    # The fit's guide is that of a member, which meets its program before the training step is traced.
+    return Training(models[0], members[0].guide, data, given).many(members, progress=progress)
 
 
 def _default_guide(
-    program: Callable, data: Data, settings: dict[str, Any], points: list[Member]
+    program: Callable, data: Data, given: Settings, points: list[GridPoint]
 ) -> Callable[[Callable], Callable]:
     """Return the class of guide that serves all criteria of the grid."""
-    given = Settings(**settings)
+    options = given.options
     found = {
         default_guide(
             program,
-            program_data(program, data, batch_size=given.batch_size, static=given.static),
+            program_data(program, data, batch_size=given.batch_size, static=options.static),
             criterion=given.criterion if point.criterion is None else point.criterion,
-            estimator=given.estimator,
-            loss=given.loss,
-            start=given.start,
+            estimator=options.estimator,
+            loss=options.loss,
+            start=options.start,
         )
         for point in points
     }
     return found.pop() if len(found) == 1 else AutoMeanField
-
-
-def _member(directory: str | Path | None, i: int) -> Path | None:
-    return None if directory is None else Path(directory) / f"member-{i}"
-
-
-def _run(
-    assembly: Assembly,
-    runners: list[Runner],
-    failures: dict[int, NonFiniteError],
-    *,
-    progress: bool,
-) -> None:
-    """Run all members to their ends, an epoch of each at a time."""
-
-    def checked(i: int, check: Callable[[], None]) -> None:
-        try:
-            check()
-        except NonFiniteError as error:
-            failures[i] = error
-            runners[i].reporter.end("diverged")
-
-    for i, runner in enumerate(runners):
-        checked(i, runner.check_resumed)
-    behind = min(runner.epoch for runner in runners)
-    with (
-        tqdm(
-            total=runners[0].num_epochs, initial=behind, disable=not progress, unit="epoch"
-        ) as bar,
-        finishing_on_interrupt() as interruption,
-    ):
-        while True:
-            plans = {
-                i: plan
-                for i, runner in enumerate(runners)
-                if i not in failures and (plan := runner.plan()) is not None
-            }
-            if not plans:
-                break
-            _train(assembly, runners, plans)
-            for i in plans:
-                checked(i, runners[i].after_epoch)
-            bar.set_postfix(_shown(runners), refresh=False)
-            bar.update(min(runner.epoch for runner in runners) - bar.n)
-            left = any(not runner.over for i, runner in enumerate(runners) if i not in failures)
-            if interruption.requested or (assembly.callbacks.failed() and left):
-                for runner in runners:
-                    runner.save_if_asked()
-                raise assembly.callbacks.ending(
-                    interrupted=interruption.requested,
-                    epoch=runners[0].epoch,
-                    result=[runner.make_result(runner) for runner in runners],
-                    saved=runners[0].checkpointer is not None,
-                )
-    for i, runner in enumerate(runners):
-        if i not in failures:
-            runner.save_if_asked()
-
-
-def _train(assembly: Assembly, runners: list[Runner], plans: dict[int, Plan]) -> None:
-    """Take one epoch of the members that have a plan; the others go along and stay as they are."""
-    fit, engine = assembly.fit, assembly.fit.engine
-    begin, compiled = time.perf_counter(), engine.compile_seconds
-    ended = engine.epoch_of_many(
-        [runner.now.svi for runner in runners],
-        [runner.now.keep for runner in runners],
-        fit.arrays,
-        [runner.epoch_key() for runner in runners],
-        num_steps=assembly.steps,
-        rates=[plans[i].rate * r.member.rate if i in plans else 0.0 for i, r in enumerate(runners)],
-        kl_weights=[r.member.kl_weight or engine.kl_weight for r in runners],
-    )
-    losses = [np.asarray(info.losses)[: int(info.num_steps)] for _, info in ended]
-    compiled = engine.compile_seconds - compiled
-    # An epoch's time is that of all members, divided among those that took it.
-    seconds = (time.perf_counter() - begin - compiled) / len(plans)
-    for i, plan in plans.items():
-        state = replace(runners[i].now, svi=ended[i][0])
-        runners[i].record(plan, state, losses[i], seconds=seconds, compile_seconds=compiled)
-
-
-def _shown(runners: list[Runner]) -> dict[str, str]:
-    """Return what the progress bar shows: the range over the members of each figure."""
-    shown = [runner.shown() for runner in runners if runner.history]
-    ranges = {}
-    for name in shown[0]:
-        values = sorted((found[name] for found in shown if name in found), key=float)
-        low, high = values[0], values[-1]
-        ranges[name] = low if low == high else f"{low}–{high}"
-    return ranges

@@ -1,7 +1,7 @@
 """A fit in the hands of its caller: start, take epochs, measure, reduce."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,10 +21,8 @@ from bmrjax.infer.check_program import check_program
 from bmrjax.infer.convergence import Settled
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
-from bmrjax.infer.estimate import Estimator, PropagatedELBO, elbo
+from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.guide import AutoMeanField
-from bmrjax.infer.loop import LoopMode
-from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.program_data import program_data
@@ -32,9 +30,13 @@ from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
+from bmrjax.run.fit_options import FitOptions
+from bmrjax.run.fit_state import FitState, check_state
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
-from bmrjax.run.reducer import FitState, Reducer
+from bmrjax.run.masks_at_start import carried_over, with_removed
+from bmrjax.run.parameters_at_start import warn_of_the_rest
+from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
 from bmrjax.run.settings import check_program_kind
 
@@ -53,16 +55,10 @@ class Fit:
         order: What goes first, where not all that the criterion decides may go at once.
         sites: Names of the sites to reduce.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
-        loss: A NumPyro ELBO, or the name of an estimator: ``"global"``, ``"local"`` or ``"moments"``.
         batch_size: Data per step; None for all.
-        static: Arguments that reach the program as they are although they have rows.
-        kl_weight: Factor on the KL term while training.
-        kl_warmup: Steps over which that factor grows linearly from zero.
         until: Ends an epoch once the loss has settled.
-        start: An earlier result to go on from.
-        loop: ``"fused"``, ``"dispatch"`` or ``"auto"``.
-        mesh: Devices to spread the fit over.
-        matmul_dtype: ``"bfloat16"`` rounds the operands of matrix products to it while training.
+        options: What is set less often, such as the estimator, devices and precision; see `FitOptions`. That
+            too many steps were bad (`max_bad_steps`) is for the caller to check.
 
     Attributes:
         inspection: Which sites are judged, and why the others are not; after `init`.
@@ -101,31 +97,28 @@ class Fit:
         order: Order = smallest_snr_first,
         sites: Sequence[str] | None = None,
         optimizer: optax.GradientTransformation | None = None,
-        loss: Any = "global",
         batch_size: int | None = 128,
-        static: Sequence[str | int] = (),
-        kl_weight: float = 1.0,
-        kl_warmup: int = 0,
         until: Settled | None = None,
-        start: Result | None = None,
-        loop: LoopMode = "auto",
-        mesh: jax.sharding.Mesh | None = None,
-        matmul_dtype: MatmulDtype | None = None,
+        options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
     ):
         check_program_kind(model)
         if not isinstance(criterion, Criterion | None):
             raise TypeError(
                 f"Fit: criterion must be an object like criteria.SpikeAndSlab(), got {criterion!r}."
             )
+        if not isinstance(options, FitOptions):
+            raise TypeError(
+                f"Fit: options must be an object like FitOptions(estimator='local'), got {options!r}."
+            )
         (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
         self._removed = both_masks(removed, masks)
         self.criterion, self.order = criterion, order
-        self._sites, self._start = sites, start
-        self.placement = Placement(mesh)
+        self._sites, self._start = sites, options.start
+        self.placement = Placement(options.mesh)
         self.source: Data | Batches = (
             data
             if isinstance(data, Batches)
-            else program_data(model, data, batch_size=batch_size, static=static)
+            else program_data(model, data, batch_size=batch_size, static=options.static)
         )
         tables = {} if isinstance(data, Batches) else column_names(data)
         self.columns = max(tables.values(), key=len, default=None)
@@ -135,11 +128,10 @@ class Fit:
         least = 1 if isinstance(self.source, Batches) else 100
         self.steps = max(self.num_data // size, least, 0 if until is None else 20 * until.window)
         looked_at = self.example if isinstance(self.source, Batches) else self.source
-        estimator: Estimator = loss if isinstance(loss, str) else "global"  # pyright: ignore[reportAssignmentType]
-        given = None if isinstance(loss, str) else loss
+        loss, estimator = options.loss, options.estimator
         # A part of what a resumed run must agree in.
-        self.estimator = given.estimator if isinstance(given, PropagatedELBO) else estimator
-        by_density = not isinstance(given, TraceMeanField_ELBO | PropagatedELBO | None)
+        self.estimator = loss.estimator if isinstance(loss, PropagatedELBO) else estimator
+        by_density = not isinstance(loss, TraceMeanField_ELBO | PropagatedELBO | None)
         check_program(
             model,
             self.example,
@@ -157,9 +149,9 @@ class Fit:
                 looked_at,
                 criterion=criterion,
                 estimator=estimator,
-                loss=given,
-                start=start,
-                mesh=mesh,
+                loss=loss,
+                start=options.start,
+                mesh=options.mesh,
             )(model)
         self.model = model
         self.guide: Any = guide
@@ -167,16 +159,16 @@ class Fit:
             model,
             self.guide,
             optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,
-            loss=elbo(estimator) if given is None else given,
+            loss=elbo(estimator) if loss is None else loss,
             num_data=self.num_data,
             batch_size=size,
             row_sites=self.row_sites,
-            kl_weight=kl_weight,
-            kl_warmup=kl_warmup,
-            loop=loop,
+            kl_weight=options.kl_weight,
+            kl_warmup=options.kl_warmup,
+            loop=options.loop,
             until=until,
             placement=self.placement,
-            matmul_dtype=matmul_dtype,
+            matmul_dtype=options.matmul_dtype,
         )
         if not isinstance(self.source, Batches):
             self.source = self.placement.everywhere(self.source)
@@ -221,10 +213,11 @@ class Fit:
             The state after the epoch, and the loss of each step.
 
         Raises:
+            TypeError: For something else than a state.
             ValueError: For a state that an earlier epoch consumed, or fewer than one step.
         """
         check_key(key, "Fit.epoch", num_steps=num_steps)
-        _check_unused(state)
+        check_state(state, "epoch")
         steps = self.steps if num_steps is None else num_steps
         options: dict[str, Any] = {"num_steps": steps, "rate": rate}
         if isinstance(self.source, Batches):
@@ -245,7 +238,7 @@ class Fit:
             ValueError: If the data are `Batches`.
         """
         check_key(key, "Fit.measure")
-        _check_unused(state)
+        check_state(state, "measure")
         return self.engine.vfe(state.svi, state.keep, self.arrays, key)
 
     def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
@@ -262,7 +255,7 @@ class Fit:
         Raises:
             ValueError: For a fraction that is none, or if the fit has no criterion.
         """
-        _check_unused(state)
+        check_state(state, "reduce")
         if not 0 <= fraction <= 1:
             raise ValueError(f"Fit.reduce: fraction must be from 0 to 1, got {fraction}.")
         if not self._reducers:
@@ -277,6 +270,7 @@ class Fit:
         Args:
             state: Kept intact.
         """
+        check_state(state, "site_posteriors")
         return self.engine.site_posteriors(state.svi, self.example, state.keep)
 
     def params(self, state: FitState) -> dict[str, Any]:
@@ -285,6 +279,7 @@ class Fit:
         Args:
             state: Kept intact.
         """
+        check_state(state, "params")
         return self.engine.constrain(state.svi)
 
     def result(self, state: FitState, **records: Any) -> Result:
@@ -294,6 +289,7 @@ class Fit:
             state: Kept intact.
             **records: Other fields of `Result`, such as a ``history``.
         """
+        check_state(state, "result")
         fetched = self.placement.fetch((self.params(state), dict(state.keep)))
         params, keep = jax.tree.map(jnp.asarray, fetched)
         fields: dict[str, Any] = {
@@ -341,9 +337,10 @@ class Fit:
         svi = engine.init(key, self.example, model=model, guide=guide)
         if start is not None:
             svi = engine.adopt(svi, start.params)
+            warn_of_the_rest(svi.params, start.params)
         self._check_shapes(svi)
         begun = both_masks(
-            _with_removed(self._removed), {} if start is None else _with_removed(start.keep)
+            with_removed(self._removed), {} if start is None else with_removed(start.keep)
         )
         if criterion is None and self._sites is None and not begun:
             return FitState(svi, {}), None, Inspection()
@@ -358,7 +355,7 @@ class Fit:
         keep = {
             name: jnp.asarray(np.ones(q.loc.shape, bool)) for name, q in found.posterior.items()
         }
-        keep |= _carried_over(begun, keep)
+        keep |= carried_over(begun, keep)
         if criterion is None:
             return FitState(svi, keep), None, inspection
         memory = criterion.init(found.posterior)
@@ -394,17 +391,6 @@ class Fit:
         return self._reducers[-1]
 
 
-def _check_unused(state: FitState) -> None:
-    """Refuse a state whose buffers are gone."""
-    count = state.svi.num_steps
-    # A state that was saved may hold NumPy arrays.
-    if isinstance(count, jax.Array) and count.is_deleted():
-        raise ValueError(
-            "Fit: an epoch has consumed this state. Go on from the state that it returned, or copy one "
-            "before: jax.tree.map(jnp.copy, state)."
-        )
-
-
 def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
     if isinstance(source, Batches):
         example = source.example()
@@ -414,22 +400,3 @@ def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Da
         raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
     size = num_data if batch_size is None else min(batch_size, num_data)
     return num_data, size, first_rows(source, size)
-
-
-def _with_removed(keep: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the masks that remove something."""
-    return {name: jnp.asarray(mask) for name, mask in keep.items() if not jnp.all(mask)}
-
-
-def _carried_over(begun: dict[str, Array], keep: dict[str, Array]) -> dict[str, Array]:
-    """Refuse masks that the program cannot have; return the others."""
-    for name, mask in begun.items():
-        if name not in keep or keep[name].shape != mask.shape:
-            has = f"one of shape {keep[name].shape}" if name in keep else "none that can be reduced"
-            raise ValueError(
-                f"sparsify: elements of site '{name}', of shape {mask.shape}, are removed in `start` (or in "
-                "the pruned guide), and "
-                f"the program has {has}. Start a program with the same sites and a posterior of the same "
-                "family."
-            )
-    return begun

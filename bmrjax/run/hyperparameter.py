@@ -62,8 +62,8 @@ def hyperparameter(name: str, default: ArrayLike) -> Array:
 
 
 @dataclass(frozen=True)
-class Member:
-    """What sets a member of an ensemble apart, besides its key.
+class GridPoint:
+    """The settings of a member of an ensemble: a point of its grid.
 
     Attributes:
         values: Hyper-parameters of its program.
@@ -78,7 +78,7 @@ class Member:
     criterion: Criterion | None = None
 
     def given(self, program: Callable) -> Callable:
-        """Return a program with this member's hyper-parameters."""
+        """Return a program with these hyper-parameters."""
         data = {name: jnp.asarray(value, float) for name, value in self.values.items()}
         return substitute(program, data=data) if data else program
 
@@ -94,7 +94,7 @@ class Member:
         return found
 
 
-def members_of(grid: Mapping[str, Sequence[Any]] | None) -> list[Member]:
+def points_of(grid: Mapping[str, Sequence[Any]] | None) -> list[GridPoint]:
     """Return the points of a grid, the last name's values side by side.
 
     Raises:
@@ -112,10 +112,10 @@ def members_of(grid: Mapping[str, Sequence[Any]] | None) -> list[Member]:
                 f"ensemble: grid['{name}'] has values of shapes {found}; give one shape."
             )
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
-    return [_member(point) for point in points]
+    return [_grid_point(point) for point in points]
 
 
-def _member(point: dict[str, Any]) -> Member:
+def _grid_point(point: dict[str, Any]) -> GridPoint:
     given = {name: point.pop(name) for name in RESERVED if name in point}
     for name in ("kl_weight", "rate"):
         if name in given:
@@ -133,4 +133,4 @@ def _member(point: dict[str, Any]) -> Member:
     for name, value in point.items():
         if not np.all(np.isfinite(np.asarray(value, float))):
             raise ValueError(f"ensemble: grid['{name}'] has {value}; give finite numbers.")
-    return Member(point, **given)
+    return GridPoint(point, **given)

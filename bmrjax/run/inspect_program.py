@@ -37,9 +37,9 @@ def inspect(
     """List the sites of a program: which of them `sparsify` would judge, why, and what to write instead.
 
     Nothing is fitted. By default `sparsify` judges a site if its prior is centred at zero, whatever the other
-    latent sites are, if it has more than one element, and if prior and posterior are normal (or of the family
-    that the criterion reads). The weights of random modules and the sites of `bmrjax.priors` are judged at
-    any size.
+    latent sites are, if it has more than one element, and if its posterior is normal (or of the family that
+    the criterion reads) under a prior of that family; of a normal posterior, under a Laplace prior too. The
+    weights of random modules and the sites of `bmrjax.priors` are judged at any size.
 
     Args:
         program: NumPyro program, as for `sparsify`.

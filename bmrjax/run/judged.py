@@ -1,20 +1,20 @@
 """Which sites of a program are judged, and why the others are not."""
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from bmrjax.criteria import Criterion, SitePosteriors
+from bmrjax.errors import warn
+from bmrjax.families import facts as facts_about
+from bmrjax.families import facts_of
 from bmrjax.infer.prior_location import PriorFacts
-from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.reduction import LogNormal, SpikeAndSlab
 from bmrjax.run.inspection import Inspection, SiteReport
-
-_FAMILIES = {Normal: "normal", SpikeAndSlab: "spike-and-slab", LogNormal: "log-normal"}
 
 _GUIDES = "Use infer.AutoMeanField, AutoNormal or infer.AutoMultivariate as the guide."
 
 # What to write instead of priors without a closed form; each is the same prior, as a mixture of normals.
 _INSTEAD = {
-    "Laplace": "Write it as a mixture of normals: Normal(0, scale * sqrt(2 * w)) with w ~ Exponential(1).",
     "StudentT": (
         "Write it as a mixture of normals: Normal(0, scale / sqrt(precision)) with "
         "precision ~ Gamma(df / 2, df / 2)."
@@ -30,13 +30,9 @@ _INSTEAD = {
     ),
 }
 
-_OTHERWISE = "Give it a normal prior, with a latent scale for heavy tails."
+_GENERAL = "Use criteria.SpikeAndSlab() or criteria.Shrinkage(), or leave the site as it is."
 
-_CRITERIA = {
-    "normal": "criteria.SpikeAndSlab() or criteria.Shrinkage()",
-    "spike-and-slab": "criteria.Inclusion()",
-    "log-normal": "criteria.BMRSNormal()",
-}
+_OTHERWISE = "Give it a normal prior, with a latent scale for heavy tails."
 
 
 def judge(
@@ -73,7 +69,7 @@ def judge(
             )
             judged, advice = False, ""
         else:
-            why, advice = _unreadable(prior, posterior, criterion, guide)
+            why, advice = _unreadable(prior, posterior, found.prior.get(name), criterion, guide)
             owner = next((layer for layer in layers if name.startswith(f"{layer}.")), None)
             auxiliary = bool(why) and owner is not None and prior.layer is None
             if auxiliary:
@@ -91,7 +87,7 @@ def judge(
                 name,
                 prior.shape,
                 prior.text,
-                "" if prior.observed else _FAMILIES.get(type(posterior), "not readable"),
+                "" if prior.observed else _family(posterior),
                 judged,
                 why,
                 advice,
@@ -138,6 +134,10 @@ def reducible(
     return found.only(inspection.judged if sites is None else sites), inspection
 
 
+def _family(posterior: Any) -> str:
+    return "not readable" if posterior is None else facts_about(posterior).name
+
+
 def _by_default(name: str, prior: PriorFacts) -> tuple[bool, str, str]:
     """Return whether a site that can be read is judged by default, why, and what to write instead."""
     single = prior.size == 1
@@ -145,7 +145,7 @@ def _by_default(name: str, prior: PriorFacts) -> tuple[bool, str, str]:
         return False, *_latent_location(name, prior)
     if prior.layer is not None:
         return True, f"weights of the layer '{prior.layer}'", ""
-    if prior.family in ("spike-and-slab", "log-normal", "log-uniform"):
+    if prior.location is None and prior.family is not None:
         return True, f"a {prior.family} prior", ""
     if single:
         why = "one element: intercepts and other scalars are judged only when named"
@@ -177,17 +177,23 @@ def _latent_location(name: str, prior: PriorFacts) -> tuple[str, str]:
 
 def _unreadable(
     prior: PriorFacts,
-    posterior: Normal | SpikeAndSlab | LogNormal | None,
+    posterior: Any,
+    read_prior: Any,
     criterion: Criterion | None,
     guide: str,
 ) -> tuple[str, str]:
     """Return why this criterion cannot read a site, and what to write; empty strings if it can."""
     if posterior is not None:
-        if criterion is None or isinstance(posterior, criterion.family):
+        if criterion is None or criterion.reads(posterior, read_prior):
             return "", ""
-        family = _FAMILIES[type(posterior)]
-        why = f"its posterior is {family}, which criteria.{type(criterion).__name__} does not read"
-        return why, f"Use {_CRITERIA[family]}, or leave the site as it is."
+        if isinstance(posterior, criterion.family):
+            name = type(criterion).__name__
+            return f"its prior is {prior.label}, which criteria.{name} does not read", _GENERAL
+        said = facts_about(posterior)
+        why = (
+            f"its posterior is {said.name}, which criteria.{type(criterion).__name__} does not read"
+        )
+        return why, f"Use {said.criteria}, or leave the site as it is."
     if prior.support == "discrete":
         return "it is discrete", ""
     if prior.family is None:
@@ -216,12 +222,12 @@ def _nothing_judged(
             f"sparsify: {name} needs a latent site with multiplicative noise, and the program has none. Put "
             "nn.MultiplicativeNoise in the network (nn.with_noise does), and use AutoMeanField as the guide."
         )
-    if any(isinstance(q, family) for q in found.posterior.values()):
+    if any(criterion.reads(q, found.prior[n]) for n, q in found.posterior.items()):
         return (
             "sparsify: no site of the program is judged by default. Name the sites that may lose elements in "
             f"`sites`, or use criterion=None to fit without reducing.\n{reasons}"
         )
-    kind = _FAMILIES.get(family, family.__name__)
+    kind = facts_of(family).name
     message = (
         f"sparsify: {name} needs a latent site with a {kind} prior and a {kind} posterior, and the program "
         "with its guide has none. Use criterion=None to fit without reducing."
@@ -238,9 +244,8 @@ def _warn_of_spikes(
     """Warn if spike-and-slab sites are left alone, while others are judged."""
     spiked = [name for name, q in found.posterior.items() if isinstance(q, SpikeAndSlab)]
     if spiked and sites is None and criterion.family is not SpikeAndSlab:
-        warnings.warn(
+        warn(
             f"sparsify: {type(criterion).__name__} leaves the spike-and-slab sites {spiked} as they are, and "
             "judges the others. criteria.Inclusion() judges the spike-and-slab sites; name what you want "
-            "judged in `sites`.",
-            stacklevel=3,
+            "judged in `sites`."
         )

@@ -2,11 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from bmrjax.criteria import Criterion
 from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
@@ -14,24 +11,8 @@ from bmrjax.criteria.order import Order
 from bmrjax.criteria.reduce_once import Round, jit_reduce
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.engine import Engine
-from bmrjax.infer.state import State
+from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import kept_counts
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class FitState:
-    """Where a fit is; a pytree.
-
-    Attributes:
-        svi: Parameters, optimiser and counts.
-        keep: Mask of each site that is judged; True stays.
-        memory: What the criterion remembers of earlier rounds.
-    """
-
-    svi: State
-    keep: dict[str, Array]
-    memory: Any = None
 
 
 @dataclass

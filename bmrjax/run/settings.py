@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import optax
 
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
-from bmrjax.infer.estimate import Estimator
-from bmrjax.infer.loop import LoopMode
-from bmrjax.infer.mixed_precision import MatmulDtype
-from bmrjax.run.result import Result
+from bmrjax.run.batches import Batches
+from bmrjax.run.checkpoint_options import Checkpoints, as_checkpoints
+from bmrjax.run.fit_options import FitOptions
+from bmrjax.run.held_out import HeldOut, as_held_out
 from bmrjax.schedules import Schedule
 from bmrjax.structure.network_arrays import is_equinox, is_nnx
 
@@ -26,25 +25,17 @@ class Settings:
     criterion: Criterion | None = SpikeAndSlab()  # noqa: RUF009 - frozen, and holds no array
     schedule: Schedule | None = None
     optimizer: optax.GradientTransformation | None = None
-    loss: Any = None
-    estimator: Estimator = "global"
     batch_size: int | None = 128
     steps_per_epoch: int | None = None
     sites: Sequence[str] | None = None
-    static: Sequence[str | int] = ()
-    held_out: Data | None = None
-    eval_samples: int = 5
-    eval_every: int | None = None
-    final_samples: int = 100
-    kl_weight: float = 1.0
-    kl_warmup: int = 0
-    max_bad_steps: int = 20
-    loop: LoopMode = "auto"
-    checkpoint_interval: float = 10.0
-    start: Result | None = None
-    mesh: jax.sharding.Mesh | None = None
-    matmul_dtype: MatmulDtype | None = None
+    held_out: HeldOut | None = None
+    checkpoints: Checkpoints | None = None
     callbacks: Sequence[Callback] = ()
+    options: FitOptions = FitOptions()  # noqa: RUF009 - frozen, and holds no array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held_out", as_held_out(self.held_out))
+        object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
 
 
 def check_program_kind(model: Any) -> None:
@@ -75,26 +66,19 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
     for name, kind, example in (
         ("criterion", Criterion, "criteria.SpikeAndSlab()"),
         ("schedule", Schedule, "schedules.Verified()"),
+        ("options", FitOptions, 'FitOptions(estimator="local")'),
     ):
         value = getattr(settings, name)
-        if value is not None and not isinstance(value, kind):
+        optional = name != "options"
+        if not (optional and value is None) and not isinstance(value, kind):
             raise TypeError(f"sparsify: {name} must be an object like {example}, got {value!r}.")
     for name in ("num_epochs", "steps_per_epoch", "batch_size"):
         value = getattr(settings, name)
         if value is not None and not hasattr(value, "__index__"):
             raise TypeError(f"sparsify: {name} must be a whole number, got {value!r}.")
-    if settings.start is not None and not isinstance(settings.start, Result):
-        raise TypeError(
-            f"sparsify: start is a {type(settings.start).__name__}; give a Result, of an earlier run or "
-            "read by bmr.load(directory)."
-        )
     sites = settings.sites
     if isinstance(sites, str):
         raise TypeError(f"sparsify: sites must be a list of names; write sites=[{sites!r}].")
-    if isinstance(settings.static, str):
-        raise TypeError(
-            f"sparsify: static must be a list of arguments; write static=[{settings.static!r}]."
-        )
     callbacks = settings.callbacks
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
         raise TypeError(
@@ -111,4 +95,38 @@ def check_kinds(settings: Settings, guide: Callable | None) -> None:
         raise TypeError(
             f"sparsify: the guide is the class {guide.__name__}; give an object, as in "
             f"{guide.__name__}(model)."
+        )
+
+
+def check_schedule(
+    schedule: Schedule, criterion: Criterion | None, source: Data | Batches, steps: int
+) -> None:
+    """Refuse a schedule that cannot work with the criterion or the data.
+
+    Args:
+        schedule: Of the run.
+        criterion: Of the run, or of a member.
+        source: The data.
+        steps: Steps of an epoch.
+    """
+    if criterion is None:
+        return
+    until = schedule.until
+    if until is not None and steps < 2 * until.window:
+        raise ValueError(
+            f"sparsify: {type(schedule).__name__} ends an epoch when the VFE has settled, which it asks "
+            f"after {2 * until.window} steps at the earliest (two windows of {until.window}), and an epoch "
+            f"has {steps}. Give steps_per_epoch={20 * until.window}, say, or "
+            "until=infer.Settled(window=...) with a shorter window."
+        )
+    measures = schedule.verifies or schedule.measures
+    if isinstance(source, Batches) and (measures or until is not None):
+        raise ValueError(
+            "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
+            "schedules.Every(...) or schedules.WhenConverged(...)."
+        )
+    if schedule.mask_prior and not criterion.has_mask_prior:
+        raise ValueError(
+            f"sparsify: mask_prior needs a criterion with a prior over masks, and "
+            f"{type(criterion).__name__} has none. Use criteria.SpikeAndSlab, or leave mask_prior out."
         )

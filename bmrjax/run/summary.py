@@ -5,15 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 
 from bmrjax.criteria import Criterion
-from bmrjax.distributions import SpikeAndSlab as SpikeAndSlabOfNumPyro
-from bmrjax.distributions import TruncatedLogNormal
+from bmrjax.families import shown
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.posterior import read_posteriors
-from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
 from bmrjax.run.element_names import element_names, named_axes
 
 if TYPE_CHECKING:
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 def summary_table(
     result: Any,
-    posterior: Mapping[str, Normal | SpikeAndSlab | LogNormal],
+    posterior: Mapping[str, Any],
     *,
     prob: float,
     scores: Mapping[str, Mapping[str, Any]] | None = None,
@@ -88,7 +85,7 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
     names = [
         name
         for name, q in found.posterior.items()
-        if isinstance(q, criterion.family) and (name in result.keep or not result.keep)
+        if criterion.reads(q, found.prior[name]) and (name in result.keep or not result.keep)
     ]
     if not names:
         raise ValueError(
@@ -107,22 +104,12 @@ def _moments(q: Any, keep: Any, low: float, high: float) -> dict[str, Any]:
     """Return mean, standard deviation, interval and inclusion probability; of removed elements, constants."""
     titles = f"{100 * low:g} %", f"{100 * high:g} %"
     kept = jnp.asarray(keep)
-    removed = 0.0
-    # Stand-ins for removed elements, whose scale is zero, so that nothing divides by it.
-    scale = jnp.where(kept, q.scale, 1.0)
-    found: dict[str, Any] = {}
-    if isinstance(q, SpikeAndSlab):
-        found["inclusion_prob"] = jnp.broadcast_to(q.inclusion_prob, q.loc.shape)
-        fn: Any = SpikeAndSlabOfNumPyro(q.loc, scale, jnp.where(kept, q.logits, 0.0))
-    elif isinstance(q, LogNormal):
-        fn, removed = TruncatedLogNormal(jnp.where(kept, q.loc, q.low), scale, q.low, q.high), 1.0
-    else:
-        fn = dist.Normal(q.loc, scale)
+    fn, removed, included = shown(q, kept)
     values = {
         "mean": (fn.mean, removed),
         "sd": (jnp.sqrt(fn.variance), 0.0),
         titles[0]: (fn.icdf(low), removed),
         titles[1]: (fn.icdf(high), removed),
     }
-    shown = {title: jnp.where(kept, value, other) for title, (value, other) in values.items()}
-    return {**shown, **found}
+    columns = {title: jnp.where(kept, value, other) for title, (value, other) in values.items()}
+    return columns if included is None else columns | {"inclusion_prob": included}

@@ -64,7 +64,7 @@ def trade_off(result: Result, metric: str = "accuracy") -> TradeOff:
     Epochs of rounds that were taken back are left out.
 
     Args:
-        result: Of a run with ``held_out=...`` and ``eval_every=1``.
+        result: Of a run with ``held_out=bmr.HeldOut(data, every=1)``.
         metric: ``"accuracy"``, ``"nll"``, ``"ece"`` or ``"rmse"``.
 
     Raises:
@@ -78,7 +78,8 @@ def trade_off(result: Result, metric: str = "accuracy") -> TradeOff:
         >>> data = x, jnp.argmax(x[:, :3], -1)
         >>> network = bmr.nn.MLP(4, (), 3, key=jax.random.key(1))
         >>> result = bmr.sparsify(
-        ...     bmr.programs.classifier(network, bmr.priors.Flat()), data, held_out=data, eval_every=1,
+        ...     bmr.programs.classifier(network, bmr.priors.Flat()), data,
+        ...     held_out=bmr.HeldOut(data, every=1),
         ...     criterion=criteria.SignalToNoise(fraction=1.0), key=jax.random.key(2), num_epochs=12,
         ...     schedule=schedules.Every(wait=6, fraction=0.3), steps_per_epoch=40, progress=False,
         ... )
@@ -98,7 +99,7 @@ def trade_off(result: Result, metric: str = "accuracy") -> TradeOff:
     if len(last) < 2:
         raise ValueError(
             f"trade_off: the run has the held-out metric {metric!r} at {len(last)} sparsities, and a "
-            "curve needs two. Run sparsify with held_out=..., eval_every=1 and a criterion that "
+            "curve needs two. Run sparsify with held_out=HeldOut(..., every=1) and a criterion that "
             "removes something."
         )
     kept = sorted(last, reverse=True)

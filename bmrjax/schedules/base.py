@@ -1,12 +1,13 @@
-"""What a schedule sees, and what it answers."""
+"""What a schedule is, and what it sees."""
 
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from bmrjax.criteria.order import Order, smallest_snr_first
 from bmrjax.infer.convergence import Settled
+from bmrjax.schedules.actions import Action
 
 Memory = dict[str, Any]
 
@@ -33,47 +34,14 @@ class Report:
     mask_cost: float = 0.0
 
 
-# What chooses the elements that a round removes.
-Pass = Literal["criterion", "evidence", "single"]
-
-
-@dataclass(frozen=True)
-class Action:
-    """What to do before the next epoch.
-
-    Attributes:
-        restore: Go back to the state before the last reduction, or regrowth.
-        reduce: Reduce, after restoring.
-        search: Let the measured VFE, which is `vfe` now, say how far the reduction goes; see
-            `schedules.Iterative`. If nothing goes, the schedule is asked again at once.
-        tentative: What is proposed or not, remove `fraction` of what is kept, as far as the criterion
-            may go beyond its proposal, and keep the state before to return to. If nothing goes, the
-            schedule is asked again at once.
-        by: What chooses the elements to remove: the run's criterion; or, in passes of their own of
-            `schedules.Verified`, the evidence of each element (``"evidence"``, `criteria.Shrinkage`), or the
-            one element or group whose removal costs the least evidence (``"single"``). If these two remove
-            nothing, the schedule is called again at once.
-        regrow: Let everything come back that was removed.
-        fraction: Remove at most this fraction of what is kept; 1 is no cap.
-        rate: Factor on the learning rate of the next epoch.
-        stop: End the run here.
-        vfe: The VFE of the current state, where it was measured.
-    """
-
-    restore: bool = False
-    reduce: bool = False
-    search: bool = False
-    tentative: bool = False
-    by: Pass = "criterion"
-    regrow: bool = False
-    fraction: float = 1.0
-    rate: float = 1.0
-    stop: bool = False
-    vfe: float | None = None
-
-
 class Schedule(abc.ABC):
-    """Decide before each epoch whether to reduce.
+    """Decide before each epoch what to do: train, reduce, go back, let all come back, or stop.
+
+    To write a schedule of your own, derive a class and define ``__call__``. It gets a `Report` of how the fit
+    went, and answers with one action (`Train`, `Reduce`, `Restore`, `Regrow` or `Stop`) and its next memory.
+    The memory is a dict of JSON values, so that a run can stop and go on; `init` returns the first one. The
+    memory that was given must not be changed: return a new dict. A schedule that answers with `Restore` after
+    `Reduce` sets ``verifies = True``, so that the loop keeps the state before.
 
     Attributes:
         order: Which candidates are removed first when a round is capped.
@@ -84,6 +52,36 @@ class Schedule(abc.ABC):
         until: Ends an epoch early, once the fit has converged; None runs all its steps.
         mask_prior: Whether what the masks themselves cost under the criterion's prior is counted; None
             counts it where the posterior is a joint normal and the criterion has such a prior.
+
+    Example:
+        A round every third epoch, which is taken back if the VFE rose:
+
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> from bmrjax.schedules import Reduce, Restore, Schedule, Stop, Train
+        >>> class ThirdEpochs(Schedule):
+        ...     verifies = True
+        ...
+        ...     def init(self):
+        ...         return {"before": None}
+        ...
+        ...     def __call__(self, report, memory):
+        ...         if report.epoch == 0 or report.epoch % 3:
+        ...             return Train(), memory
+        ...         vfe = report.measure()
+        ...         if memory["before"] is not None and vfe > memory["before"]:
+        ...             return Restore(then=Stop()), memory
+        ...         return Reduce(fraction=0.5, vfe=vfe), {"before": vfe}
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([4]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 4))
+        >>> result = bmr.sparsify(
+        ...     program, (x, 2.0 * x[:, 0]), key=jax.random.key(1), num_epochs=10,
+        ...     batch_size=None, schedule=ThirdEpochs(), progress=False,
+        ... )
+        >>> [point.kept for point in result.path]
+        [4, 2, 1, 1]
     """
 
     order: Order = staticmethod(smallest_snr_first)
@@ -105,7 +103,7 @@ class Schedule(abc.ABC):
             memory: From `init` or from the last call; JSON values only.
 
         Returns:
-            The action and the next memory.
+            One action, and the next memory.
         """
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bmrjax.criteria.order import Order, smallest_snr_first
+from bmrjax.schedules.actions import Action, Reduce, Train
 from bmrjax.schedules.base import (
-    Action,
     Memory,
     Report,
     Schedule,
@@ -46,6 +46,7 @@ class Every(Schedule):
         """See `Schedule`."""
         since = report.epoch - self.wait
         cooling = report.num_epochs - report.epoch <= self.cooldown
-        reduce = since >= 0 and since % self.every == 0 and not cooling
         rate = linear_decay(report, self.cooldown)
-        return Action(reduce=reduce, fraction=self.fraction, rate=rate), memory
+        if since >= 0 and since % self.every == 0 and not cooling:
+            return Reduce(fraction=self.fraction, rate=rate), memory
+        return Train(rate=rate), memory

@@ -1,12 +1,11 @@
 """Train to convergence, reduce, repeat."""
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bmrjax.criteria.order import Order, smallest_snr_first
 from bmrjax.infer.convergence import Settled
+from bmrjax.schedules.actions import Action, Reduce, Regrow, Restore, Stop, Train
 from bmrjax.schedules.base import (
-    Action,
     Memory,
     Report,
     Schedule,
@@ -94,11 +93,11 @@ class Iterative(Schedule):
                     return self._take_back(vfe, memory)
                 memory["halfway"] = vfe
             memory["trained"] += 1
-            return Action(rate=self.rates[memory["trained"] - 1]), memory
+            return Train(rate=self.rates[memory["trained"] - 1]), memory
         memory["trained"] = 1
         if memory["judging"] == "regrown":
             memory["judging"] = "regrowth"
-            return Action(reduce=True, rate=self.rates[0]), memory
+            return Reduce(rate=self.rates[0]), memory
         vfe = report.measure()
         if memory["halfway"] is not None:
             memory["gain"] = max(memory["gain"], memory["halfway"] - vfe)
@@ -113,11 +112,12 @@ class Iterative(Schedule):
             memory["before"] = vfe
             return self._try(memory, restore=False, vfe=vfe)
         memory.update(before=vfe, judging="search" if self.search else None)
-        return Action(reduce=True, search=self.search, vfe=vfe, rate=self.rates[0]), memory
+        by = "search" if self.search else "criterion"
+        return Reduce(by=by, vfe=vfe, rate=self.rates[0]), memory
 
     def _take_back(self, vfe: float, memory: Memory) -> tuple[Action, Memory]:
         if memory["judging"] == "regrowth":
-            return Action(restore=True, stop=True, vfe=vfe), memory
+            return Restore(then=Stop(), vfe=vfe), memory
         memory["fraction"] /= 2
         return self._try(memory, restore=True, vfe=vfe)
 
@@ -125,11 +125,12 @@ class Iterative(Schedule):
         self, memory: Memory, *, restore: bool, vfe: float | None = None
     ) -> tuple[Action, Memory]:
         """Remove more than was proposed, or let all come back, or stop."""
-        act = functools.partial(Action, restore=restore, vfe=vfe, rate=self.rates[0])
         if memory["fraction"] >= self.min_fraction:
             memory["judging"] = "removal"
-            return act(reduce=True, tentative=True, fraction=memory["fraction"]), memory
-        if memory["regrowths"] == self.regrowths:
-            return act(stop=True), memory
-        memory.update(regrowths=memory["regrowths"] + 1, judging="regrown")
-        return act(regrow=True), memory
+            then = Reduce(by="beyond", fraction=memory["fraction"], rate=self.rates[0])
+        elif memory["regrowths"] == self.regrowths:
+            then = Stop()
+        else:
+            memory.update(regrowths=memory["regrowths"] + 1, judging="regrown")
+            then = Regrow(rate=self.rates[0])
+        return Restore(then=then, vfe=vfe) if restore else replace(then, vfe=vfe), memory

@@ -1,20 +1,22 @@
 """Rounds that are taken back unless the free energy fell."""
 
 import math
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from bmrjax.criteria.order import Order, smallest_magnitude_first
+from bmrjax.schedules.actions import Action, Reduce, Restore, Stop, Train
 from bmrjax.schedules.base import (
-    Action,
     Memory,
-    Pass,
     Report,
     Schedule,
     check_at_least,
     check_fraction,
     linear_decay,
 )
+
+# What chooses the elements that a pass removes; see `Reduce`.
+Pass = Literal["criterion", "evidence", "single"]
 
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
 # fall of the loss so far that counts as improving.
@@ -118,19 +120,21 @@ class Verified(Schedule):
         """See `Schedule`."""
         wait, refit, cooldown = self.lengths(report.num_epochs)
         memory = dict(memory)
-        rate = linear_decay(report, cooldown)
         cooling = report.num_epochs - report.epoch <= cooldown
         pending = memory["reference"] is not None
 
-        def finish(*, restore: bool, vfe: float | None = None) -> tuple[Action, Memory]:
-            memory["over"] = True
-            end_early()
-            rate = linear_decay(report, cooldown, end=memory["end"])
-            return Action(restore=restore, rate=rate, stop=not cooldown, vfe=vfe), memory
-
-        def end_early() -> None:
+        def last_epochs() -> Train | Stop:
+            """Return the next of the epochs without reductions, which may begin before their time."""
             if self.stop_early and memory["end"] is None and _has_settled(report.losses):
                 memory["end"] = min(report.epoch + cooldown, report.num_epochs)
+            if not cooldown or report.epoch == memory["end"]:
+                return Stop()
+            return Train(rate=linear_decay(report, cooldown, end=memory["end"]))
+
+        def finish(*, restore: bool, vfe: float | None = None) -> tuple[Action, Memory]:
+            memory["over"] = True
+            then = last_epochs()
+            return Restore(then=then) if restore else replace(then, vfe=vfe), memory
 
         def refer_to(vfe: float) -> None:
             lowest = vfe if memory["lowest"] is None else min(vfe, memory["lowest"])
@@ -145,16 +149,13 @@ class Verified(Schedule):
                 # An epoch has passed since the last measurement; after other passes, none has.
                 refer_to(report.measure())
             memory.update(by=by, fraction=self.fraction, since=1)
-            return reduce(restore=restore), memory
+            return Restore(then=reduce()) if restore else reduce(), memory
 
-        def reduce(*, restore: bool = False, vfe: float | None = None) -> Action:
-            fraction = memory["fraction"]
-            return Action(restore=restore, reduce=True, by=memory["by"], fraction=fraction, vfe=vfe)
+        def reduce(vfe: float | None = None) -> Reduce:
+            return Reduce(by=memory["by"], fraction=memory["fraction"], vfe=vfe)
 
         if memory["over"]:
-            end_early()
-            rate = linear_decay(report, cooldown, end=memory["end"])
-            return Action(rate=rate, stop=report.epoch == memory["end"]), memory
+            return last_epochs(), memory
         later = memory["by"] != self.passes[-1]
         if pending and report.removed == 0:
             if memory["proposed"] or (later and 2 * report.epoch >= report.num_epochs):
@@ -168,7 +169,7 @@ class Verified(Schedule):
             due = self.wait is not None or not young or _has_settled(report.losses)
         if not due and not cooling:
             memory["since"] += 1
-            return Action(rate=rate), memory
+            return Train(rate=linear_decay(report, cooldown)), memory
         vfe = report.measure()
         # With the masks' cost or without: from dense to half of it, that cost rises and hides a gain.
         allowed = max(0.0, memory["cost"] - report.mask_cost)
@@ -181,12 +182,12 @@ class Verified(Schedule):
             if memory["by"] == "single" or memory["fraction"] < self.min_fraction:
                 return next_pass(restore=True)
             memory["since"] = 1
-            return reduce(restore=True), memory
+            return Restore(then=reduce()), memory
         if cooling:
             return finish(restore=False, vfe=vfe)
         refer_to(vfe)
         memory["since"] = 1
-        return reduce(vfe=vfe), memory
+        return reduce(vfe), memory
 
 
 def _has_settled(losses: list[float]) -> bool:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bmrjax.criteria.order import Order, smallest_snr_first
+from bmrjax.schedules.actions import Action, Reduce, Stop, Train
 from bmrjax.schedules.base import (
-    Action,
     Memory,
     Report,
     Schedule,
@@ -51,13 +51,13 @@ class WhenConverged(Schedule):
         """See `Schedule`."""
         rate = linear_decay(report, self.cooldown)
         if memory["reduced"] and report.removed == 0 and not self.cooldown:
-            return Action(stop=True), memory
+            return Stop(), memory
         losses = report.losses[memory["start"] :]
         if len(losses) < 2 * self.window or rate < 1.0:
-            return Action(rate=rate), memory
+            return Train(rate=rate), memory
         recent = sum(losses[-self.window :]) / self.window
         before = sum(losses[-2 * self.window : -self.window]) / self.window
         if before - recent > self.tolerance * abs(before):
-            return Action(rate=rate), memory
+            return Train(rate=rate), memory
         memory = {"start": len(report.losses), "reduced": True}
-        return Action(reduce=True, fraction=self.fraction, rate=rate), memory
+        return Reduce(fraction=self.fraction, rate=rate), memory

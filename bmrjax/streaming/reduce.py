@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 
 from bmrjax.criteria import Shrinkage, SpikeAndSlab
 from bmrjax.criteria.base import by_layer
+from bmrjax.reduction import Normal
 from bmrjax.streaming.folder import Pair, read_folder
 from bmrjax.streaming.layer import Layer, Piece
 from bmrjax.streaming.masks import MaskFile
@@ -500,6 +501,10 @@ def _check_criterion(
         raise TypeError(
             "reduce_folder takes criteria.SpikeAndSlab or criteria.Shrinkage, got "
             f"{type(criterion).__name__}."
+        )
+    if criterion.family is not Normal:
+        raise TypeError(
+            f"reduce_folder reads normal posteriors, and the criterion {criterion.family.__name__} ones."
         )
     if criterion.groups is not None:
         raise ValueError("reduce_folder judges single weights; take a criterion without groups.")

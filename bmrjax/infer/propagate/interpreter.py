@@ -53,7 +53,7 @@ class NoRuleError(NotImplementedError):
         softmax = " (a softmax has it, and so has attention)" if primitive == "reduce_max" else ""
         super().__init__(
             f"estimator='moments' has no rule for the operation '{primitive}'{softmax} on these uncertain "
-            "arrays. Use estimator='local', which samples there, or estimator='global'."
+            "arrays. Use FitOptions(estimator='local'), which samples there, or 'global'."
         )
 
 

@@ -12,6 +12,9 @@ from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import validate_sample
 
+from bmrjax import reduction
+from bmrjax.families.base import stored
+
 
 def mixture_log_prob(
     value: Float[Array, "..."],
@@ -97,3 +100,10 @@ def _(q: Any, p: SharedCenters) -> Array:
         )
     shared = -p.factor * p.log_mixture(q.loc)
     return shared + jnp.asarray(kl_divergence(q, p.base_dist))
+
+
+@stored.register(SharedCenters)
+def _(fn: SharedCenters) -> Any:
+    # Its divergence has a part of its own, so that it is no other prior of the same name.
+    found = None if fn.base_dist is None else stored(fn.base_dist)
+    return found if isinstance(found, reduction.ImproperLogUniform) else None

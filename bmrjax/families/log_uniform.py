@@ -11,8 +11,7 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import validate_sample
 
 from bmrjax import reduction
-from bmrjax.distributions.elements import NotElementwiseError, PrunedElements, elementwise
-from bmrjax.distributions.shared_centers import SharedCenters
+from bmrjax.families.base import Facts, facts, read_as_stored, stored
 
 
 class ImproperLogUniform(dist.Distribution):
@@ -25,7 +24,7 @@ class ImproperLogUniform(dist.Distribution):
         batch_shape: Shape of the independent variables.
 
     Example:
-        >>> from bmrjax.distributions import ImproperLogUniform
+        >>> from bmrjax.families import ImproperLogUniform
         >>> ImproperLogUniform().log_prob(-0.5).round(3)
         Array(0.693, dtype=float32)
 
@@ -69,12 +68,18 @@ def _(q: Any, p: ImproperLogUniform) -> Array:
     return jnp.broadcast_to(found, jnp.broadcast_shapes(q.batch_shape, p.batch_shape))
 
 
+@stored.register(ImproperLogUniform)
+def _(fn: ImproperLogUniform) -> reduction.ImproperLogUniform:
+    del fn
+    return reduction.ImproperLogUniform(jnp.ones(()))
+
+
+@facts.register(reduction.ImproperLogUniform)
+def _(q: Any) -> Facts:
+    del q
+    return Facts("log-uniform")
+
+
 def is_log_uniform(fn: dist.Distribution) -> bool:
     """Say whether `fn` is independent log-uniform variables, whatever is said of their centres."""
-    try:
-        base = elementwise(fn)
-    except NotElementwiseError:
-        return False
-    while isinstance(base, dist.ExpandedDistribution | PrunedElements | SharedCenters):
-        base = base.base_dist
-    return isinstance(base, ImproperLogUniform)
+    return isinstance(read_as_stored(fn), reduction.ImproperLogUniform)

@@ -14,7 +14,9 @@ from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
 from bmrjax.backend.noise import normal
-from bmrjax.distributions.elements import Prunable, PrunedElements, normal_parameters
+from bmrjax.families.elements import Prunable
+from bmrjax.families.normal import normal_parameters
+from bmrjax.families.pruned import PrunedElements
 
 
 class ScaledMatrixNormal(Prunable):

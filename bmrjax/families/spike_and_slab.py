@@ -1,12 +1,13 @@
 """Spike-and-slab variables, exact and relaxed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro
 import numpyro.distributions as dist
 from jax.nn import log_sigmoid, sigmoid, softplus
 from jax.typing import ArrayLike
@@ -16,8 +17,10 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import promote_shapes
 
+from bmrjax import reduction
 from bmrjax.backend.noise import normal
-from bmrjax.distributions.elements import NotElementwiseError, PrunedElements, elementwise
+from bmrjax.families.base import Facts, Shown, facts, has_closed_form, read, removed, shown, stored
+from bmrjax.families.guide_form import GuideForm, GuideSite, default_form
 
 _atoms_are_known = ContextVar("_atoms_are_known", default=False)
 
@@ -72,7 +75,7 @@ class SpikeAndSlab(dist.Distribution):
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from bmrjax.distributions import SpikeAndSlab
+        >>> from bmrjax.families import SpikeAndSlab
         >>> SpikeAndSlab(0.0, 1.0, logits=0.0).log_prob(jnp.array([0.0, 1.0])).round(3)
         Array([-0.693, -2.112], dtype=float32)
 
@@ -211,18 +214,69 @@ def _kl_spike_and_slab(q: SpikeAndSlab, p: SpikeAndSlab) -> Array:
     return sigmoid(q.logits) * included + sigmoid(-q.logits) * excluded
 
 
+@stored.register(SpikeAndSlab)
+def _(fn: SpikeAndSlab) -> reduction.SpikeAndSlab:
+    return reduction.SpikeAndSlab(fn.loc, fn.scale, fn.logits)
+
+
+@facts.register(reduction.SpikeAndSlab)
+def _(q: Any) -> Facts:
+    del q
+    return Facts("spike-and-slab", criteria="criteria.Inclusion()")
+
+
+@has_closed_form.register(reduction.SpikeAndSlab)
+def _(posterior: Any, prior: Any) -> bool:
+    return isinstance(prior, reduction.SpikeAndSlab)
+
+
+@removed.register(reduction.SpikeAndSlab)
+def _(q: reduction.SpikeAndSlab, keep: Any) -> reduction.SpikeAndSlab:
+    loc, scale = jnp.where(keep, q.loc, 0.0), jnp.where(keep, q.scale, 0.0)
+    return reduction.SpikeAndSlab(loc, scale, jnp.where(keep, q.logits, -jnp.inf))
+
+
+@shown.register(reduction.SpikeAndSlab)
+def _(q: reduction.SpikeAndSlab, keep: Any) -> Shown:
+    scale, logits = jnp.where(keep, q.scale, 1.0), jnp.where(keep, q.logits, 0.0)
+    included = jnp.broadcast_to(q.inclusion_prob, q.loc.shape)
+    return Shown(SpikeAndSlab(q.loc, scale, logits), inclusion_prob=included)
+
+
+class SpikeAndSlabForm(GuideForm):
+    """A spike-and-slab posterior, with a third parameter: ``logits``, the log odds of the indicators."""
+
+    def distribution(self, site: GuideSite, normal: Any) -> dist.Distribution:
+        """See `GuideForm`; the indicators are relaxed in a step of training."""
+        event_dim = normal.event_dim
+        slab = normal.base_dist if event_dim else normal
+        start = jnp.log(site.init_inclusion) - jnp.log1p(-site.init_inclusion)
+        logits: Any = numpyro.param(
+            site.parameter("logits"), jnp.full(jnp.shape(slab.loc), start), event_dim=event_dim
+        )
+        step, schedule = site.training_step(), site.temperature
+        # Without a step, the guide is used for predictions, or trained by NumPyro's own SVI.
+        kind = StraightThroughSpikeAndSlab if step is None else RelaxedSpikeAndSlab
+        temperature = schedule(0 if step is None else step) if callable(schedule) else schedule
+        return kind(slab.loc, slab.scale, logits, temperature).to_event(event_dim)
+
+    def unconstrained(
+        self, site: GuideSite, parameter: Callable[[str], Array]
+    ) -> dist.Distribution:
+        """See `GuideForm`; the indicators are exact."""
+        del site
+        return SpikeAndSlab(parameter("loc"), parameter("scale"), parameter("logits"))
+
+
+@default_form.register(reduction.SpikeAndSlab)
+def _(prior: Any, site: GuideSite) -> SpikeAndSlabForm:
+    del prior, site
+    return SpikeAndSlabForm()
+
+
 def spike_and_slab_parameters(fn: dist.Distribution) -> tuple[Array, Array, Array] | None:
     """Return (loc, scale, logits), shaped as the site, of spike-and-slab variables; else None."""
-    try:
-        base = elementwise(fn)
-    except NotElementwiseError:
+    found = read(fn)
+    if not isinstance(found, reduction.SpikeAndSlab):
         return None
-    shape = fn.batch_shape + fn.event_shape
-    while isinstance(base, dist.ExpandedDistribution | PrunedElements):
-        base = base.base_dist
-    if not isinstance(base, SpikeAndSlab):
-        return None
-    loc, scale, logits = (
-        jnp.broadcast_to(jnp.asarray(a), shape) for a in (base.loc, base.scale, base.logits)
-    )
-    return loc, scale, logits
+    return found.loc, found.scale, found.logits

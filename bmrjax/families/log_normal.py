@@ -1,5 +1,7 @@
 """Log-uniform and log-normal distributions between bounds: prior and posterior of multiplicative noise."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +16,11 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 from numpyro.util import not_jax_tracer
 
 from bmrjax.backend.noise import uniform
-from bmrjax.distributions.log_quantile import log_quantile
+from bmrjax.families.base import Facts, Shown, facts, has_closed_form, removed, shown, stored
+from bmrjax.families.elements import elementwise
+from bmrjax.families.guide_form import GuideForm, GuideSite, NormalForm, default_form
+from bmrjax.families.log_quantile import log_quantile
+from bmrjax.families.per_datum import PerDatum
 from bmrjax.reduction.log_normal import LogNormal, LogUniform, divergence, exponent, integral
 
 
@@ -37,7 +43,7 @@ class TruncatedLogUniform(dist.Distribution):
         ValueError: Unless ``low < high``.
 
     Example:
-        >>> from bmrjax.distributions import TruncatedLogUniform
+        >>> from bmrjax.families import TruncatedLogUniform
         >>> TruncatedLogUniform().mean.round(3)
         Array(0.05, dtype=float32)
 
@@ -111,7 +117,7 @@ class TruncatedLogNormal(dist.Distribution):
         ValueError: Unless ``low < high``.
 
     Example:
-        >>> from bmrjax.distributions import TruncatedLogNormal
+        >>> from bmrjax.families import TruncatedLogNormal
         >>> noise = TruncatedLogNormal(-1.0, 0.8)
         >>> noise.mean.round(4), noise.snr.round(4)
         (Array(0.3816, dtype=float32), Array(1.6728, dtype=float32))
@@ -195,3 +201,88 @@ class TruncatedLogNormal(dist.Distribution):
 @kl_divergence.register(TruncatedLogNormal, TruncatedLogUniform)
 def _(q: TruncatedLogNormal, p: TruncatedLogUniform) -> Array:
     return divergence(q.posterior, LogUniform(p.low, p.high))
+
+
+@stored.register(TruncatedLogNormal)
+def _(fn: TruncatedLogNormal) -> LogNormal:
+    return LogNormal(fn.loc, fn.scale, fn.low, fn.high)
+
+
+@stored.register(TruncatedLogUniform)
+def _(fn: TruncatedLogUniform) -> LogUniform:
+    return LogUniform(fn.low, fn.high)
+
+
+@facts.register(LogNormal)
+def _(q: Any) -> Facts:
+    del q
+    return Facts("log-normal", criteria="criteria.BMRSNormal()")
+
+
+@facts.register(LogUniform)
+def _(q: Any) -> Facts:
+    del q
+    return Facts("log-uniform", posterior="log-normal")
+
+
+@has_closed_form.register(LogNormal)
+def _(posterior: Any, prior: Any) -> bool:
+    return isinstance(prior, LogUniform)
+
+
+@removed.register(LogNormal)
+def _(q: LogNormal, keep: Any) -> LogNormal:
+    low, high = (jnp.broadcast_to(bound, keep.shape) for bound in (q.low, q.high))
+    return LogNormal(jnp.where(keep, q.loc, -jnp.inf), jnp.where(keep, q.scale, 0.0), low, high)
+
+
+@shown.register(LogNormal)
+def _(q: LogNormal, keep: Any) -> Shown:
+    loc, scale = jnp.where(keep, q.loc, q.low), jnp.where(keep, q.scale, 1.0)
+    return Shown(TruncatedLogNormal(loc, scale, q.low, q.high), value=1.0)
+
+
+class NoiseForm(GuideForm):
+    """A truncated log-normal posterior, whose parameters are those of ln θ.
+
+    It starts all but at one, with what a network has learned intact.
+    """
+
+    starting_scale = math.exp(-5)
+
+    def distribution(self, site: GuideSite, normal: Any) -> dist.Distribution:
+        """See `GuideForm`; it is drawn as the handlers around the guide say."""
+        bounds: Any = site.prior.base_dist
+        on_the_line: Any = elementwise(normal.base_dist)
+        posterior = TruncatedLogNormal(on_the_line.loc, on_the_line.scale, bounds.low, bounds.high)
+        assert site.noise_draws is not None
+        draws = site.noise_draws()
+        return PerDatum(
+            posterior,
+            num_data=draws.num_data if site.prior.is_per_datum else None,
+            at_mean=draws.at_mean,
+            kl_weight=site.prior.kl_weight,
+        )
+
+    def unconstrained(
+        self, site: GuideSite, parameter: Callable[[str], Array]
+    ) -> dist.Distribution:
+        """See `GuideForm`."""
+        bounds: Any = site.prior.base_dist
+        return _OnTheLine(parameter("loc"), parameter("scale"), bounds.low, bounds.high)
+
+
+class _OnTheLine(TruncatedLogNormal):
+    """The logarithm of multiplicative noise."""
+
+    support: Any = constraints.real
+
+    def icdf(self, q: Any) -> Array:
+        return jnp.log(super().icdf(q))  # draws are quantiles too
+
+
+@default_form.register(LogNormal)
+@default_form.register(LogUniform)
+def _(prior: Any, site: GuideSite) -> GuideForm:
+    del prior
+    return NoiseForm() if isinstance(site.prior, PerDatum) else NormalForm()

@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
-from bmrjax.distributions.elements import Prunable, PrunedElements, center
-from bmrjax.distributions.truncated_log import TruncatedLogNormal, TruncatedLogUniform
-from bmrjax.reduction.log_normal import LogNormal, LogUniform
+from bmrjax.families.base import center, stored
+from bmrjax.families.elements import Prunable
+from bmrjax.families.pruned import PrunedElements
 
 
 class PerDatum(Prunable):
@@ -118,15 +118,6 @@ def _(q: Any, p: PerDatum) -> Array:
     return -p.kl_weight * jnp.sum(jnp.asarray(p.base_dist.log_prob(point)))
 
 
-def log_normal_parameters(fn: dist.Distribution) -> LogNormal | LogUniform | None:
-    """Return the parameters, shaped as the variable, if `fn` is noise as it is drawn; else None."""
-    base: Any = fn.base_dist if isinstance(fn, PerDatum) else fn
-    while isinstance(base, PrunedElements | dist.ExpandedDistribution | dist.Independent):
-        base = base.base_dist
-    shape = fn.element_shape if isinstance(fn, PerDatum) else fn.batch_shape + fn.event_shape
-    if isinstance(base, TruncatedLogNormal):
-        parts = (base.loc, base.scale, base.low, base.high)
-        return LogNormal(*(jnp.broadcast_to(part, shape) for part in parts))
-    if isinstance(base, TruncatedLogUniform):
-        return LogUniform(*(jnp.broadcast_to(part, shape) for part in (base.low, base.high)))
-    return None
+@stored.register(PerDatum)
+def _(fn: PerDatum) -> Any:
+    return stored(fn.base_dist)

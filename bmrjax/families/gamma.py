@@ -1,5 +1,6 @@
-"""The logarithm of a gamma variable: a scale parameter on the real line."""
+"""Gamma posteriors, and the logarithm of a gamma variable: a scale parameter on the real line."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,9 @@ from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import promote_shapes
 from scipy.special import gammaincinv
+
+from bmrjax.families.elements import elementwise
+from bmrjax.families.guide_form import GuideForm, GuideSite, offer
 
 
 class LogGamma(dist.Distribution):
@@ -29,7 +33,7 @@ class LogGamma(dist.Distribution):
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from bmrjax.distributions import LogGamma
+        >>> from bmrjax.families import LogGamma
         >>> LogGamma(2.0, 3.0).log_prob(jnp.log(0.5)).round(2)  # Gamma(2, 3) at 0.5, times 0.5
         Array(-0.69, dtype=float32, weak_type=True)
     """
@@ -89,3 +93,38 @@ def _kl_normal_log_gamma(q: Any, p: LogGamma) -> Array:
     mean_of_exp = jnp.exp(loc + 0.5 * jnp.square(q.scale))
     expected = p.concentration * loc - mean_of_exp - gammaln(p.concentration)
     return -(0.5 + 0.5 * jnp.log(2 * jnp.pi) + jnp.log(q.scale)) - expected
+
+
+class GammaForm(GuideForm):
+    """A gamma posterior: ``loc`` is the log of its mean, ``scale`` its standard deviation over its mean."""
+
+    def check(self, site: GuideSite) -> None:
+        """Raise ValueError if the site is not positive."""
+        if elementwise(site.prior).support is not constraints.positive:
+            raise ValueError(
+                f"AutoMeanField: site '{site.name}' asks for a gamma posterior, and its prior is not on the "
+                "positive numbers. Give it a Gamma prior, or take infer={'posterior': 'gamma'} away."
+            )
+
+    def distribution(self, site: GuideSite, normal: Any) -> dist.Distribution:
+        """See `GuideForm`."""
+        del site
+        on_the_line: Any = elementwise(normal.base_dist)
+        parameters = _concentration_and_rate(on_the_line.loc, on_the_line.scale)
+        return dist.Gamma(*parameters).to_event(normal.event_dim)
+
+    def unconstrained(
+        self, site: GuideSite, parameter: Callable[[str], Array]
+    ) -> dist.Distribution:
+        """See `GuideForm`."""
+        del site
+        return LogGamma(*_concentration_and_rate(parameter("loc"), parameter("scale")))
+
+
+def _concentration_and_rate(loc: Array, scale: Array) -> tuple[Array, Array]:
+    """Return the parameters of a gamma distribution with mean exp(loc)."""
+    concentration = 1 / jnp.square(scale)
+    return concentration, concentration * jnp.exp(-loc)
+
+
+offer("gamma", GammaForm(), where="for positive sites")

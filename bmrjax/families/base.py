@@ -1,0 +1,241 @@
+"""What the library asks of a family of posteriors. Each question dispatches; each family's file answers."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool
+from numpyro.distributions import transforms
+from numpyro.distributions.kl import kl_divergence
+
+from bmrjax.families.elements import NotElementwiseError, Prunable, elementwise
+
+
+def read(fn: dist.Distribution) -> Any:
+    """Return the family of a NumPyro distribution, with parameters shaped as the site; None if it has none.
+
+    Args:
+        fn: Independent elements, in plates, as one event, expanded or pruned.
+
+    Returns:
+        A class of `bmrjax.reduction`, such as `reduction.Normal`, with one parameter per element.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> from bmrjax import families
+        >>> families.read(dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+        Normal(loc=Array([0., 0.], dtype=float32...), scale=Array([2., 2.], dtype=float32...))
+        >>> families.read(dist.Cauchy(0.0, 1.0))
+    """
+    found = read_as_stored(fn)
+    if found is None:
+        return None
+    shape = fn.element_shape if isinstance(fn, Prunable) else fn.batch_shape + fn.event_shape
+    return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), shape), found)
+
+
+def read_as_stored(fn: dist.Distribution) -> Any:
+    """Return the family of a NumPyro distribution as `read` does, with parameters as they are stored.
+
+    They are not broadcast to the shape of the site, and numbers of Python and NumPy stay what they are.
+    """
+    try:
+        return stored(elementwise(fn))
+    except NotElementwiseError:
+        return stored(fn)
+
+
+@functools.singledispatch
+def stored(fn: Any) -> Any:
+    """Return the family of a NumPyro distribution without event dimensions; None if it has none.
+
+    Register the NumPyro distributions of a new family here; call `read` or `read_as_stored`.
+
+    Args:
+        fn: A NumPyro distribution.
+    """
+    del fn
+
+
+@stored.register(dist.ExpandedDistribution)
+def _(fn: Any) -> Any:
+    return stored(fn.base_dist)
+
+
+@stored.register(dist.Independent)
+def _(fn: Any) -> Any:
+    return stored(fn.base_dist)
+
+
+@stored.register(dist.TransformedDistribution)
+def _(fn: Any) -> Any:
+    kinds = transforms.AffineTransform | transforms.IdentityTransform
+    if not all(isinstance(transform, kinds) for transform in fn.transforms):
+        return None
+    found = stored(fn.base_dist)
+    for transform in fn.transforms:
+        if found is not None and isinstance(transform, transforms.AffineTransform):
+            found = affine(found, transform.loc, transform.scale)
+    return found
+
+
+@functools.singledispatch
+def affine(q: Any, loc: Any, scale: Any) -> Any:
+    """Return the family of loc + scale z, where z is of the family `q`; None if that is another.
+
+    Args:
+        q: A class of `bmrjax.reduction`, with parameters as they are stored.
+        loc: Of the transform.
+        scale: Of the transform, of either sign.
+    """
+    del q, loc, scale
+
+
+@functools.singledispatch
+def location(q: Any) -> tuple[Any, Any] | None:
+    """Return (location, scale) of a family on the real line that has both; None for any other.
+
+    The location is the mean of each element, and it is zero where a prior shrinks elements towards zero.
+
+    Args:
+        q: A class of `bmrjax.reduction`.
+    """
+    del q
+
+
+class Facts(NamedTuple):
+    """What is said of a family, in tables and messages.
+
+    Attributes:
+        name: Name in words.
+        posterior: Name of the family of posteriors that it is the prior of, where that has another name.
+        criteria: The criteria that read its posteriors, in words.
+    """
+
+    name: str
+    posterior: str = ""
+    criteria: str = ""
+
+
+@functools.singledispatch
+def facts(q: Any) -> Facts:
+    """Return what is said of a family in tables and messages.
+
+    Args:
+        q: A class of `bmrjax.reduction`. For the class itself, in place of an object, there is `facts_of`.
+    """
+    return Facts(type(q).__name__)
+
+
+def facts_of(family: type) -> Facts:
+    """Return what is said of a family, given its class."""
+    answer = facts.dispatch(family)
+    return Facts(family.__name__) if answer is facts.dispatch(object) else answer(None)
+
+
+@functools.singledispatch
+def has_closed_form(posterior: Any, prior: Any) -> bool:
+    """Say whether criteria can read a posterior under this prior.
+
+    Args:
+        posterior: A class of `bmrjax.reduction`.
+        prior: Another, or the same.
+    """
+    del posterior, prior
+    return False
+
+
+@functools.singledispatch
+def removed(q: Any, keep: Bool[Array, "..."]) -> Any:
+    """Return a posterior in which the elements that `keep` drops are removed.
+
+    They are zero for certain (multiplicative noise is one for certain); the others are what they were.
+
+    Args:
+        q: Posterior of independent elements, a class of `bmrjax.reduction`.
+        keep: True = kept; shaped as the posterior.
+
+    Raises:
+        TypeError: For a family whose elements cannot be removed.
+    """
+    del keep
+    raise TypeError(f"removed: no element can be removed from a posterior that is {facts(q).name}.")
+
+
+def is_removable(q: Any) -> bool:
+    """Say whether single elements can be removed from a posterior of this family."""
+    return removed.dispatch(type(q)) is not removed.dispatch(object)
+
+
+class Shown(NamedTuple):
+    """How the elements of a posterior are shown in a table.
+
+    Attributes:
+        distribution: NumPyro distribution of the elements; of removed ones, some proper stand-in.
+        value: Value of a removed element.
+        inclusion_prob: Probability that an element is not zero, for families that have it.
+    """
+
+    distribution: Any
+    value: float = 0.0
+    inclusion_prob: Any = None
+
+
+@functools.singledispatch
+def shown(q: Any, keep: Bool[Array, "..."]) -> Shown:
+    """Return the NumPyro distribution of the elements of a posterior, and the value of removed ones.
+
+    Args:
+        q: Posterior as `removed` returns it, a class of `bmrjax.reduction`.
+        keep: Its mask; True = kept.
+
+    Raises:
+        TypeError: For a family without distribution.
+    """
+    del keep
+    raise TypeError(f"shown: there is no NumPyro distribution of a {type(q).__name__}.")
+
+
+@functools.singledispatch
+def divergence_of_elements(q: Any, posterior: dist.Distribution, prior: dist.Distribution) -> Any:
+    """Return KL(posterior, prior) of each element, in nats; by default that of NumPyro's `kl_divergence`.
+
+    It is what a pruned site adds to the loss. Register a family only where its divergence needs another
+    form than NumPyro has.
+
+    Args:
+        q: What `read` returns for the posterior.
+        posterior: NumPyro distribution without event dimensions.
+        prior: Another.
+    """
+    del q
+    return kl_divergence(posterior, prior)
+
+
+def center(fn: dist.Distribution) -> Array | None:
+    """Return a typical point of `fn`: a normal's mean, its image under a transform, a delta's point.
+
+    Args:
+        fn: A distribution of a guide.
+
+    Returns:
+        The point, shaped as the site, or None where the distribution has no such closed form.
+    """
+    if isinstance(fn, dist.Delta):
+        return jnp.asarray(fn.v)
+    if isinstance(fn, dist.TransformedDistribution):
+        point = center(fn.base_dist)
+        if point is None:
+            return None
+        for transform in fn.transforms:
+            point = transform(point)
+        return jnp.asarray(point)
+    parameters = location(read(fn))
+    if parameters is not None:
+        return parameters[0]
+    try:
+        return jnp.broadcast_to(jax.lax.stop_gradient(fn.mean), fn.batch_shape + fn.event_shape)
+    except NotImplementedError:
+        return None

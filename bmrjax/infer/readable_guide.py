@@ -1,0 +1,30 @@
+"""A guide that says what the posteriors of its sites are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxtyping import Array, Bool
+
+Keep = Mapping[str, Bool[Array, "..."]]
+
+
+class ReadableGuide:
+    """A guide that reads the posteriors of its sites off its parameters. To be mixed into a NumPyro guide.
+
+    The posteriors of any other guide are read off the distributions of its sites.
+    """
+
+    def posterior(self, params: Mapping[str, Any], keep: Keep) -> dict[str, Any]:
+        """Return the family of the posterior of each latent site that has one, element by element.
+
+        Correlated elements are given that those which the masks drop are zero. The parameters of dropped
+        elements are what the guide has stored, with a positive scale; `families.removed` puts them at zero.
+
+        Args:
+            params: Constrained parameters.
+            keep: The masks in force, by site; may be traced.
+
+        Returns:
+            Site name to posterior, a class of `bmrjax.reduction`, shaped as the site.
+        """
+        raise NotImplementedError

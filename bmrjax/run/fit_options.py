@@ -1,0 +1,81 @@
+"""How a fit computes: what is set less often than what it computes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from bmrjax.infer.estimate import Estimator
+from bmrjax.infer.loop import LoopMode
+from bmrjax.infer.mixed_precision import MatmulDtype
+from bmrjax.run.result import Result
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FitOptions:
+    """Options of a fit that are set less often: the ELBO, the start, numerics, devices.
+
+    `sparsify`, `ensemble` and `Fit` take them as ``options=``.
+
+    Attributes:
+        estimator: Of the expected log likelihood: ``"global"``, one sample of the weights per step (Bayes by
+            backprop); ``"local"``, a sample of the pre-activations per data point; or ``"moments"``, without
+            sampling. See `infer.PropagatedELBO`.
+        loss: A NumPyro ELBO; by default the one that `estimator` names.
+        kl_weight: Factor on the KL term while training.
+        kl_warmup: Steps over which that factor grows linearly from zero.
+        start: An earlier result to go on from: parameters of the same names are taken over (a
+            `FitWarning` names those that fit nothing), and what it
+            removed stays removed. The prior, the criterion and all settings may be others.
+        static: Arguments that reach the program as they are although they have rows, by keyword or position:
+            an index array, say, that the program passes to `numpy.unique`. With all data in every step, an
+            argument whose values the program reads is found without.
+        max_bad_steps: Steps in a row that may be skipped for a loss or gradient that is not finite. In a loop
+            of your own over `Fit`, ``state.svi.worst_in_row`` is the number to compare with.
+        loop: ``"fused"``, ``"dispatch"`` or ``"auto"``; see `infer.loop.Loop`.
+        mesh: Devices to spread the run over: each takes a part of every batch along an axis ``"data"``, and
+            keeps a part of the posterior, the optimiser's state and the masks along an axis ``"model"``. The
+            result is that of one device, up to the order of sums.
+        matmul_dtype: ``"bfloat16"`` rounds the operands of the program's float32 matrix products and
+            convolutions to bfloat16 while training, forward and backward, with sums in float32. Parameters,
+            posterior, divergence, noise, optimiser and likelihood stay in float32, and so does all that is
+            measured. Made for GPUs and TPUs. A product that asks for ``precision="highest"`` stays as it is.
+
+    Raises:
+        TypeError: For a `start` that is no result, or `static` that is no list.
+        ValueError: For a `loss` together with an `estimator`.
+
+    Example:
+        >>> import bmrjax as bmr
+        >>> options = bmr.FitOptions(estimator="local", kl_warmup=1000)
+        >>> options.kl_weight, options.loop
+        (1.0, 'auto')
+    """
+
+    estimator: Estimator = "global"
+    loss: Any = None
+    kl_weight: float = 1.0
+    kl_warmup: int = 0
+    start: Result | None = None
+    static: Sequence[str | int] = ()
+    max_bad_steps: int = 20
+    loop: LoopMode = "auto"
+    mesh: jax.sharding.Mesh | None = None
+    matmul_dtype: MatmulDtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is not None and self.estimator != "global":
+            raise ValueError(
+                "FitOptions: the estimator is a part of the loss; give one of the two, such as "
+                f"loss=infer.PropagatedELBO({self.estimator!r})."
+            )
+        if self.start is not None and not isinstance(self.start, Result):
+            raise TypeError(
+                f"FitOptions: start is a {type(self.start).__name__}; give a Result, of an earlier run or "
+                "read by bmr.load(directory)."
+            )
+        if isinstance(self.static, str):
+            raise TypeError(
+                f"FitOptions: static must be a list of arguments; write static=[{self.static!r}]."
+            )

@@ -1,0 +1,85 @@
+"""Where a run is: everything that decides how it goes on."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bmrjax.run.fit_state import FitState
+from bmrjax.run.point import Point
+from bmrjax.schedules import Memory
+
+_PLAIN = (
+    "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "snapshot_point",
+    "stopped",
+)  # fmt: skip
+
+_POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
+
+
+@dataclass
+class RunState:
+    """Where a run is. A checkpoint holds exactly this.
+
+    Attributes:
+        now: State of the fit.
+        memory: Memory of the schedule.
+        history: As in `Result`.
+        path: As in `Result`.
+        epoch: Epochs done, those that were taken back included.
+        removed: How many elements the last reduction removed; None before the first.
+        evaluated_at: Epoch of the last metrics on held-out data.
+        stopped: Whether the schedule has ended the run.
+        snapshot: State before the last reduction, if it is kept to go back to.
+        snapshot_row: Length of `history` at the snapshot.
+        snapshot_point: Length of `path` at the snapshot.
+    """
+
+    now: FitState
+    memory: Memory
+    history: list[dict[str, Any]] = field(default_factory=list)
+    path: list[Point] = field(default_factory=list)
+    epoch: int = 0
+    removed: int | None = None
+    evaluated_at: int = 0
+    stopped: bool = False
+    snapshot: FitState | None = None
+    snapshot_row: int = 0
+    snapshot_point: int = 0
+
+    def take_snapshot(self) -> None:
+        """Keep the state to go back to it."""
+        # The engine consumes the state it is given, so what may be needed again is copied.
+        self.snapshot = replace(self.now, svi=jax.tree.map(jnp.copy, self.now.svi))
+        self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
+
+    def go_back(self) -> None:
+        """Go back to the snapshot, and mark what came after it as taken back."""
+        assert self.snapshot is not None
+        self.now, self.snapshot = self.snapshot, None
+        for row in self.history[self.snapshot_row :]:
+            row["taken_back"] = True
+        since = self.snapshot_point
+        self.path[since:] = [replace(point, taken_back=True) for point in self.path[since:]]
+
+    def arrays(self) -> Any:
+        """Return the arrays of a checkpoint."""
+        snapshot = self.now if self.snapshot is None else self.snapshot
+        return [(m.svi, m.keep, m.memory) for m in (self.now, snapshot)]
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON values of a checkpoint."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "has_snapshot": self.snapshot is not None,
+            "path": [{k: getattr(p, k) for k in _POINT} for p in self.path],
+        }
+
+    def take_over(self, arrays: Any, document: dict[str, Any]) -> None:
+        """Take over what a checkpoint holds, all but the arrays of the points of the path."""
+        now, snapshot = arrays
+        self.now = FitState(*now)
+        self.snapshot = FitState(*snapshot) if document["has_snapshot"] else None
+        for name in _PLAIN:
+            setattr(self, name, document[name])

@@ -1,0 +1,105 @@
+"""What a schedule may answer: a closed set of actions."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What chooses the elements that a reduction removes; see `Reduce`.
+By = Literal["criterion", "evidence", "single", "search", "beyond"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train for an epoch.
+
+    Attributes:
+        rate: Factor on the learning rate.
+        vfe: VFE of the current state in nats, if the schedule measured it and the state shall be a point of
+            `Result.path`. So it is for all actions.
+    """
+
+    rate: float = 1.0
+    vfe: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce:
+    """Remove elements, then train for an epoch.
+
+    What chooses the elements, `by`:
+
+    * ``"criterion"``: the run's criterion, at most `fraction` of what is kept.
+    * ``"evidence"``: the evidence of each element alone (`criteria.Shrinkage`), at most `fraction`.
+    * ``"single"``: the one element or group whose removal costs the least evidence.
+    * ``"search"``: of what the criterion proposes, as much as measures the lowest VFE; see
+      `schedules.Iterative`. It needs `vfe`, and ignores `fraction`.
+    * ``"beyond"``: `fraction` of what is kept, whether it is proposed or not, as far as the criterion may go
+      beyond its proposal. The state before is kept to return to.
+
+    If nothing is removed, the epoch is trained all the same by ``"criterion"``. In all other cases, the
+    schedule is called again at once, with a `Report` whose ``removed`` is 0.
+
+    Attributes:
+        fraction: Part of the kept elements that may go; 1 is no cap.
+        by: What chooses them.
+        rate: Factor on the learning rate of the epoch.
+        vfe: See `Train`.
+    """
+
+    fraction: float = 1.0
+    by: By = "criterion"
+    rate: float = 1.0
+    vfe: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.by == "search" and self.vfe is None:
+            raise ValueError(
+                "Reduce: a search compares measured VFEs, and needs that of the current state; write "
+                "Reduce(by='search', vfe=report.measure())."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regrow:
+    """Let everything come back that was removed, then train for an epoch; the state before is kept.
+
+    Attributes:
+        rate: Factor on the learning rate of the epoch.
+        vfe: See `Train`.
+    """
+
+    rate: float = 1.0
+    vfe: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """End the run here.
+
+    Attributes:
+        vfe: See `Train`.
+    """
+
+    vfe: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restore:
+    """Go back to the state before the last reduction or regrowth, then do something else.
+
+    Attributes:
+        then: What to do there.
+        vfe: VFE of the state that is left, see `Train`; its point is marked as taken back.
+    """
+
+    then: Train | Reduce | Regrow | Stop
+    vfe: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.then.vfe is not None:
+            raise ValueError(
+                "Restore: a schedule measures before it goes back; give the VFE as Restore(vfe=...), not in "
+                "`then`."
+            )
+
+
+Action = Train | Reduce | Regrow | Restore | Stop

@@ -30,6 +30,7 @@ _documents: Any = Sybil(
         "docs/loops.md",
         "docs/fitted.md",
         "docs/groups.md",
+        "docs/trained.md",
     ],
     fixtures=["in_a_folder_of_its_own"],
 )

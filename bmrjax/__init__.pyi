@@ -17,6 +17,7 @@ from . import reduction as reduction
 from . import schedules as schedules
 from . import streaming as streaming
 from . import structure as structure
+from . import trained as trained
 from .criteria import limit as limit
 from .errors import CallbackError as CallbackError
 from .errors import EnsembleError as EnsembleError
@@ -56,5 +57,7 @@ from .run.sparsify import sparsify as sparsify
 from .run.trade_off import TradeOff as TradeOff
 from .run.trade_off import trade_off as trade_off
 from .structure import compact as compact
+from .trained.network_reduction import NetworkReduction as NetworkReduction
+from .trained.reduce_network import reduce_network as reduce_network
 
 __version__: str

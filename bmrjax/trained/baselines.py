@@ -1,0 +1,182 @@
+"""Other ways to choose which weights of a trained network go, on the same terms as `reduce_network`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from bmrjax.trained.eliminate import Row, remove
+from bmrjax.trained.losses import Loss
+from bmrjax.trained.moments import Moments
+from bmrjax.trained.path import prior_precisions, quadratics_of
+from bmrjax.trained.prepare import Prepared, prepare
+from bmrjax.trained.rows import filled, masks_of, rows_of
+
+Method = Literal["magnitude", "wanda", "obd", "obs_uniform", "obs_global", "random"]
+METHODS: tuple[Method, ...] = ("magnitude", "wanda", "obd", "obs_uniform", "obs_global", "random")
+
+# Removals from the same factors go in parts, which changes nothing but what they cost.
+_PART = 0.8
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A network reduced by a baseline.
+
+    Attributes:
+        network: The network, of the class of the one that was given.
+        masks: Which weights stay, by the path of the array.
+        kept: Share of the judged weights that stay.
+    """
+
+    network: Any
+    masks: dict[str, Bool[np.ndarray, "..."]]
+    kept: float
+
+
+def reduce_by(
+    network: Any,
+    data: Any,
+    method: Method,
+    *,
+    keep: Sequence[float],
+    loss: Loss | Callable[[Any, Any], Any] | None = None,
+    held_out: Any = None,
+    leave: Sequence[str] = (),
+    num_data: int | None = None,
+    seed: int = 0,
+) -> list[Baseline]:
+    """Remove weights from a trained network by a score of the literature, without training.
+
+    All take their factors once, at the dense network, from the calibration rows that `reduce_network`
+    takes.
+
+    Args:
+        network: See `bmrjax.reduce_network`.
+        data: See `bmrjax.reduce_network`.
+        method: ``"magnitude"``: the absolute weight, over all layers. ``"wanda"``: the absolute weight
+            times the norm of its input, the same share of each row. ``"obd"``: half the squared weight
+            times the diagonal of the curvature, over all layers. ``"obs_uniform"``: Optimal Brain
+            Surgeon with compensation, one weight at a time, the same share of each row.
+            ``"obs_global"``: the same over all layers. ``"random"``.
+        keep: Shares of the judged weights that stay, each between 0 and 1.
+        loss: See `bmrjax.reduce_network`.
+        held_out: See `bmrjax.reduce_network`.
+        leave: See `bmrjax.reduce_network`.
+        num_data: See `bmrjax.reduce_network`.
+        seed: See `bmrjax.reduce_network`.
+
+    Returns:
+        One network for each share, in the order of `keep`.
+
+    Raises:
+        ValueError: For another method, a share that is none, and what `bmrjax.reduce_network` raises.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+        >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> (found,) = bmr.trained.reduce_by(network, (x, y), "magnitude", keep=[0.5])
+        >>> found.kept
+        0.5
+
+    References:
+        LeCun, Denker and Solla (1989), NeurIPS 2; Hassibi and Stork (1993), NeurIPS 5; Frantar and Alistarh
+        (2023), ICML, uniform shares; Kurtic et al. (2022), EMNLP, one scale for all layers; Sun et al.
+        (2024), ICLR, the norm of the inputs.
+    """
+    if method not in METHODS:
+        raise ValueError(f"reduce_by: method is one of {', '.join(METHODS)}; got {method!r}.")
+    for share in keep:
+        if not 0 < share < 1:
+            raise ValueError(f"reduce_by: keep has shares between 0 and 1, got {share}.")
+    ready = prepare(
+        network, data, loss=loss, held_out=held_out, leave=leave, num_data=num_data, seed=seed
+    )
+    dense = ready.traced.parts.arrays
+    moments = ready.calibration.moments(dense)
+    found = {}
+    if method.startswith("obs"):
+        rows = rows_of(ready.traced.layers, dense, left=ready.left)
+        for share in sorted(set(keep), reverse=True):
+            _surgeon(ready, moments, rows, share, uniform=method == "obs_uniform")
+            found[share] = _baseline(ready, rows)
+    else:
+        for share in set(keep):
+            rows = rows_of(ready.traced.layers, dense, left=ready.left)
+            _by_score(method, moments, rows, share, np.random.default_rng(seed))
+            found[share] = _baseline(ready, rows)
+    return [found[share] for share in keep]
+
+
+def _surgeon(
+    ready: Prepared, moments: Sequence[Moments], rows: list[Row], share: float, *, uniform: bool
+) -> None:
+    layers, dense = ready.traced.layers, ready.traced.parts.arrays
+    precisions = prior_precisions(layers, moments, dense, ready.num_data)
+    quadratics = quadratics_of(layers, moments, dense, ready.num_data, precisions)
+    if uniform:
+        for row in rows:
+            size = int(np.sum(~row.fixed))
+            remove([row], quadratics, row.free() - round(share * size))
+        return
+    total = sum(int(np.sum(~row.fixed)) for row in rows)
+    left = sum(row.free() for row in rows)
+    while left > round(share * total):
+        aim = max(round(share * total), int(_PART * left))
+        remove(rows, quadratics, left - aim)
+        left = sum(row.free() for row in rows)
+
+
+def _by_score(
+    method: Method,
+    moments: Sequence[Moments],
+    rows: list[Row],
+    share: float,
+    rng: np.random.Generator,
+) -> None:
+    scores = [np.where(row.fixed, np.inf, _score(method, moments, row, rng)) for row in rows]
+    if method == "wanda":
+        for row, score in zip(rows, scores, strict=True):
+            size = int(np.sum(~row.fixed))
+            _drop(row, np.argsort(score, kind="stable")[: size - round(share * size)])
+        return
+    flat = np.concatenate(scores)
+    total = int(np.sum(np.isfinite(flat)))
+    gone = np.zeros(len(flat), bool)
+    gone[np.argsort(flat, kind="stable")[: total - round(share * total)]] = True
+    start = 0
+    for row in rows:
+        _drop(row, np.flatnonzero(gone[start : start + len(row.keep)]))
+        start += len(row.keep)
+
+
+def _score(
+    method: Method, moments: Sequence[Moments], row: Row, rng: np.random.Generator
+) -> Float[np.ndarray, " inputs"]:
+    of = moments[row.layer]
+    norms = np.diagonal(of.inputs[row.group])
+    if method == "magnitude":
+        return np.abs(row.weights)
+    if method == "wanda":
+        return np.abs(row.weights) * np.sqrt(norms)
+    if method == "obd":
+        return 0.5 * row.weights**2 * norms * of.outputs[row.group, row.output]
+    return rng.random(len(row.weights))
+
+
+def _drop(row: Row, gone: np.ndarray) -> None:
+    row.keep[gone] = False
+    row.weights[gone] = 0.0
+
+
+def _baseline(ready: Prepared, rows: list[Row]) -> Baseline:
+    layers, parts = ready.traced.layers, ready.traced.parts
+    masks = masks_of(layers, parts.arrays, rows)
+    kept = sum(row.free() for row in rows) / sum(int(np.sum(~row.fixed)) for row in rows)
+    network = parts.build(filled(layers, parts.arrays, rows))
+    return Baseline(network, {parts.names[i]: mask for i, mask in sorted(masks.items())}, kept)

@@ -1,0 +1,62 @@
+"""The loss of a network on rows that were kept out, row by row, and what it tells between two networks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bmrjax.trained.capture import Capture
+from bmrjax.trained.losses import Loss
+
+BATCH = 256
+
+# One-sided 5 % of a normal distribution.
+QUANTILE = 1.6449
+
+
+class Evaluation:
+    """Loss and metrics on some rows.
+
+    Args:
+        capture: The network.
+        loss: The loss.
+        inputs: One array for each input of the network.
+        targets: Their targets.
+    """
+
+    def __init__(self, capture: Capture, loss: Loss, inputs: Sequence[np.ndarray], targets: Any):
+        self._inputs, self._targets = inputs, targets
+
+        @jax.jit
+        def batch(arrays: Sequence[Array], x: Any, y: Any) -> dict[str, Array]:
+            def row(x: Any, y: Any) -> dict[str, Array]:
+                outputs = capture.outputs(arrays, x)
+                return {"loss": loss.value(outputs, y), **loss.metrics(outputs, y)}
+
+            return jax.vmap(row)(x, y)
+
+        self._batch = batch
+
+    def __call__(self, arrays: Sequence[Array]) -> dict[str, Float[np.ndarray, " rows"]]:
+        """Return the loss and the metrics of each row."""
+        count = len(self._inputs[0])
+        size = min(BATCH, count)
+        found = []
+        for start in range(0, count, size):
+            some = np.minimum(np.arange(start, start + size), count - 1)
+            x = tuple(jnp.asarray(part[some]) for part in self._inputs)
+            y = jax.tree.map(lambda part, some=some: jnp.asarray(part[some]), self._targets)
+            rows = self._batch(list(arrays), x, y)
+            found.append({k: np.asarray(v, np.float64)[: count - start] for k, v in rows.items()})
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+
+def increase(
+    dense: Float[np.ndarray, " rows"], other: Float[np.ndarray, " rows"]
+) -> tuple[float, float]:
+    """Return the mean of the paired differences, and its standard error."""
+    difference = other - dense
+    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))

@@ -1,0 +1,185 @@
+"""Rows that a caller gives to `reduce_network`: checked, and split."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax.trained.losses import BinaryCrossEntropy, CrossEntropy, FunctionLoss, Loss, SquaredError
+
+# Rows beyond these add to the cost of the curvature, and little to its precision.
+CALIBRATION_ROWS = 4096
+HELD_OUT_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of inputs and targets; targets are None where nobody has any."""
+
+    inputs: tuple[np.ndarray, ...]
+    targets: Any
+
+    def __len__(self) -> int:
+        return len(self.inputs[0])
+
+    def take(self, where: np.ndarray) -> "Rows":
+        """Return some rows."""
+        targets = jax.tree.map(lambda part: part[where], self.targets)
+        return Rows(tuple(part[where] for part in self.inputs), targets)
+
+
+def checked_rows(data: Any, name: str = "data") -> Rows:
+    """Return rows of a pair of inputs and targets.
+
+    Args:
+        data: ``(inputs, targets)``; inputs an array or a tuple of arrays, targets an array, a pytree of
+            arrays, or None. Rows on the leading axis of each.
+        name: Name of the argument.
+
+    Raises:
+        TypeError: For anything but a pair of arrays.
+        ValueError: For arrays of different length, or numbers that are not finite.
+    """
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise TypeError(
+            f"reduce_network: {name} is a pair (inputs, targets), with None for targets that nobody has; got "
+            f"{type(data).__name__}{f' of {len(data)}' if isinstance(data, tuple | list) else ''}."
+        )
+    inputs, targets = data
+    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    arrays = [("inputs", np.asarray(part)) for part in inputs]
+    targets = jax.tree.map(np.asarray, targets)
+    arrays += [("targets", part) for part in jax.tree.leaves(targets)]
+    for which, part in arrays:
+        if part.dtype == object or part.ndim == 0:
+            raise TypeError(f"reduce_network: {which} of {name} must be arrays with a row axis.")
+        if np.issubdtype(part.dtype, np.floating) and not np.isfinite(part).all():
+            raise ValueError(f"reduce_network: {which} of {name} have numbers that are not finite.")
+    lengths = {len(part) for _, part in arrays}
+    if len(lengths) != 1:
+        shapes = ", ".join(f"{which} {part.shape}" for which, part in arrays)
+        raise ValueError(f"reduce_network: {name} must have as many targets as inputs: {shapes}.")
+    count = lengths.pop()
+    if count < 2:
+        raise ValueError(f"reduce_network: {name} has {count} rows; hundreds are needed.")
+    inputs = tuple(_narrow(part) for which, part in arrays if which == "inputs")
+    return Rows(inputs, jax.tree.map(_narrow, targets))
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+    """Return an array with the dtype that JAX would give it."""
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+def split_rows(rows: Rows, held_out: Rows | None, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Return rows to calibrate by and rows to choose by: a quarter of the rows, unless they are given."""
+    order = rng.permutation(len(rows))
+    if held_out is None:
+        chosen = order[: max(len(rows) // 4, 1)][:HELD_OUT_ROWS]
+        held_out, order = rows.take(np.sort(chosen)), order[max(len(rows) // 4, 1) :]
+    return rows.take(np.sort(order[:CALIBRATION_ROWS])), held_out
+
+
+def loss_of(given: Any, outputs: tuple[int, ...], targets: Any) -> Loss:
+    """Return the loss: the one given, or the one that the targets suggest.
+
+    Args:
+        given: A `Loss`, a function of outputs and targets, or None.
+        outputs: Shape of one row of outputs.
+        targets: Targets of the rows, or None.
+
+    Raises:
+        TypeError: For a loss of another kind.
+        ValueError: If targets do not fit the outputs.
+    """
+    if given is not None and not isinstance(given, Loss):
+        if not callable(given) or isinstance(given, type):
+            raise TypeError(
+                "reduce_network: loss is an instance of bmr.trained.Loss, such as CrossEntropy(), or a "
+                f"function of outputs and targets; got {given!r}."
+            )
+        function: Any = given
+        return FunctionLoss(function)
+    if given is not None:
+        _check(given, outputs, targets)
+        return given
+    if targets is None:
+        raise ValueError(
+            "reduce_network: without targets the loss must be named: loss=bmr.trained.CrossEntropy() for "
+            "logits, BinaryCrossEntropy(), or SquaredError(noise_scale=...)."
+        )
+    leaves = jax.tree.leaves(targets)
+    if len(leaves) != 1 or leaves[0] is not targets:
+        raise ValueError("reduce_network: targets that are not one array need a loss; give loss=.")
+    whole = np.issubdtype(targets.dtype, np.integer) or targets.dtype == bool
+    found: Loss = SquaredError()
+    if whole and targets.shape[1:] == outputs[:-1] and outputs[-1:] > (1,):
+        found = CrossEntropy()
+    elif whole and set(np.unique(targets)) <= {0, 1}:
+        found = BinaryCrossEntropy()
+    elif whole:
+        raise ValueError(
+            f"reduce_network: integer targets of shape {targets.shape[1:]} a row do not fit outputs of shape "
+            f"{outputs}: labels have the shape of the outputs without the last axis. For counts or "
+            "other integers, make them floating-point numbers or give loss=."
+        )
+    _check(found, outputs, targets)
+    return found
+
+
+def _check(loss: Loss, outputs: tuple[int, ...], targets: Any) -> None:
+    if targets is None:
+        return
+    shape = np.shape(targets)[1:]
+    if isinstance(loss, CrossEntropy):
+        labels = np.issubdtype(np.asarray(targets).dtype, np.integer)
+        if shape != (outputs[:-1] if labels else outputs):
+            raise ValueError(
+                f"reduce_network: labels of shape {shape} a row do not fit logits of shape {outputs}."
+            )
+        if labels and not (0 <= np.min(targets) and np.max(targets) < outputs[-1]):
+            raise ValueError(
+                f"reduce_network: labels run from {np.min(targets)} to {np.max(targets)}, but there are "
+                f"{outputs[-1]} classes."
+            )
+    elif isinstance(loss, BinaryCrossEntropy | SquaredError):
+        if int(np.prod(shape)) != int(np.prod(outputs)):
+            raise ValueError(
+                f"reduce_network: targets of shape {shape} a row do not fit outputs of shape {outputs}."
+            )
+
+
+def check_logits(loss: Loss, outputs: Any) -> None:
+    """Raise ValueError if what should be logits are probabilities."""
+    if not isinstance(loss, CrossEntropy) or outputs.shape[-1] < 2:
+        return
+    values = np.asarray(outputs)
+    if (values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3):
+        raise ValueError(
+            "reduce_network: the outputs are probabilities, where logits are expected; leave the softmax "
+            "out of the network."
+        )
+
+
+def noise_scale(outputs: Any, targets: np.ndarray) -> float:
+    """Return the root mean squared error of outputs.
+
+    Raises:
+        ValueError: If it is zero.
+    """
+    error = np.asarray(outputs, np.float64).ravel() - np.asarray(targets, np.float64).ravel()
+    scale = float(np.sqrt(np.mean(error**2)))
+    if not scale > 0:
+        raise ValueError(
+            "reduce_network: the network reproduces its targets exactly, so the scale of the noise cannot be "
+            "estimated; give loss=bmr.trained.SquaredError(noise_scale=...), the error that matters."
+        )
+    return scale
+
+
+def with_predictions(rows: Rows, loss: Loss, predict: Any) -> Rows:
+    """Return rows whose targets are the network's own predictions."""
+    targets = jax.vmap(loss.from_predictions)(jnp.asarray(predict(rows.inputs)))
+    return Rows(rows.inputs, jax.tree.map(np.asarray, targets))

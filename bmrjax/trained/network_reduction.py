@@ -1,0 +1,171 @@
+"""What the reduction of a trained network says."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool
+
+from bmrjax.run.diagnose import Finding
+from bmrjax.trained.choice import Point
+from bmrjax.trained.eliminate import Removed
+from bmrjax.trained.layers import Layer
+from bmrjax.trained.path import Packed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, repr=False)
+class NetworkReduction:
+    """A trained network with fewer weights; `reduce_network` makes it, printing it shows the path.
+
+    Attributes:
+        network: The reduced network, of the class of the one that was given; removed weights are zero.
+        masks: Which weights stay, True, by the path of the array in the network; judged arrays only.
+        path: Points from the dense network to the sparsest.
+        chosen: Number of the point that `network` is.
+        temperature: What predicted losses are divided by to be those that were measured on rows that were
+            kept out. Above one, removing costs less than the curvature says.
+        prior_precision: Prior precision of each layer's weights, by largest marginal likelihood.
+        not_judged: Every other array of the network, and why it was left as it is. Biases of judged layers
+            move, though nobody judges them.
+        findings: What is wrong with the data, or may be.
+    """
+
+    network: Any
+    masks: dict[str, Bool[np.ndarray, "..."]]
+    path: tuple[Point, ...]
+    chosen: int
+    temperature: float
+    prior_precision: dict[str, float]
+    not_judged: dict[str, str]
+    findings: tuple[Finding, ...]
+    _layers: tuple[Layer, ...] = field(repr=False)
+    _removed: tuple[Removed, ...] = field(repr=False)
+    _packed: tuple[Packed, ...] = field(repr=False)
+    _parts: Any = field(repr=False)
+
+    @property
+    def kept(self) -> float:
+        """Share of the judged weights that stay."""
+        return self.path[self.chosen].kept
+
+    @property
+    def evidence_point(self) -> int:
+        """Number of the point of the path whose evidence is highest."""
+        return int(np.argmax([point.delta_f for point in self.path]))
+
+    def network_at(self, point: int) -> Any:
+        """Return the network at a point of the path.
+
+        Args:
+            point: Number of the point; 0 is the dense network.
+
+        Raises:
+            IndexError: If there is no such point.
+        """
+        if not 0 <= point < len(self.path):
+            raise IndexError(
+                f"network_at: the path has points 0 to {len(self.path) - 1}, got {point}."
+            )
+        return self._parts.build([jnp.asarray(x) for x in self._packed[point].arrays()])
+
+    def table(self) -> "DataFrame":
+        """Return the path, one row per point.
+
+        Returns:
+            The columns ``"kept"``, ``"predicted"`` and ``"measured"`` (increase of the loss per row
+            since the dense network, in nats), ``"standard_error"``, ``"delta_f"``, ``"as_good"``,
+            ``"chosen"``, and one for the loss and each metric.
+        """
+        import pandas as pd
+
+        columns = ["kept", "predicted", "measured", "standard_error", "delta_f", "as_good"]
+        rows = [
+            {**{name: getattr(point, name) for name in columns}, "chosen": i == self.chosen}
+            | point.metrics
+            for i, point in enumerate(self.path)
+        ]
+        return pd.DataFrame(rows)
+
+    def layers(self) -> "DataFrame":
+        """Return one row per judged array.
+
+        Returns:
+            The columns ``"array"``, ``"weights"``, ``"kept"`` and ``"prior_precision"``.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "array": list(self.masks),
+                "weights": [mask.size for mask in self.masks.values()],
+                "kept": [float(mask.mean()) for mask in self.masks.values()],
+                "prior_precision": [
+                    next(
+                        value
+                        for layer, value in self.prior_precision.items()
+                        if layer.split("[part")[0] == name
+                    )
+                    for name in self.masks
+                ],
+            }
+        )
+
+    def removals(self) -> "DataFrame":
+        """Return a receipt for each weight that the chosen point has lost, in the order of removal.
+
+        Returns:
+            The columns ``"array"``; ``"index"``, where in the array, flattened; ``"saliency"``, what the
+            log evidence lost when it went, in nats; ``"delta_f"``, the change of the log evidence,
+            positive in favour of removal; ``"point"``, the point of the path at which it is gone; and
+            ``"measured"``, the increase of the loss per row that was measured there, for all that is
+            gone by then.
+        """
+        import pandas as pd
+
+        frames = []
+        for number in range(1, self.chosen + 1):
+            removed = self._removed[number - 1]
+            group, output, into = removed.place.T
+            index = np.zeros(len(group), int)
+            for k in np.unique(removed.layer):
+                mine = removed.layer == k
+                index[mine] = self._layers[k].index[group[mine], output[mine], into[mine]]
+            names = np.array([layer.name.split("[part")[0] for layer in self._layers])
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "array": names[removed.layer],
+                        "index": index,
+                        "saliency": removed.saliency,
+                        "delta_f": removed.log_occam - removed.saliency,
+                        "point": number,
+                        "measured": self.path[number].measured,
+                    }
+                )
+            )
+        columns = ["array", "index", "saliency", "delta_f", "point", "measured"]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    def __repr__(self) -> str:
+        point = self.path[self.chosen]
+        total = sum(mask.size for mask in self.masks.values())
+        stay = sum(int(mask.sum()) for mask in self.masks.values())
+        lines = [
+            f"NetworkReduction: {stay:,} of {total:,} judged weights stay ({point.kept:.1%})",
+            f"  held-out loss {point.measured:+.4f} ± {point.standard_error:.4f} nats per row from the "
+            "dense network"
+            + "".join(
+                f"; {name} {value:.4f} (dense {self.path[0].metrics[name]:.4f})"
+                for name, value in point.metrics.items()
+            ),
+            f"  temperature {self.temperature:.2f}; evidence is highest at "
+            f"{self.path[self.evidence_point].kept:.1%}",
+        ]
+        lines += [f"  {finding}" for finding in self.findings]
+        table = self.table().drop(columns="chosen").round(4).to_string(index=False).splitlines()
+        marks = ["  ", *("> " if i == self.chosen else "  " for i in range(len(self.path)))]
+        return "\n".join([*lines, *(m + row for m, row in zip(marks, table, strict=True))])

@@ -1,0 +1,167 @@
+"""From the dense network to a sparse one, in rounds: curvature, removal, compensation, measurement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from bmrjax.trained.eliminate import Removed, Row, remove
+from bmrjax.trained.evaluation import Evaluation
+from bmrjax.trained.layers import Layer
+from bmrjax.trained.moments import Calibration, Moments
+from bmrjax.trained.quadratic import Quadratic, prior_precision
+from bmrjax.trained.rows import filled, layer_weights, masks_of
+
+# Each round keeps this share of the weights.
+RATIO = 0.85
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one round came to.
+
+    Attributes:
+        kept: Share of the judged weights that stay.
+        loss: Predicted increase of the loss over all data since the dense network, in nats, at the
+            temperature.
+        removed: What went.
+        scores: Loss and metrics of each row that was kept out.
+        packed: The arrays, without the weights that went.
+    """
+
+    kept: float
+    loss: float
+    removed: Removed
+    scores: dict[str, Float[np.ndarray, " rows"]]
+    packed: "Packed"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Arrays of a network without their zeros."""
+
+    values: tuple[np.ndarray, ...]
+    bits: dict[int, np.ndarray]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def mask(self, array: int) -> Bool[np.ndarray, "..."]:
+        """Return which elements of an array stay."""
+        shape = self.shapes[array]
+        if array not in self.bits:
+            return np.ones(shape, bool)
+        size = int(np.prod(shape))
+        return np.unpackbits(self.bits[array], count=size).astype(bool).reshape(shape)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the arrays."""
+        found = []
+        for i, value in enumerate(self.values):
+            whole = value
+            if i in self.bits:
+                mask = self.mask(i)
+                whole = np.zeros(mask.shape, value.dtype)
+                whole[mask] = value
+            found.append(whole)
+        return found
+
+
+def pack(arrays: Sequence[Array], masks: dict[int, Bool[np.ndarray, "..."]]) -> Packed:
+    """Return arrays without the elements that masks remove."""
+    host = [np.asarray(array) for array in arrays]
+    values = tuple(x[masks[i]] if i in masks else x for i, x in enumerate(host))
+    bits = {i: np.packbits(mask.ravel()) for i, mask in masks.items()}
+    return Packed(values, bits, tuple(x.shape for x in host))
+
+
+def quadratics_of(
+    layers: Sequence[Layer],
+    moments: Sequence[Moments],
+    dense: Sequence[Array],
+    scale: float,
+    precisions: Sequence[float],
+) -> list[list[Quadratic]]:
+    """Return the quadratic loss of each layer and group."""
+    return [
+        [
+            Quadratic(of, group, scale, precision, weights[group], layer.bias is not None)
+            for group in range(len(weights))
+        ]
+        for layer, of, precision in zip(layers, moments, precisions, strict=True)
+        for weights in [layer_weights(layer, dense)]
+    ]
+
+
+def prior_precisions(
+    layers: Sequence[Layer], moments: Sequence[Moments], dense: Sequence[Array], scale: float
+) -> list[float]:
+    """Return the prior precision of each layer by marginal likelihood."""
+    found = []
+    for layer, of in zip(layers, moments, strict=True):
+        weights = layer_weights(layer, dense)[..., : layer.index.shape[2]]
+        found.append(prior_precision(of, weights, scale, has_bias=layer.bias is not None))
+    return found
+
+
+def counts(start: int, last: float, ratio: float) -> list[int]:
+    """Return how many weights stay after each round, so that a share `last` stays in the end."""
+    kept, found = 1.0, []
+    while kept * ratio > last * 1.02:
+        kept *= ratio
+        found.append(int(round(kept * start)))
+    found.append(int(round(last * start)))
+    return found
+
+
+def walk(
+    layers: Sequence[Layer],
+    rows: list[Row],
+    dense: Sequence[Array],
+    calibration: Calibration,
+    evaluation: Evaluation,
+    *,
+    scale: float,
+    last: float,
+    ratio: float = RATIO,
+    first: list[Moments] | None = None,
+) -> tuple[list[Step], list[float]]:
+    """Go from the dense network to a sparse one.
+
+    Each round takes the curvature at the network as it is, what its layers put out in the dense network
+    being what they are fitted to. So later rounds correct what earlier ones, and layers before, have
+    changed.
+
+    Args:
+        layers: The layers.
+        rows: Their rows; changed in place.
+        dense: Arrays of the given network.
+        calibration: Gives the moments.
+        evaluation: Measures each round.
+        scale: Number of data points over the temperature.
+        last: Share of weights at which the path ends.
+        ratio: Share of weights that each round keeps.
+        first: Moments at the dense network, if they are known.
+
+    Returns:
+        The rounds, and the prior precision of each layer.
+    """
+    total = sum(row.free() for row in rows)
+    steps: list[Step] = []
+    arrays: list[Any] = list(dense)
+    moments = calibration.moments(arrays) if first is None else first
+    precisions = prior_precisions(layers, moments, dense, scale)
+    loss, left = 0.0, total
+    for count in counts(total, last, ratio):
+        if steps:
+            moments = calibration.moments(arrays)
+        quadratics = quadratics_of(layers, moments, dense, scale, precisions)
+        removed = remove(rows, quadratics, left - count)
+        if len(removed.saliency) == 0:
+            break
+        left -= len(removed.saliency)
+        loss += removed.loss
+        arrays = filled(layers, dense, rows)
+        packed = pack(arrays, masks_of(layers, arrays, rows))
+        steps.append(Step(left / total, loss, removed, evaluation(arrays), packed))
+    return steps, precisions

@@ -1,0 +1,158 @@
+"""The loss of one layer as a quadratic function of its weights, one row of weights at a time."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Bool, Float, Int
+
+from bmrjax.trained.moments import Moments
+
+_lapack: Any = scipy.linalg.lapack
+
+
+@dataclass
+class Quadratic:
+    """Curvature of a group of rows: H_o = scale · g_o A + δ I, and where each row's minimum is.
+
+    Attributes:
+        moments: Of the layer.
+        group: Which group of it.
+        scale: Number of data points over the temperature.
+        prior_precision: δ.
+        start: Weights that the prior keeps to, (outputs, inputs); biases last, if there are any.
+        has_bias: Whether the last input is the bias.
+    """
+
+    moments: Moments
+    group: int
+    scale: float
+    prior_precision: float
+    start: Float[np.ndarray, "outputs inputs"]
+    has_bias: bool
+
+    def row(self, output: int, keep: Bool[np.ndarray, " inputs"]) -> "Posterior":
+        """Return the posterior of the kept weights of one row, given that the others are zero."""
+        strength = self.scale * float(self.moments.outputs[self.group, output])
+        inputs = np.asarray(self.moments.inputs[self.group])
+        where = np.flatnonzero(keep)
+        prior = self._prior_precisions
+        pull = strength * self.moments.targets[self.group, where, output]
+        pull = pull + prior[where] * self.start[output, where]
+        if len(where) == len(prior):
+            values, vectors = self._spectrum
+            covariance: Any = _Spectral(np.asarray(1 / (strength * values + 1)), vectors)
+        else:
+            precision = strength * inputs[np.ix_(where, where)]
+            precision[np.diag_indices(len(where))] += prior[where]
+            covariance = _Dense(inverse(precision))
+        return Posterior(covariance.times(pull), covariance.diagonal(), covariance)
+
+    @functools.cached_property
+    def _prior_precisions(self) -> Float[np.ndarray, " inputs"]:
+        found = np.full(self.start.shape[1], self.prior_precision)
+        if self.has_bias:
+            # A flat prior; a little of it keeps a row that reaches nothing regular.
+            found[-1] *= 1e-6
+        return found
+
+    @functools.cached_property
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return values and vectors with strength · A + D = (V (strength · values + 1)⁻¹ Vᵀ)⁻¹."""
+        root = np.sqrt(self._prior_precisions)
+        whitened = self.moments.inputs[self.group] / np.outer(root, root)
+        values, vectors = np.linalg.eigh(whitened)
+        return np.maximum(values, 0), vectors / root[:, None]
+
+    def loss(
+        self, output: int, where: Int[np.ndarray, " kept"], change: Float[np.ndarray, " kept"]
+    ) -> float:
+        """Return what a change of one row's weights costs, to second order, without the prior; in nats."""
+        inputs = self.moments.inputs[self.group][np.ix_(where, where)]
+        strength = self.scale * self.moments.outputs[self.group, output]
+        return float(0.5 * strength * (change @ inputs @ change))
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Posterior of one row: mean and variances, and columns of the covariance on demand."""
+
+    mean: Float[np.ndarray, " kept"]
+    variance: Float[np.ndarray, " kept"]
+    covariance: "_Dense | _Spectral"
+
+
+@dataclass(frozen=True)
+class _Dense:
+    matrix: np.ndarray
+
+    def times(self, vector: np.ndarray) -> np.ndarray:
+        return self.matrix @ vector
+
+    def diagonal(self) -> np.ndarray:
+        return np.diagonal(self.matrix)
+
+    def columns(self, where: np.ndarray) -> np.ndarray:
+        return self.matrix[:, where]
+
+
+@dataclass(frozen=True)
+class _Spectral:
+    """V diag(values) Vᵀ: all rows of a layer share V as long as nothing is gone."""
+
+    values: np.ndarray
+    vectors: np.ndarray
+
+    def times(self, vector: np.ndarray) -> np.ndarray:
+        return self.vectors @ (self.values * (self.vectors.T @ vector))
+
+    def diagonal(self) -> np.ndarray:
+        return np.square(self.vectors) @ self.values
+
+    def columns(self, where: np.ndarray) -> np.ndarray:
+        return (self.vectors * self.values) @ self.vectors[where].T
+
+
+def inverse(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+    """Return the inverse of a symmetric positive definite matrix."""
+    if not matrix.size:
+        return matrix
+    factor, info = _lapack.dpotrf(matrix, lower=1)
+    if info == 0:
+        found, info = _lapack.dpotri(factor, lower=1)
+    if info != 0:
+        raise FloatingPointError("the curvature of a layer is not positive definite")
+    lower = np.tril(found, -1)
+    return lower + lower.T + np.diag(np.diagonal(found))
+
+
+def prior_precision(
+    moments: Moments,
+    weights: Float[np.ndarray, "groups outputs inputs"],
+    scale: float,
+    *,
+    has_bias: bool,
+) -> float:
+    """Return the prior precision of largest marginal likelihood of a layer (MacKay's fixed point).
+
+    The evidence of N(0, 1/δ) on all weights of the layer, in the Laplace approximation with the curvature
+    scale · A ⊗ diag(g), the bias integrated out under a flat prior.
+    """
+    spectrum = []
+    for a, g in zip(moments.inputs, moments.outputs, strict=True):
+        if has_bias:
+            a = a[:-1, :-1] - np.outer(a[:-1, -1], a[-1, :-1]) / a[-1, -1]
+        spectrum.append(np.outer(g, np.maximum(np.linalg.eigvalsh(a), 0)).ravel())
+    curvature = scale * np.concatenate(spectrum)
+    square = float(np.sum(weights**2))
+    if square == 0:
+        return 1.0
+    precision = weights.size / square
+    for _ in range(200):
+        new = max(float(np.sum(curvature / (curvature + precision))), 1e-3) / square
+        if abs(new - precision) < 1e-6 * precision:
+            break
+        precision = new
+    return precision

@@ -1,0 +1,277 @@
+"""Bayesian model reduction of a network that is trained."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bmrjax.run.diagnose import Finding, FitWarning
+from bmrjax.trained.choice import Point, as_good, chosen, is_fine, temperature
+from bmrjax.trained.eliminate import Row, remove
+from bmrjax.trained.evaluation import increase
+from bmrjax.trained.losses import Loss
+from bmrjax.trained.moments import Calibration
+from bmrjax.trained.network_reduction import NetworkReduction
+from bmrjax.trained.path import Packed, Step, pack, quadratics_of, walk
+from bmrjax.trained.prepare import prepare
+from bmrjax.trained.rows import Pattern, filled, rows_of
+from bmrjax.trained.traced import Traced
+
+# Share of the weights that each round of the first pass keeps, and at which it ends.
+PILOT = (0.6, 0.2)
+
+# Times that the weights of the chosen point are fitted once more.
+SETTLE = 2
+
+
+def reduce_network(
+    network: Any,
+    data: Any,
+    *,
+    loss: Loss | Callable[[Any, Any], Any] | None = None,
+    held_out: Any = None,
+    keep: float | None = None,
+    lose_at_most: float | None = None,
+    pattern: Pattern | None = None,
+    leave: Sequence[str] = (),
+    smallest: float = 0.02,
+    num_data: int | None = None,
+    seed: int = 0,
+) -> NetworkReduction:
+    r"""Remove weights from a trained network, and move those that stay, without training.
+
+    The posterior of the weights W of each layer is taken to be normal around the trained ones. Its
+    precision is N A ⊗ diag(g) + δI: A the second moment of the layer's inputs, g the curvature of the
+    loss in its outputs, both from one pass over calibration rows; N the number of data points; δ the
+    prior precision of largest marginal likelihood. N is divided by a temperature, so that predicted
+    losses are those that a short first pass measures on rows that are kept out. Removing a weight of
+    posterior variance C then changes the log evidence by
+
+    .. math::  ΔF = -\frac{w^2}{2 C} - \frac{1}{2} \ln(δ C)
+
+    in nats, positive in favour of removal: minus the saliency of Optimal Brain Surgeon, which is the
+    predicted increase of the loss, and what the evidence gains by a parameter less. So the weights of
+    all layers compete on one scale, and no ratio per layer is chosen. The weights that stay in the same
+    row move to where the posterior has them, given that the others are zero; biases with them.
+
+    Removal goes in rounds, each of which keeps 85 % of the weights. The factors are taken anew in each,
+    at the network as it is, and what each layer put out in the dense network is what it is fitted to. So
+    later rounds correct the errors of earlier ones and of the layers before. Each round is measured on
+    rows that are kept out, and by default the sparsest network is returned that they cannot tell from
+    the dense one.
+
+    Layers are found among the network's operations and not by their class: any array that is multiplied
+    with what depends on the input, by a matrix product or a convolution, grouped or not, once or several
+    times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`.
+
+    Args:
+        network: An Equinox module that is written for one row; an ``(equinox module, equinox.nn.State)``
+            pair; or a Flax NNX module, written for a batch. It runs in inference mode.
+        data: ``(inputs, targets)``: an array, or a tuple of one for each argument of the network; and
+            what the loss takes. Rows are on the leading axes. Hundreds to thousands; of more, 4,096 are
+            used. With None for the targets, the network's own predictions stand in.
+        loss: A `bmrjax.trained.Loss`, or a function of the outputs and targets of one row, in nats. By
+            default `CrossEntropy` of logits for integer targets, `BinaryCrossEntropy` for zeros and ones
+            of the shape of the outputs, and `SquaredError` for floating-point targets.
+        held_out: Rows to choose by, ``(inputs, targets)``; best those that the network was not trained
+            on. By default a quarter of the data.
+        keep: Share of the judged weights to keep, between 0 and 1. The path ends there.
+        lose_at_most: Percentage points of held-out accuracy that may be lost; for losses without an
+            accuracy, nats per row.
+        pattern: ``(n, m)``: of each m consecutive inputs of an output (channels of a convolution) n
+            stay, as ``(2, 4)``. The path ends where the pattern is reached.
+        leave: Paths of arrays to leave as they are; patterns such as ``"layers.0.*"``.
+        smallest: Share of the weights at which the path ends by default.
+        num_data: Number of data points that the network was trained on. By default those in `data`.
+        seed: Of the split, and of the random directions in which the curvature is taken.
+
+    Returns:
+        The reduced network, masks, the path, and receipts.
+
+    Raises:
+        TypeError: For arguments of another kind.
+        ValueError: For data that do not fit the network, options out of range, names that are not there,
+            or a network without an array that can be judged.
+
+    Warns:
+        FitWarning: If the rows that are kept out are too few to tell much.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+        >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> found = bmr.reduce_network(network, (x, y), keep=0.5)
+        >>> type(found.network).__name__, sum(int(mask.sum()) for mask in found.masks.values())
+        ('MLP', 16)
+
+    References:
+        Hassibi and Stork (1993), NeurIPS 5, for the saliency and the compensation; MacKay (1992), Neural
+        Computation 4, for the evidence; Martens and Grosse (2015), ICML, for the factors; Singh and
+        Alistarh (2020), NeurIPS 33, for rounds.
+    """
+    _check_options(keep, lose_at_most, pattern, smallest, num_data)
+    ready = prepare(
+        network, data, loss=loss, held_out=held_out, leave=leave, num_data=num_data, seed=seed
+    )
+    found, left, dense, count = ready.traced, ready.left, ready.traced.parts.arrays, ready.num_data
+    names, moments, evaluate = found.parts.names, ready.calibration, ready.evaluate
+    walked = rows_of(found.layers, dense, left=left, pattern=pattern)
+    wanted = keep if pattern is None else _after(walked)
+    scores, first = evaluate(dense), moments.moments(dense)
+    pilot, _ = walk(
+        found.layers,
+        rows_of(found.layers, dense, left=left),
+        dense,
+        moments,
+        evaluate,
+        scale=count,
+        last=PILOT[-1],
+        ratio=PILOT[0],
+        first=first,
+    )
+    tempered = temperature(
+        [step.loss / count for step in pilot],
+        [increase(scores["loss"], step.scores["loss"])[0] for step in pilot],
+    )
+    steps, precisions = walk(
+        found.layers,
+        walked,
+        dense,
+        moments,
+        evaluate,
+        scale=count / tempered,
+        last=smallest if wanted is None else wanted,
+        first=first,
+    )
+    points = _points(scores, steps, count)
+    last = wanted if lose_at_most is None else None
+    taken = chosen(points, lose_at_most=lose_at_most, keep=last)
+    packed = [pack(dense, {}), *(step.packed for step in steps)]
+    if taken:
+        settled = _settle(found, packed[taken], dense, moments, count / tempered, precisions, left)
+        fresh = evaluate(settled)
+        point = _point(scores, fresh, points[taken])
+        better = point.measured <= points[taken].measured
+        if better and (last is not None or is_fine(point, points[0], lose_at_most)):
+            packed[taken] = pack(settled, {i: packed[taken].mask(i) for i in packed[taken].bits})
+            points[taken] = point
+    judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
+    refused = dict(found.refused)
+    refused |= {found.layers[k].name: "left alone, as asked" for k in left}
+    findings = _findings(ready.held_out, points[taken])
+    for finding in findings:
+        warnings.warn(f"reduce_network: {finding}", FitWarning, stacklevel=2)
+    return NetworkReduction(
+        network=found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()]),
+        masks={names[i]: packed[taken].mask(i) for i in judged},
+        path=tuple(points),
+        chosen=taken,
+        temperature=tempered,
+        prior_precision={
+            layer.name: precision
+            for k, (layer, precision) in enumerate(zip(found.layers, precisions, strict=True))
+            if k not in left
+        },
+        not_judged=refused,
+        findings=tuple(findings),
+        _layers=tuple(found.layers),
+        _removed=tuple(step.removed for step in steps),
+        _packed=tuple(packed),
+        _parts=found.parts,
+    )
+
+
+def _check_options(
+    keep: float | None,
+    lose_at_most: float | None,
+    pattern: Pattern | None,
+    smallest: float,
+    num_data: int | None,
+) -> None:
+    for name, value in (("keep", keep), ("smallest", smallest)):
+        if value is not None and not 0 < value < 1:
+            raise ValueError(f"reduce_network: {name} is a share between 0 and 1, got {value}.")
+    if lose_at_most is not None and not lose_at_most >= 0:
+        raise ValueError(f"reduce_network: lose_at_most is not negative, got {lose_at_most}.")
+    if keep is not None and (lose_at_most is not None or pattern is not None):
+        raise ValueError("reduce_network: give one of keep, lose_at_most and pattern.")
+    if pattern is not None and not 0 < pattern[0] < pattern[1]:
+        raise ValueError(
+            f"reduce_network: pattern is (n, m) with 0 < n < m, such as (2, 4); got {pattern}."
+        )
+    if num_data is not None and num_data < 1:
+        raise ValueError(f"reduce_network: num_data is at least 1, got {num_data}.")
+
+
+def _after(rows: Sequence[Row]) -> float:
+    """Return the share of weights that stay where a pattern is reached."""
+    total = sum(row.free() for row in rows)
+    gone = sum(
+        int(row.room[: row.block.max() + 1].sum())
+        for row in rows
+        if row.block is not None and row.room is not None and row.block.max() >= 0
+    )
+    if not gone:
+        raise ValueError("reduce_network: no layer has as many inputs as a block of the pattern.")
+    return 1 - gone / total
+
+
+def _points(dense: dict[str, np.ndarray], steps: Sequence[Step], count: int) -> list[Point]:
+    means = {name: float(rows.mean()) for name, rows in dense.items()}
+    points = [Point(1.0, 0.0, 0.0, 0.0, 0.0, means, as_good=True)]
+    gain = 0.0
+    for step in steps:
+        gain += float(np.sum(step.removed.log_occam - step.removed.saliency))
+        point = Point(step.kept, step.loss / count, 0.0, 0.0, gain, {}, as_good=False)
+        points.append(_point(dense, step.scores, point))
+    return points
+
+
+def _point(dense: dict[str, np.ndarray], scores: dict[str, np.ndarray], like: Point) -> Point:
+    """Return a point with what was measured there."""
+    mean, error = increase(dense["loss"], scores["loss"])
+    means = {name: float(rows.mean()) for name, rows in scores.items()}
+    return Point(
+        like.kept, like.predicted, mean, error, like.delta_f, means, as_good(dense, scores)
+    )
+
+
+def _settle(
+    found: Traced,
+    packed: Packed,
+    dense: Sequence[Array],
+    calibration: Calibration,
+    scale: float,
+    precisions: Sequence[float],
+    left: set[int],
+) -> list[Array]:
+    """Fit the weights that stay once more, with factors at where they are."""
+    rows = rows_of(found.layers, dense, left=left)
+    for row in rows:
+        layer = found.layers[row.layer]
+        places = layer.index[row.group, row.output]
+        row.keep[: len(places)] = packed.mask(layer.array).ravel()[places]
+    arrays = [jnp.asarray(x) for x in packed.arrays()]
+    for _ in range(SETTLE):
+        moments = calibration.moments(arrays)
+        remove(rows, quadratics_of(found.layers, moments, dense, scale, precisions), 0)
+        arrays = filled(found.layers, dense, rows)
+    return arrays
+
+
+def _findings(held_out: int, point: Point) -> list[Finding]:
+    if held_out >= 200:
+        return []
+    return [
+        Finding(
+            "few-rows",
+            f"The network was chosen on {held_out} rows, which cannot tell an increase of the loss below "
+            f"{1.6449 * point.standard_error:.3f} nats per row from none.",
+            "Give more rows, or held_out=.",
+        )
+    ]

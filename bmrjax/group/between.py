@@ -19,7 +19,7 @@ LEAST_NODES, _NODES_PER_COMPONENT = 512, 64
 _ROUNDS = 3
 
 # Degrees of freedom of the proposal: its tails are heavier than those of the posterior.
-_FREEDOM = 8.0
+_FREEDOM = 5.0
 _STEP = 1e-4
 
 

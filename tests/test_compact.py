@@ -384,7 +384,7 @@ def test_bad_input_is_refused():
     network = nn.MLP(4, (3,), 2, key=KEY)
     with pytest.raises(TypeError, match="expected an Equinox"):
         bmr.compact(lambda x: x, jnp.ones(3))
-    with pytest.raises(ValueError, match="one datum each"):
+    with pytest.raises(ValueError, match="one data point each"):
         bmr.compact(network, jnp.ones((2, 7)))
     broken = eqx.tree_at(lambda n: n.layers[0].bias, network, jnp.full(3, jnp.nan))
     with pytest.raises(ValueError, match=r"'layers.0.bias' has values that are not finite"):

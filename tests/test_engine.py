@@ -346,7 +346,7 @@ def test_kl_warmup_grows_linearly_and_stays():
 
 
 def fragile(x, y, bad):
-    """NaN loss where a datum has bad = 1; finite loss with a NaN gradient where it has 2."""
+    """NaN loss where a data point has bad = 1; finite loss with a NaN gradient where it has 2."""
     beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([SIZE]).to_event(1))
     zero = jnp.where(jnp.any(bad == 1), 0.0, 1.0)
     root = jnp.sqrt(jnp.where(jnp.any(bad == 2), 0.0, 1.0) * jnp.sum(beta**2))

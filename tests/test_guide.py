@@ -59,7 +59,7 @@ def test_the_direct_fit_finds_five_coefficients_among_a_hundred(temperature):
 
 
 def test_one_coefficient_against_the_exact_posterior():
-    """One datum-rich coefficient: inclusion probability and slab by Bayes' rule, in closed form."""
+    """One data point-rich coefficient: inclusion probability and slab by Bayes' rule, in closed form."""
     x = jax.random.normal(jax.random.key(0), (30,))
     y = 0.25 * x + jax.random.normal(jax.random.key(1), (30,))
 

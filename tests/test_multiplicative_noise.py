@@ -273,7 +273,7 @@ def small_resnet():
     return build(1, 3, blocks=(1, 1), width=4, small_images=True, key=KEY)
 
 
-# Make a network; where its noise goes; the shape of a datum; how many layers get noise.
+# Make a network; where its noise goes; the shape of a data point; how many layers get noise.
 ZOO = {
     "ViT": (lambda: nn.ViT(**SMALL, heads=2, hidden=6, key=KEY), None, IMAGE, 7),
     "ViT, both": (lambda: nn.ViT(**SMALL, heads=2, hidden=6, key=KEY), everywhere, IMAGE, 8),

@@ -197,7 +197,7 @@ def test_local_sampling_has_the_distribution_of_two_hidden_layers(name):
     for level in (0.05, 0.5, 0.95):
         quantiles = jnp.quantile(found, level, axis=0), jnp.quantile(exact, level, axis=0)
         np.testing.assert_allclose(*quantiles, atol=0.12)
-    # Each datum has noise of its own.
+    # Each data point has noise of its own.
     assert abs(np.corrcoef(found[:, 0, 0], found[:, 1, 0])[0, 1]) < 0.03
 
 

@@ -495,7 +495,7 @@ def test_a_diverging_fit_ends_with_finite_parameters():
 def test_the_bar_shows_vfe_and_sparsity(capsys):
     run(num_epochs=4, progress=True, schedule=bmr.schedules.Every())
     shown = capsys.readouterr().err
-    assert "VFE/datum=" in shown
+    assert "VFE/row=" in shown
     assert "sparsity=" in shown
     run(num_epochs=2)
     assert capsys.readouterr().err == ""

@@ -44,7 +44,7 @@ def unrolled(keys: Array) -> Array:
     """Return typed keys that give the same numbers, and hash them by `threefry2x32` in this module.
 
     Under `vmap` JAX's own loop over rounds is a dozen small kernels a round, for each key that is split. Keys
-    of other generators come back as they are, and so do all where JAX hashes in another order
+    of other generators stay as they are, and so do all where JAX hashes in another order
     (``jax_threefry_partitionable=False``).
     """
     if not jax.config.values["jax_threefry_partitionable"] or not is_threefry(keys):

@@ -137,7 +137,7 @@ def _index(
         found = constant_by_evidence(log_probs, [point.vfe for point in points], constants)
         if found is not None:
             return found
-    # Without `within` the best point is asked for, whatever it is.
+    # Without `within`, the best point is chosen, whatever it is.
     networks = [i for i in range(len(points)) if not (within and i in constants)]
     networks = networks or constants
     index = sparsest_within(

@@ -65,7 +65,7 @@ def _checked(extra: Any, path: Path) -> dict[str, Any]:
         classes = extra.get("num_classes")
         good = classes is None or (type(classes) is int and classes > 0)
         good = good and all(type(n) is int and n > 0 for n in shape)
-        # Statistics of one datum, whatever their axes before it.
+        # Statistics of one data point, whatever their axes before it.
         good = good and all(np.broadcast_shapes(a.shape, (1, *shape))[1:] == shape for a in arrays)
         if classes is None:
             arrays += [

@@ -41,7 +41,7 @@ def limit(
         beyond: Whether elements that the decision keeps may go too, where the fraction asks for more.
 
     Returns:
-        The new masks: those of `keep` that `found` has no site for come back as they are. Elements that the
+        The new masks: those of `keep` that `found` has no site for are returned unchanged. Elements that the
         decision lets return are back, however many they are.
 
     Raises:

@@ -106,7 +106,7 @@ def location(q: Any) -> tuple[Any, Any] | None:
 
 
 class Facts(NamedTuple):
-    """What is said of a family, in tables and messages.
+    """How tables and messages describe a family.
 
     Attributes:
         name: Name in words.
@@ -121,7 +121,7 @@ class Facts(NamedTuple):
 
 @functools.singledispatch
 def facts(q: Any) -> Facts:
-    """Return what is said of a family in tables and messages.
+    """Return how tables and messages describe a family.
 
     Args:
         q: A class of `bmrjax.reduction`. For the class itself, in place of an object, there is `facts_of`.
@@ -130,7 +130,7 @@ def facts(q: Any) -> Facts:
 
 
 def facts_of(family: type) -> Facts:
-    """Return what is said of a family, given its class."""
+    """Return how tables and messages describe a family, given its class."""
     answer = facts.dispatch(family)
     return Facts(family.__name__) if answer is facts.dispatch(object) else answer(None)
 

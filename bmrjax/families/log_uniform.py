@@ -81,5 +81,5 @@ def _(q: Any) -> Facts:
 
 
 def is_log_uniform(fn: dist.Distribution) -> bool:
-    """Say whether `fn` is independent log-uniform variables, whatever is said of their centres."""
+    """Say whether `fn` is independent log-uniform variables, whatever their centres."""
     return isinstance(read_as_stored(fn), reduction.ImproperLogUniform)

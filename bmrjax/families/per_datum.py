@@ -1,4 +1,4 @@
-"""Noise that is a variable of the model, and is drawn anew for every datum."""
+"""Noise that is a variable of the model, and is drawn anew for every data point."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from bmrjax.families.pruned import PrunedElements
 
 
 class PerDatum(Prunable):
-    """A global positive variable of which every datum of a batch sees a draw of its own.
+    """A global positive variable of which every data point of a batch sees a draw of its own.
 
     The expected log likelihood is a sum over data, so each may have its own draw of the posterior: the
     estimate stays unbiased and varies less. The variable is still one, so the Kullback-Leibler
@@ -81,7 +81,7 @@ class PerDatum(Prunable):
         )
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw once for every datum."""
+        """Draw once for every data point."""
         shape = (*sample_shape, *self.event_shape)
         if self.at_mean:
             return jnp.broadcast_to(self.base_dist.mean, shape)

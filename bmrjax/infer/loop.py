@@ -128,7 +128,7 @@ class Loop:
         return compiled(traced.lower(), options)
 
     def _whole(self, carry: Any, n: Any, *args: Any) -> Any:
-        """Take all steps, unless what is asked ends them."""
+        """Take all steps, unless the condition ends them."""
 
         def steps(begin: Any, end: Any, carry: Any) -> Any:
             return lax.fori_loop(begin, end, lambda i, c: self._step(c, i, *args), carry)
@@ -137,7 +137,7 @@ class Loop:
             return steps(0, n, carry)
         until = self._until
 
-        # What is asked reads what the steps write: in one loop, XLA would copy that in each.
+        # The condition reads what the steps write: in one loop, XLA would copy that in each.
         def window(at: Any) -> Any:
             i, carry, _ = at
             end = jnp.minimum(i + self._patience, n)

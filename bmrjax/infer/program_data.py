@@ -71,7 +71,7 @@ def _paths_by_density(model: Callable, data: Any, checked: Data) -> list[str]:
     try:
         jax.eval_shape(look, checked)
     except (TypeError, ValueError, IndexError):
-        return []  # what is wrong is said where the program is looked at
+        return []  # the check of the program reports what is wrong
     long = {shape[axis] for shape in shapes for axis in (0, -1) if shape}
     if length(checked) in long or not long & set(found.values()):
         return []

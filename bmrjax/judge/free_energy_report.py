@@ -178,7 +178,7 @@ def free_energy_report(
         The curves, the criterion's stop, and a `summary`; `plot.free_energy` draws it.
 
     Raises:
-        TypeError: If `key` is no PRNG key.
+        TypeError: If `key` is not a JAX PRNG key.
         ValueError: For settings or data that cannot be used, a program without independent normal
             sites, or one whose VFE is not finite; the message says what to do.
 

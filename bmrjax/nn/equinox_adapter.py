@@ -87,7 +87,7 @@ class EquinoxAdapter:
         return node
 
     def _per_datum(self, values: Values) -> dict[int, Array]:
-        """Return the arrays of which every datum has one of its own, by position among the leaves."""
+        """Return the arrays of which every data point has one of its own, by position among the leaves."""
         return {
             index: values[path][part]
             for (path, part), index in self._where.items()

@@ -54,7 +54,7 @@ class MLP(eqx.Module):
     def __call__(
         self, x: Float[Array, "..."], *, key: Array | None = None
     ) -> Float[Array, " out_size"]:
-        """Apply to one datum of any shape."""
+        """Apply to one data point of any shape."""
         x = x.ravel()
         keys = [None] * len(self.layers) if key is None else jax.random.split(key, len(self.layers))
         for layer, k in zip(self.layers[:-1], keys[:-1], strict=True):

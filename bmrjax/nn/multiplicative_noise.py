@@ -27,7 +27,7 @@ def check_input(shape: tuple[int, ...], datum: tuple[int, ...]) -> None:
     )
     if not fits:
         raise ValueError(
-            f"MultiplicativeNoise: noise of shape {shape} does not broadcast against a datum of shape "
+            f"MultiplicativeNoise: noise of shape {shape} does not broadcast against a data point of shape "
             f"{datum}. Give one element a group and 1 along the axes that share it, such as (20, 1, 1) for "
             "20 channels of an image."
         )
@@ -39,20 +39,20 @@ class MultiplicativeNoise(eqx.Module):
     .. math:: \ln θ \sim U(low, high), \qquad q(\ln θ) = N(μ, σ^2) \text{ on } [low, high]
 
     Under `bmrjax.random_module` the noise is a latent site of its own, whatever the prior of the weights:
-    every datum of a batch has its own draw in training, and predictions use the mean. The criteria
+    every data point of a batch has its own draw in training, and predictions use the mean. The criteria
     `criteria.BMRSNormal`, `criteria.BMRSUniform` and `criteria.SignalToNoise` read it. Without
     a program it multiplies by one. A removed element multiplies by zero, and `bmrjax.compact` takes away
     what is behind it.
 
     Args:
-        shape: Broadcasts against one datum, from the last axis: ``(500,)`` for 500 features,
+        shape: Broadcasts against one data point, from the last axis: ``(500,)`` for 500 features,
             ``(20, 1, 1)`` for the channels of an image, ``(1, 8, 1)`` for 8 heads in the middle, ``()``
             for all of it, as to remove a whole block.
         low: Lower bound of ln θ.
         high: Upper bound of ln θ.
         kl_weight: Factor on the divergence. More where a group costs more operations makes a
             network faster rather than smaller.
-        per_datum: Whether every datum has a draw of its own; else one a batch.
+        per_datum: Whether every data point has a draw of its own; else one a batch.
 
     Raises:
         ValueError: For settings that make no sense, or an input that the shape does not fit.
@@ -94,6 +94,6 @@ class MultiplicativeNoise(eqx.Module):
         return Noise(self.low, self.high, self.kl_weight, self.per_datum)
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Multiply one datum."""
+        """Multiply one data point."""
         check_input(self.value.shape, x.shape)
         return x * self.value

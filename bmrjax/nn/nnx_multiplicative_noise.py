@@ -12,11 +12,11 @@ class NNXMultiplicativeNoise(nnx.Module):
     """Multiply a batch by noise, one element a group; `bmrjax.nn.MultiplicativeNoise` in Flax NNX.
 
     Args:
-        shape: Broadcasts against one datum, from the last axis: ``(20,)`` for channels in the last axis.
+        shape: Broadcasts against one data point, from the last axis: ``(20,)`` for channels in the last axis.
         low: Lower bound of ln θ.
         high: Upper bound of ln θ.
         kl_weight: Factor on the divergence.
-        per_datum: Whether every datum has a draw of its own; else one a batch.
+        per_datum: Whether every data point has a draw of its own; else one a batch.
 
     Raises:
         ValueError: For settings that make no sense, or an input that the shape does not fit.

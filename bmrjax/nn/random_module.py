@@ -24,7 +24,7 @@ class RandomModule:
     """A network whose weights are random: what `random_module` returns.
 
     Call it on a batch: ``net(x)`` with a leading batch axis, for Equinox networks (which are
-    written for one datum, and are vmapped here) and for Flax NNX networks alike.
+    written for one data point, and are vmapped here) and for Flax NNX networks alike.
 
     Attributes:
         name: The name given to `random_module`.

@@ -15,7 +15,7 @@ class Noise:
         low: Lower bound of ln θ.
         high: Upper bound of ln θ.
         kl_weight: Factor on its divergence.
-        per_datum: Whether every datum of a batch has a draw of its own while training.
+        per_datum: Whether every data point of a batch has a draw of its own while training.
     """
 
     low: float = -20.0

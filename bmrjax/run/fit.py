@@ -52,7 +52,7 @@ class Fit:
         data: Its arguments.
         guide: Its guide.
         criterion: Decides which elements are kept; None fits without reducing.
-        order: What goes first, where not all that the criterion decides may go at once.
+        order: Which elements are removed first, where not all may be removed at once.
         sites: Names of the sites to reduce.
         optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
         batch_size: Data per step; None for all.

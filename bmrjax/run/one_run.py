@@ -68,7 +68,7 @@ class Run:
     Args:
         shared: What all runs of the training share.
         member: What sets this one apart.
-        reporter: What is told of each epoch and round.
+        reporter: Receives the record of each epoch and round.
         checkpointer: What writes its checkpoints; None for none.
     """
 
@@ -212,7 +212,7 @@ class Run:
         """Return what the progress bar shows of the last epoch."""
         row = self.state.history[-1]
         kept, total = kept_counts(self.state.now.keep)
-        shown = {"VFE/datum": f"{row['vfe'] / self.fit.engine.num_data:.4f}"}
+        shown = {"VFE/row": f"{row['vfe'] / self.fit.engine.num_data:.4f}"}
         if self.reducer is not None:
             shown["sparsity"] = f"{1 - kept / max(total, 1):.3f}"
         if row["skipped_steps"]:

@@ -109,7 +109,7 @@ class PrunedProgram(abc.ABC):
             data point, in the unit of the targets; see `Prediction`.
 
         Raises:
-            TypeError: If `key` is no PRNG key.
+            TypeError: If `key` is not a JAX PRNG key.
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict", num_samples=num_samples, batch_size=batch_size)
@@ -153,7 +153,7 @@ class PrunedProgram(abc.ABC):
             loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
 
         Raises:
-            TypeError: If `key` is no PRNG key.
+            TypeError: If `key` is not a JAX PRNG key.
             ValueError: For data that cannot be used, or parts of the data where the program needs all of
                 them.
         """
@@ -217,7 +217,7 @@ class PrunedProgram(abc.ABC):
             Latent site to draws, with a leading axis of `num_samples`; removed elements are zero.
 
         Raises:
-            TypeError: If `key` is no PRNG key.
+            TypeError: If `key` is not a JAX PRNG key.
         """
         check_key(key, "Result.sample", num_samples=num_samples)
         model, guide = self._programs()
@@ -256,7 +256,7 @@ class PrunedProgram(abc.ABC):
             Site name to draws, with a leading axis of `num_samples`.
 
         Raises:
-            TypeError: If `key` is no PRNG key.
+            TypeError: If `key` is not a JAX PRNG key.
             ValueError: For names that are no sites of the program.
         """
         check_key(key, "Result.predictive", num_samples=num_samples)

@@ -22,7 +22,7 @@ class Reducer:
     Args:
         engine: That fits.
         criterion: That decides.
-        order: What goes first, where not all of it may go.
+        order: Which elements are removed first, where not all may be.
         sites: Names of the sites that are judged.
         layers: Site name to the name of its layer.
         example: One batch of data.

@@ -232,7 +232,7 @@ class Result(PrunedProgram):
             or classes have their names as coordinates.
 
         Raises:
-            TypeError: If `key` is no PRNG key.
+            TypeError: If `key` is not a JAX PRNG key.
             ImportError: Without the package xarray.
         """
         check_key(key, "Result.to_arviz", num_samples=num_samples)

@@ -24,7 +24,7 @@ class Rounds:
         state: Of the run; changed in place.
         schedule: What decides when to reduce, and how much.
         reducer: What reduces.
-        reporter: What is told of each round.
+        reporter: Receives the record of each round.
         num_epochs: Epochs of the run.
         measure: Measures the VFE of the current state.
         mask_cost: Returns the cost of the current masks, if the schedule counts it.

@@ -145,7 +145,7 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
     Args:
         network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair, or a Flax NNX
             module, with zeros where its weights were removed (as `Result.network` returns it).
-        *inputs: Example inputs as the network takes them: one datum for Equinox, a batch for Flax
+        *inputs: Example inputs as the network takes them: one data point for Equinox, a batch for Flax
             NNX. Shapes and dtypes count, and of integers (tokens, lengths) their range too: the
             smaller network is tried on these inputs, and on random ones like them.
         drop_inputs: Whether input features that nothing reads go as well, if the network flattens

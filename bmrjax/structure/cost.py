@@ -24,7 +24,7 @@ class Cost:
         parameters: Floating-point parameters, running statistics not among them.
         nonzero: Those that are not zero.
         bytes: Of all its floating-point arrays.
-        flops: Floating-point operations for one datum, as the compiler counts them.
+        flops: Floating-point operations for one data point, as the compiler counts them.
     """
 
     parameters: int
@@ -113,7 +113,7 @@ def cost(arrays: Sequence[Array], trained: Sequence[bool], count: float) -> Cost
     Args:
         arrays: Its floating-point arrays.
         trained: Which are parameters.
-        count: Floating-point operations for one datum.
+        count: Floating-point operations for one data point.
     """
     parameters = [a for a, flag in zip(arrays, trained, strict=True) if flag]
     return Cost(
@@ -137,7 +137,7 @@ def latency(
     Args:
         before: A function of batches.
         after: Another one of the same arguments.
-        shapes: Shape and dtype of one datum of each argument.
+        shapes: Shape and dtype of one data point of each argument.
         batch_sizes: How many data to time them on.
         repeats: Calls of each; the median counts.
     """

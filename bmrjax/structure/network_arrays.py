@@ -107,7 +107,7 @@ def checked_inputs(
         jax.eval_shape(parts.call, parts.arrays, inputs)
     except Exception as error:
         shapes = ", ".join(str(x.shape) for x in inputs) or "no inputs"
-        one = "one datum" if is_equinox(network) else "a batch"
+        one = "one data point" if is_equinox(network) else "a batch"
         raise ValueError(
             f"{caller}: {type(network).__name__} does not run on {shapes}; give example inputs as the "
             f"network takes them, {one} each (all are traced: an option that is no array belongs "
@@ -200,7 +200,7 @@ def _call_equinox(network: Any, inputs: Sequence[Array]) -> Any:
 
 
 def equinox_batched(network: Any) -> Callable[..., Any]:
-    """Return a function of a batch for a network that is written for one datum."""
+    """Return a function of a batch for a network that is written for one data point."""
     import equinox as eqx
 
     network = eqx.nn.inference_mode(network)

@@ -12,7 +12,7 @@ class NNXSelectInputs(nnx.Module):
 
     Args:
         network: Takes as many features as there are indices.
-        indices: Their positions in a flattened datum.
+        indices: Their positions in a flattened data point.
     """
 
     def __init__(self, network: nnx.Module, indices: Any):

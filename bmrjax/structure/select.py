@@ -35,7 +35,7 @@ class SelectInputs(eqx.Module):
         self.network, self.indices = network, jnp.asarray(indices)
 
     def __call__(self, x: Float[Array, "..."], *args: Any, **kwargs: Any) -> Any:
-        """Apply to one datum."""
+        """Apply to one data point."""
         return self.network(x.ravel()[self.indices], *args, **kwargs)
 
 

@@ -95,7 +95,7 @@ def remove(
     """Remove weights from rows, those that cost least first, and move those that stay.
 
     In each row, weights go one at a time by the saliency of Optimal Brain Surgeon, w² / 2C with C the
-    conditional variance, which is updated after each; between rows, the smallest cost goes first.
+    conditional variance, which is updated after each; between rows, the smallest cost is removed first.
 
     Args:
         rows: All rows; changed in place.

@@ -77,7 +77,7 @@ class Context:
         return jax.random.fold_in(self.key, self._count)
 
     def draw(self, value: Any) -> Any:
-        """Return a sample of an uncertain array; the same one however often it is asked for."""
+        """Return a sample of an uncertain array; the same one at every call."""
         if isinstance(value, GammaVariable):
             return value.draw(self.next_key())
         if not isinstance(value, Uncertain):
@@ -180,7 +180,7 @@ def interpret(ctx: Context, jaxpr: Any, consts: Sequence[Any], args: Sequence[An
 
 
 def _stays_affine(var: Any, equations: list[Any]) -> bool:
-    """Say whether all that is computed from a variable, until its moments are asked for, is affine in it."""
+    """Say whether all that is computed from a variable, until its moments are needed, is affine in it."""
     found = {var}
     for eqn in equations:
         read = [v for v in eqn.invars if not isinstance(v, jec.Literal) and v in found]

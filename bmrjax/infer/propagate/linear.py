@@ -208,8 +208,8 @@ def _move(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
 def _copies_results(ctx: Context, value: Any, *, copies: bool) -> bool:
     """Say whether one result would be drawn several times under local sampling.
 
-    A weight is drawn anew for each datum that it meets, and so in each copy of it. A sum over weights, once
-    it is a number of one datum, is drawn once, before it is copied.
+    A weight is drawn anew for each data point that it meets, and so in each copy of it. A sum over weights,
+    once it is a number of one data point, is drawn once, before it is copied.
     """
     return ctx.mode == "local" and copies and isinstance(value, Uncertain) and not value.distinct
 
@@ -217,7 +217,7 @@ def _copies_results(ctx: Context, value: Any, *, copies: bool) -> bool:
 @rule("tile")
 def _tile(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     if ctx.mode == "local":
-        return NotImplemented  # copies within one datum have the same sample
+        return NotImplemented  # copies within one data point have the same sample
     (value,) = inputs
     return [value.moved(lambda x: bind_one(eqn, [x]), ("tile", str(eqn.params)), copies=True)]
 

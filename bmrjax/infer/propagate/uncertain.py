@@ -31,7 +31,7 @@ class Uncertain:
         mean: Mean an element.
         variance: Variance an element.
         distinct: Whether no two elements are the same variable, so that a sum over them may add their
-            variances. So are weights; a bias that was copied for every datum is not.
+            variances. So are weights; a bias that was copied for every data point is not.
         moved_from: The array that this one holds elements of, with the function that picked them; samples
             come from there.
     """
@@ -244,7 +244,7 @@ class GammaVariable:
         return self.moved_from[0].is_drawn
 
     def draw(self, key: Array) -> Array:
-        """Return its sample, the same one however often it is asked for; the key counts the first time."""
+        """Return its sample, the same one at every call; the key counts the first time."""
         if self.moved_from is not None:
             source, move = self.moved_from
             return move(source.draw(key))

@@ -686,9 +686,9 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
             path.mkdir(exist_ok=True)
 
     def failing_at_its_end(*_, callbacks, checkpoints, **settings):
-        (log,) = callbacks
-        log(RunStart(epoch=0, num_epochs=1, total=4, resumed=checkpoints.resume))
-        log(make_epoch())
+        for callback in callbacks:
+            callback(RunStart(epoch=0, num_epochs=1, total=4, resumed=checkpoints.resume))
+            callback(make_epoch())
         raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
 
     monkeypatch.setattr(

@@ -67,7 +67,7 @@ class TestInterrupt:
         assert isinstance(caught.value, KeyboardInterrupt)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         # The run goes on from there, and ends as one that was never stopped.
-        resumed = fit(schedule=PressingCtrlC(()), checkpoints=replace(checkpoints, resume=True))
+        resumed = fit(schedule=PressingCtrlC((2,)), checkpoints=replace(checkpoints, resume=True))
         whole = fit(schedule=PressingCtrlC(()))
         np.testing.assert_array_equal(resumed.params["b_auto_loc"], whole.params["b_auto_loc"])
 

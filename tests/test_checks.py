@@ -200,7 +200,7 @@ def test_a_run_is_not_resumed_to_an_earlier_end(tmp_path):
 
 def test_a_run_is_not_resumed_on_other_data(tmp_path):
     fit(program, (X, Y), num_epochs=1, checkpoints=tmp_path)
-    with pytest.raises(ValueError, match=r"had data \(their checksum\)"):
+    with pytest.raises(ValueError, match=r"had data \(their digest\)"):
         fit(program, (X, Y + 1), num_epochs=2, checkpoints=bmr.Checkpoints(tmp_path, resume=True))
     assert (
         len(

@@ -538,9 +538,15 @@ def test_modules_and_nested_dicts_are_saved(tmp_path):
 
     checkpoints = Checkpointer(tmp_path / "run", interval=0)
     checkpoints.save_point(0, point)
-    document = {"epoch": 1, "vfe": 2.0, "kept": 1, "total": 2, "metrics": {}}
-    again = checkpoints.load_point(0, document, {"params": params, "keep": keep})
+    numbers = {"epoch": 1, "vfe": 2.0, "kept": 1, "total": 2, "metrics": {}}
+    arrays = {"memory": jnp.zeros(2)}
+    checkpoints.save(arrays, {"epoch": 1, "path": [numbers]})
     checkpoints.close()
+    restored = Checkpointer(tmp_path / "run", interval=0).restore(
+        lambda: arrays, lambda _: {"params": params, "keep": keep}, lambda _: None
+    )
+    assert restored is not None
+    (again,) = restored[2]
     assert isinstance(again.params["features$params"], Linear)
     for left, right in zip(jax.tree.leaves(again.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(left, right)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Sets of candidates that are told apart at once: 2 to this power families.
+# The most sets of candidates at once: two to this power are the families.
 _MOST = 6
 
 

@@ -92,7 +92,7 @@ def design_of(design: Any, count: int) -> Design:
 
 
 def check_design(design: Design, context: str = "") -> None:
-    """Raise ValueError unless the effects of all columns can be told apart.
+    """Raise ValueError unless the effects of all columns can be estimated separately.
 
     Args:
         design: The design.
@@ -108,7 +108,7 @@ def check_design(design: Design, context: str = "") -> None:
     if still:
         raise ValueError(
             f"peb: {shortened(still)} {'have' if still[1:] else 'has'} the same value for all "
-            f"subjects{context}, so the effect cannot be told from the mean. Leave it out of the design."
+            f"subjects{context}, so the effect is not separable from the mean. Leave it out of the design."
         )
     if count <= width:
         raise ValueError(
@@ -120,8 +120,9 @@ def check_design(design: Design, context: str = "") -> None:
         involved = [n for n, v in zip(design.names, vectors[-1], strict=True) if abs(v) > 0.05]
         raise ValueError(
             f"peb: the columns {shortened(involved)} of the design{context} determine each other, so their "
-            f"effects cannot be told apart. Leave one of them out. (The constant '{design.names[0]}' is "
-            "always there: of the indicators of all groups, leave out that of the reference.)"
+            "effects cannot be estimated separately. Leave one of them out. (The constant "
+            f"'{design.names[0]}' is always there: of the indicators of all groups, leave out that of the "
+            "reference.)"
         )
 
 

@@ -3,7 +3,6 @@
 import itertools
 import json
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from safetensors.numpy import save_file
 
+from bmrjax.errors import warn
 from bmrjax.files import naming_full_disk, sync_file, sync_tree, write_atomically
 from bmrjax.infer.saved_leaves import with_structure_of
 from bmrjax.run.checkpoint_seal import (
@@ -205,11 +205,10 @@ class Checkpointer:
                 points.append(Point(**numbers, params=tree["params"], keep=tree["keep"]))
             self._points = dict(enumerate(digests))
             if reasons:
-                warnings.warn(
+                warn(
                     f"the newest checkpoint is damaged: {' '.join(reasons)} The run goes on from the one "
                     f"before it, epoch {document.get('epoch')}.",
                     CheckpointWarning,
-                    stacklevel=2,
                 )
             return document, arrays, points
         if reasons:

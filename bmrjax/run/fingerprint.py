@@ -171,7 +171,7 @@ def _array(value: Any) -> Any:
         return {**described, "digest": digest(array)}
     flat = array.reshape(-1)
     flat = np.nan_to_num(np.abs(flat[:: 1 + flat.size // _MOST_NUMBERS]).astype(np.float64))
-    turned = np.cos(np.arange(flat.size) % 1009)  # told apart by their order too
+    turned = np.cos(np.arange(flat.size) % 1009)  # their order counts too
     return {**described, "sums": [float(flat.sum()), float(flat @ turned)]}
 
 

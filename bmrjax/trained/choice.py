@@ -102,7 +102,7 @@ def chosen(points: Sequence[Point], *, lose_at_most: float | None, keep: float |
     Args:
         points: From dense to sparse.
         lose_at_most: Percentage points of accuracy, or nats per row for losses without an accuracy, that
-            may be lost. By default what cannot be told from nothing.
+            may be lost. By default, what is not distinguishable from zero.
         keep: Share of weights, instead.
     """
     if keep is not None:

@@ -1,6 +1,5 @@
 """Bayesian model reduction of a network that is trained."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.run.diagnose import Finding, FitWarning
+from bmrjax.errors import FitWarning, warn
+from bmrjax.run.diagnose import Finding
 from bmrjax.trained.choice import Point, as_good, chosen, is_fine, temperature
 from bmrjax.trained.eliminate import Row, remove
 from bmrjax.trained.evaluation import increase
@@ -97,7 +97,7 @@ def reduce_network(
             or a network without an array that can be judged.
 
     Warns:
-        FitWarning: If the rows that are kept out are too few to tell much.
+        FitWarning: If few rows are kept out, so that a loss would not be noticed.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp
@@ -165,7 +165,7 @@ def reduce_network(
     refused |= {found.layers[k].name: "left alone, as asked" for k in left}
     findings = _findings(ready.held_out, points[taken])
     for finding in findings:
-        warnings.warn(f"reduce_network: {finding}", FitWarning, stacklevel=2)
+        warn(f"reduce_network: {finding}", FitWarning)
     return NetworkReduction(
         network=found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()]),
         masks={names[i]: packed[taken].mask(i) for i in judged},

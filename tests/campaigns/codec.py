@@ -1,7 +1,5 @@
 """Attack the codec: any file of n bytes is refused by one error or read, at a cost that n bounds."""
 
-import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from campaigns.codec_files import (
     real_files,
     within,
 )
+from campaigns.command import run_command
 
 
 def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, Any]:
@@ -65,15 +64,4 @@ def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, An
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="folder for files that broke a promise")
-    parser.add_argument("--out", type=Path, help="JSON file of what was found")
-    options = parser.parse_args()
-    found = campaign(options.seed, options.files, keep=options.keep)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text + "\n")
-    raise SystemExit(bool(found["failures"]))
+    run_command(campaign, __doc__, files=100_000)

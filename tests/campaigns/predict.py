@@ -1,6 +1,5 @@
 """Predict with networks that strangers may have made: an answer or one error, no abort, no hang."""
 
-import argparse
 import functools
 import json
 import tempfile
@@ -17,6 +16,7 @@ from bmrjax.cli.compressed_network import CompressedNetwork
 from bmrjax.codec.container import CODERS, unpack
 from campaigns.child import in_children
 from campaigns.codec_files import damaged, file_of, resealed
+from campaigns.command import run_command
 
 # Of processor time for one prediction, which compiles; a whole command may take as much as it was given.
 SECONDS = 30
@@ -148,15 +148,4 @@ def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, An
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="folder for files that broke a promise")
-    parser.add_argument("--out", type=Path, help="JSON file of what was found")
-    options = parser.parse_args()
-    found = campaign(options.seed, options.files, keep=options.keep)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text + "\n")
-    raise SystemExit(bool(found["failures"]))
+    run_command(campaign, __doc__, files=5000)

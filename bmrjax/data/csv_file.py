@@ -80,7 +80,10 @@ def _cells(path: Path) -> tuple[list[tuple[int, list[str]]], str | None]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}).") from None
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error}). Save it as UTF-8; pandas reads other encodings by "
+            "read_csv(path, encoding=...), and bmr.data.from_frame takes what it returns."
+        ) from None
     lines = text.splitlines(keepends=True)
     first = next((line for line in lines if line.strip()), None)
     if first is None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bmrjax.data.csv_file import read_csv
 from bmrjax.data.dataset import FEW_CLASSES, ROWS_PER_CLASS, Dataset, Task, from_arrays, split_rows
+from bmrjax.data.formatted_numbers import formatted_numbers
 from bmrjax.data.table_encoding import (
     as_numbers,
     as_text,
@@ -36,9 +37,10 @@ def from_frame(
 ) -> Dataset:
     """Make a data set of a table.
 
-    Numbers and booleans are inputs as they are, standardised; text and categories are one-hot encoded,
-    with names such as ``"colour=red"`` (of two values, one input), and a missing text is a value of its
-    own. Columns that are constant are left out, and so is text with too many values to be categories;
+    Numbers and booleans are inputs as they are, standardised, and so are numbers with a currency, a percent
+    sign or separated thousands, such as ``"$1,250.00"``; text and categories are one-hot encoded, with
+    names such as ``"colour=red"`` (of two values, one input), and a missing text is a value of its own.
+    Columns that are constant are left out, and so is text with too many values to be categories;
     `Dataset.notes` says which.
 
     Without `task`, a target of text, categories or booleans is a class, and so is one of whole numbers
@@ -78,10 +80,10 @@ def from_frame(
         raise ValueError(f"{name} has two columns of the name '{twice}'.")
     frame = frame.set_axis(names, axis=1)
     targets = _targets(names, target, num_targets, drop, name)
+    frame, notes = _read_formatted(frame, drop)
     if len(frame) < 2:
         raise ValueError(f"{name} has {len(frame)} rows; a split needs at least 2.")
     _check_targets(frame, targets, name)
-    notes: list[str] = []
     if task is None:
         task, reason = _task_of(frame, targets)
         notes.append(reason)
@@ -93,7 +95,13 @@ def from_frame(
         train, test = split_rows(len(frame), held_out, seed, name=name)
     else:
         raise ValueError(f"{name}: task must be 'classification' or 'regression', got {task!r}.")
-    inputs = frame.iloc[train].drop(columns=[*targets, *drop])
+    inputs = frame.drop(columns=[*targets, *drop])
+    notes += [
+        f"'{column}' counts the rows; leave it out by --drop {column} (drop=) unless it is a time"
+        for column in inputs
+        if _counts_the_rows(inputs[column])
+    ]
+    inputs = inputs.iloc[train]
     encoding, left_out = fit_encoding(inputs, name=name, impute=impute)
     x = encoding.encode(frame, name=name)
     found = from_arrays(x[train], y[train], x[test], y[test], task=task, name=name)
@@ -139,6 +147,7 @@ def from_csv(
         ValueError: For a file that is not a table, and as `from_frame` does.
     """
     frame = read_csv(path, categories=categories)
+    frame = frame.astype(dict.fromkeys(categories, "category"))
     counts = [] if target == "column 1" or "column 1" in drop else _row_numbers(frame)
     found = from_frame(
         frame,
@@ -162,10 +171,32 @@ def _row_numbers(frame: "pd.DataFrame") -> list[str]:
     first, *others = frame.columns
     if first != "column 1" or "column 2" in others or not others:
         return []
-    values = frame[first].to_numpy()
-    if values.dtype.kind != "f" or values[0] not in (0, 1):
-        return []
-    return [first] if np.array_equal(values, values[0] + np.arange(len(values))) else []
+    starts = frame[first].iloc[0] in (0, 1)
+    return [first] if starts and _counts_the_rows(frame[first]) else []
+
+
+def _counts_the_rows(column: Any) -> bool:
+    """Return whether the cells of a column are whole numbers, each one more than that above."""
+    values = column.to_numpy()
+    if values.dtype.kind not in "iuf" or len(values) < 3 or values[0] != np.round(values[0]):
+        return False
+    return bool(np.array_equal(values, values[0] + np.arange(len(values))))
+
+
+def _read_formatted(frame: Any, drop: Sequence[str]) -> tuple[Any, list[str]]:
+    """Turn columns of formatted numbers, such as ``$1,250``, into numbers; return notes as well."""
+    read, notes = {}, []
+    for column in frame.columns:
+        values = frame[column]
+        if column in drop or not is_text(values) or hasattr(values, "cat"):
+            continue
+        text = as_text(values)
+        numbers = formatted_numbers(text)
+        if numbers is not None:
+            read[column] = numbers
+            example = next(cell for cell in text if cell is not None and not cell.strip().isdigit())
+            notes.append(f"'{column}': texts such as '{example}' are read as numbers")
+    return frame.assign(**read) if read else frame, notes
 
 
 def _targets(

@@ -1,10 +1,13 @@
 """From the columns of a DataFrame to the inputs of a network, and back by name."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from bmrjax.data.formatted_numbers import formatted_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 # Text with more values than this is a category only if each has this many rows on average.
 _FEW_LEVELS, _ROWS_PER_LEVEL = 20, 10
 _MISSING_LEVEL = "missing"
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class TableEncoding:
             if column.levels is not None:
                 parts.append(_one_hot(as_text(values), column.levels))
                 continue
-            numbers = as_numbers(values, name)
+            written = formatted_numbers(as_text(values), sure=False) if is_text(values) else None
+            numbers = as_numbers(values, name) if written is None else np.array(written)
             if column.fill is not None:
                 numbers = np.where(np.isnan(numbers), column.fill, numbers)
             if not np.isfinite(numbers).all():
@@ -140,8 +145,11 @@ def fit_encoding(
             if None in text:
                 levels.append(_MISSING_LEVEL)
             if len(levels) > max(_FEW_LEVELS, len(text) / _ROWS_PER_LEVEL):
+                dates = all(_DATE.match(cell) for cell in levels)
                 notes.append(
-                    f"'{column}' is left out: it holds {len(levels)} different texts in {len(text)} rows"
+                    f"'{column}' is left out: it holds {len(levels)} different "
+                    f"{'dates' if dates else 'texts'} in {len(text)} rows"
+                    f"{'; turn them into numbers to use them' if dates else ''}"
                 )
             elif len(levels) < 2:
                 constant.append(column)

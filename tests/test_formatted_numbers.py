@@ -1,0 +1,69 @@
+"""Tables with numbers that are written for people: currencies, percentages, thousands."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bmrjax as bmr
+from bmrjax.data.csv_file import read_csv
+from bmrjax.data.formatted_numbers import formatted_numbers
+
+
+def _table() -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    income = generator.normal(50_000, 9_000, 60).round(2)
+    return pd.DataFrame({"income": income, "y": 1e-4 * income + generator.normal(size=60)})
+
+
+@pytest.mark.parametrize("written", ["{:,.2f}", "${:,.2f}", "{:.2f}%", "{:,.2f} EUR"])
+def test_formatted_columns_are_read_as_their_numbers(tmp_path, written):
+    plain = _table()
+    table = plain.assign(income=[written.format(value) for value in plain["income"]])
+    table.to_csv(tmp_path / "table.csv", index=False)
+    expected = bmr.data.from_frame(plain)
+    for found in (bmr.data.from_frame(table), bmr.data.from_csv(tmp_path / "table.csv")):
+        assert found.columns == ("income",)
+        np.testing.assert_allclose(found.train[0], expected.train[0], rtol=1e-6)
+        assert any("'income': texts such as" in note for note in found.notes)
+        # New rows are written the same way.
+        rows = found.encoding.encode(read_csv(tmp_path / "table.csv"), name="rows")
+        np.testing.assert_allclose(rows[:, 0], plain["income"])
+
+
+def test_a_formatted_target_is_an_amount():
+    plain = _table()
+    table = plain.assign(y=[f"${value:,.4f}" for value in plain["y"]])
+    found = bmr.data.from_frame(table, target="y")
+    assert found.num_classes is None
+    np.testing.assert_allclose(
+        found.train[1], bmr.data.from_frame(plain).train[1], rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [["1,250", "2,500"], ["010", "020"], ["$5", "€6"], ["5%", "6"], ["a", "$6"], ["--5%"], []],
+)
+def test_what_may_mean_something_else_stays_text(cells):
+    assert formatted_numbers(cells) is None
+
+
+def test_categories_by_name_stay_categories(tmp_path):
+    table = _table().assign(band=["$5", "$10"] * 30)[["band", "income", "y"]]
+    table.to_csv(tmp_path / "table.csv", index=False)
+    assert "band" in bmr.data.from_csv(tmp_path / "table.csv").columns
+    found = bmr.data.from_csv(tmp_path / "table.csv", categories=["band"])
+    assert found.columns == ("band=$5", "income")
+
+
+def test_notes_name_row_numbers_and_dates():
+    days = pd.date_range("2024-01-01", periods=60).astype(str)
+    notes = bmr.data.from_frame(_table().assign(day=days, id=range(7, 67)), target="y").notes
+    assert "'id' counts the rows; leave it out by --drop id (drop=) unless it is a time" in notes
+    assert any("'day' is left out" in note and "turn them into numbers" in note for note in notes)
+
+
+def test_another_encoding_says_what_to_do(tmp_path):
+    (tmp_path / "table.csv").write_bytes("stadt,y\nKöln,1\nWien,2\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="Save it as UTF-8"):
+        bmr.data.from_csv(tmp_path / "table.csv")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
+from numpyro import distributions as dist
 from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.backend.noise import with_fast_noise
@@ -191,6 +192,51 @@ class hide_data(Messenger):
         """Mask an observed site."""
         if msg["type"] == "sample" and msg["is_observed"]:
             msg["fn"] = msg["fn"].mask(mask=False)
+
+
+class complete_missing(Messenger):
+    """Give the latent outcomes that ``obs_mask=`` makes for rows that are observed their prior back.
+
+    NumPyro masks their prior, and not their posterior: nothing bounds the scale of the latter, and the free
+    energy falls for ever. They take no part in the program, so with a prior they add nothing to it.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from bmrjax.handlers import complete_missing
+        >>> def program(y, is_there):
+        ...     numpyro.sample("y", dist.Normal(jnp.zeros(2), 1), obs=y, obs_mask=is_there)
+        >>> args = jnp.ones(2), jnp.array([True, False])
+        >>> with numpyro.handlers.trace() as sites, complete_missing(), numpyro.handlers.seed(rng_seed=0):
+        ...     program(*args)
+        >>> type(sites["y_unobserved"]["fn"]).__name__
+        'Normal'
+    """
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Take the mask off."""
+        if is_missing_outcome(msg):
+            msg["fn"] = _unmasked(msg["fn"])
+
+
+def is_missing_outcome(site: Mapping[str, Any]) -> bool:
+    """Return whether a site holds the latent outcomes that ``obs_mask=`` makes."""
+    if site["type"] != "sample" or not _is_latent(site) or not site["name"].endswith("_unobserved"):
+        return False
+    return _unmasked(site["fn"]) is not site["fn"]
+
+
+def _unmasked(fn: Any) -> Any:
+    """Return a distribution without its mask, or itself if it has none."""
+    if isinstance(fn, dist.MaskedDistribution):
+        return _unmasked(fn.base_dist)
+    if isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+        inner = _unmasked(fn.base_dist)
+        if inner is fn.base_dist:
+            return fn
+        if isinstance(fn, dist.Independent):
+            return inner.to_event(fn.reinterpreted_batch_ndims)
+        return inner.expand(fn.batch_shape)
+    return fn
 
 
 class fast_noise(Messenger):

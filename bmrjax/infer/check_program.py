@@ -13,6 +13,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bmrjax.families import spike_and_slab_parameters
+from bmrjax.handlers import is_missing_outcome
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of
@@ -26,7 +27,7 @@ def check_program(
     *,
     discrete: bool = False,
     atoms: bool = True,
-) -> None:
+) -> bool:
     """Refuse a program that observes nothing, or targets that its likelihood is not made for.
 
     Args:
@@ -37,6 +38,9 @@ def check_program(
         discrete: Whether latent sites may be discrete; no automatic guide has a posterior of these.
         atoms: Whether they may be spike-and-slab ones, which a loss of densities cannot fit.
 
+    Returns:
+        Whether outcomes are missing by ``obs_mask=``: then `complete_missing` belongs around the program.
+
     Raises:
         ValueError: If a latent site is discrete or spike-and-slab and may not be, if no site is observed,
             if targets and likelihood would broadcast against each other, or if targets lie outside its
@@ -44,6 +48,7 @@ def check_program(
     """
     columns = jax.tree.leaves(data)
     supports: list[tuple[str, Any, Any]] = []  # they hold numbers, no tracers
+    missing: list[str] = []
 
     def look(batch: Data) -> None:
         sampled = {
@@ -52,6 +57,7 @@ def check_program(
             if site["type"] == "sample"
         }
         observed = {name: site for name, site in sampled.items() if site["is_observed"]}
+        missing.extend(name for name, site in sampled.items() if is_missing_outcome(site))
         if not observed:
             raise ValueError(
                 "sparsify: the program observes nothing, so there is nothing to fit. Give the data their "
@@ -91,6 +97,7 @@ def check_program(
     jax.eval_shape(look, batch)
     for name, column, support in supports:
         _check_support(name, column, support)
+    return bool(missing)
 
 
 def _check_shapes(name: str, fn: Any, value: Any) -> None:

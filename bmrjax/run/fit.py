@@ -14,7 +14,7 @@ from numpyro.infer import TraceMeanField_ELBO
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
 from bmrjax.criteria.reduce_once import Round
-from bmrjax.handlers import both_masks
+from bmrjax.handlers import both_masks, complete_missing
 from bmrjax.infer.arguments import Data, first_rows, length
 from bmrjax.infer.check_data import column_names, row_paths
 from bmrjax.infer.check_program import check_program
@@ -132,14 +132,15 @@ class Fit:
         # A part of what a resumed run must agree in.
         self.estimator = loss.estimator if isinstance(loss, PropagatedELBO) else estimator
         by_density = not isinstance(loss, TraceMeanField_ELBO | PropagatedELBO | None)
-        check_program(
+        if check_program(
             model,
             self.example,
             looked_at,
             jax.random.key(0),
             discrete=guide is not None,
             atoms=not by_density or not isinstance(guide, AutoMeanField | None),
-        )
+        ):
+            model = complete_missing(model)
         self.row_sites = None
         if size < self.num_data:
             self.row_sites = row_sites(model, looked_at, jax.random.key(0))

@@ -278,6 +278,23 @@ def test_a_dead_layer():
     assert diagnosed({}, keep={**keep, "net.1.weight": ~gone}, layers=layers) == []
 
 
+def test_a_point_that_the_prior_on_masks_chose():
+    def made(vfe, kept=2, taken_back=False):
+        path = [
+            bmr.Point(1, 100.0, 9, 9, {}, {}, {}, 4.0, taken_back),
+            bmr.Point(2, vfe, kept, 9, {}, {}, {}, 1.0),
+        ]
+        keep = {"effects": np.arange(9) < kept}
+        return bmr.Result({}, keep, {}, 100, path=path, vfe=vfe)
+
+    (finding,) = made(112.0).diagnose()
+    assert finding.code == "many-small-effects"
+    assert "With 9 of 9 elements the free energy was 12 nats lower than with 2." in finding.message
+    assert "result.at(0)" in finding.advice
+    assert codes(made(104.0)) == []
+    assert codes(made(112.0, taken_back=True)) == []
+
+
 def test_a_point_that_predicts_worse_than_the_path():
     def at(nll, kept, vfe):
         return bmr.Point(1, vfe, kept, 9, {"nll": nll}, {}, {})

@@ -287,6 +287,27 @@ def _worse_than_the_path(result: Any, codes: Sequence[str]) -> Iterator[Finding]
         )
 
 
+def _many_small_effects(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
+    if {"worse-than-unreduced", "other-criterion", "not-converged"} & set(codes):
+        return
+    reached = [point for point in result.path if not point.taken_back and point.kept]
+    if result.vfe is None or len(reached) < 2:
+        return
+    lowest = min(reached, key=lambda point: point.vfe)
+    gap = result.vfe - lowest.vfe
+    # Of few large effects, the two points are the same or within two nats of each other.
+    if gap > 5 and lowest.kept > result.num_kept and result.num_total <= 500:
+        yield Finding(
+            "many-small-effects",
+            f"With {lowest.kept} of {lowest.total} elements the free energy was {gap:.3g} nats lower than with "
+            f"{result.num_kept}. The prior on the masks decides for fewer, as it should if most effects "
+            "are absent.",
+            "If many are small instead, as random effects are: schedule=schedules.Verified(mask_prior=False) "
+            f"leaves that prior out, result.at({result.path.index(lowest)}) is the other point, and sites=[...] "
+            "names what may be absent.",
+        )
+
+
 def _other_guide(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     del codes
     facts = result.facts
@@ -338,6 +359,7 @@ _CHECKS: tuple[Callable[[Any, Sequence[str]], Iterator[Finding]], ...] = (
     _dead_layers,
     _no_better_than_trivial,
     _worse_than_the_path,
+    _many_small_effects,
     _rounds,
     _other_guide,
     _scale,

@@ -279,7 +279,7 @@ def test_a_dead_layer():
 
 
 def test_a_point_that_the_prior_on_masks_chose():
-    def made(vfe, kept=2, taken_back=False):
+    def made(vfe, kept=2, *, taken_back=False):
         path = [
             bmr.Point(1, 100.0, 9, 9, {}, {}, {}, 4.0, taken_back),
             bmr.Point(2, vfe, kept, 9, {}, {}, {}, 1.0),

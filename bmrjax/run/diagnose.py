@@ -299,12 +299,12 @@ def _many_small_effects(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     if gap > 5 and lowest.kept > result.num_kept and result.num_total <= 500:
         yield Finding(
             "many-small-effects",
-            f"With {lowest.kept} of {lowest.total} elements the free energy was {gap:.3g} nats lower than with "
-            f"{result.num_kept}. The prior on the masks decides for fewer, as it should if most effects "
+            f"With {lowest.kept} of {lowest.total} elements the free energy was {gap:.3g} nats lower than "
+            f"with {result.num_kept}. The prior on the masks decides for fewer, as it should if most effects "
             "are absent.",
             "If many are small instead, as random effects are: schedule=schedules.Verified(mask_prior=False) "
-            f"leaves that prior out, result.at({result.path.index(lowest)}) is the other point, and sites=[...] "
-            "names what may be absent.",
+            f"leaves that prior out, result.at({result.path.index(lowest)}) is the other point, and "
+            "sites=[...] names what may be absent.",
         )
 
 

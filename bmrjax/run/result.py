@@ -95,12 +95,13 @@ class Result(PrunedProgram):
         ``"constant"`` (the predictions do not depend on the inputs), ``"dead-layer"`` (all weights of a layer
         of a network were removed), ``"no-better-than-trivial"`` (than the mean of the targets, or the largest
         class), ``"worse-than-unreduced"`` (another point of the path predicts held-out data much better),
-        ``"other-criterion"``, ``"many-small-effects"`` (another point of the path has a lower free energy, and
-        the prior on the masks decided against it), ``"rounds-taken-back"`` (all of them), ``"nothing-removed"``, ``"other-guide"``
-        (correlated columns under independent posteriors), and ``"scale"`` (inputs or targets far from unit
-        scale). What needs data was measured when the run ended, on at most 500 rows unless the program has to
-        see all of them: on held-out rows if there were any. `sparsify` warns of the first serious ones by
-        `FitWarning`, which ``warnings.filterwarnings("ignore", category=bmr.FitWarning)`` silences.
+        ``"other-criterion"``, ``"many-small-effects"`` (another point of the path has a lower free energy,
+        and the prior on the masks decided against it), ``"rounds-taken-back"`` (all of them),
+        ``"nothing-removed"``, ``"other-guide"`` (correlated columns under independent posteriors), and
+        ``"scale"`` (inputs or targets far from unit scale). What needs data was measured when the run ended,
+        on at most 500 rows unless the program has to see all of them: on held-out rows if there were any.
+        `sparsify` warns of the first serious ones by `FitWarning`, which
+        ``warnings.filterwarnings("ignore", category=bmr.FitWarning)`` silences.
 
         Returns:
             The findings, an empty list for a healthy run.

@@ -9,9 +9,9 @@ from failing import fails
 
 from bmrjax import cli, codec
 from bmrjax.cli.build import build_network
-from bmrjax.cli.options import Sparsify
 from bmrjax.cli.saved import loaded_run
 from bmrjax.cli.sparsify import split_off
+from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data import load
 
 SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
@@ -94,7 +94,7 @@ def test_validation_data_are_kept_out_and_choose_the_point(finished, tmp_path):
 
 
 def test_no_row_is_on_both_sides_of_the_validation_split(tmp_path):
-    options = Sparsify(data="digits", out=tmp_path, validation=0.3, seed=4)
+    options = SparsifyOptions(data="digits", out=tmp_path, validation=0.3, seed=4)
     train = np.arange(10.0)[:, None], np.arange(10)
     kept, held = split_off(train, options)
     assert (len(kept[1]), len(held[1])) == (7, 3)
@@ -163,7 +163,7 @@ def test_other_methods_and_networks(tmp_path, options):
 
 def test_networks_of_blocks_are_built_to_size(tmp_path):
     for net, mlp in (("mixer", "channel_mlp"), ("vit", "mlp"), ("vit-nnx", "mlp")):
-        options = Sparsify(data="digits", out=tmp_path, net=net, depth=2, width=8)
+        options = SparsifyOptions(data="digits", out=tmp_path, net=net, depth=2, width=8)
         network = build_network(options, (1, 8, 8), 10)
         assert len(network.blocks) == 2
         assert getattr(network.blocks[0], mlp).hidden.out_features == 16

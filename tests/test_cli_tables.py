@@ -8,16 +8,17 @@ from failing import fails
 
 from bmrjax import cli
 from bmrjax.cli.choose import constant_by_evidence, without_inputs
-from bmrjax.cli.options import Sparsify, resumed
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import used_inputs
+from bmrjax.cli.run_folder import resumed
+from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data import load
 from bmrjax.run.result import Point
 from bmrjax.run.sparsest import excess, sparsest_within
 
 
 def test_settings_are_in_proportion_to_the_data(tmp_path):
-    given = Sparsify(data="f.csv", out=tmp_path)
+    given = SparsifyOptions(data="f.csv", out=tmp_path)
     small = in_proportion(given, 400, (13,))
     assert (small.hidden, small.epochs, small.steps_per_epoch) == ((50,), 200, 100)
     assert (small.reduced_prior, small.stop_early, small.tolerance) == ("shrinkage", True, 1.0)
@@ -39,7 +40,7 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
 
 def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
     def filled(**given):
-        return in_proportion(Sparsify(data="f.csv", out=tmp_path, **given), 400, (13,))
+        return in_proportion(SparsifyOptions(data="f.csv", out=tmp_path, **given), 400, (13,))
 
     assert (filled(method="map").epochs, filled(method="map").stop_early) == (100, None)
     horseshoe = filled(prior="horseshoe")
@@ -50,7 +51,7 @@ def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
 
 
 def test_what_is_given_is_never_in_proportion(tmp_path):
-    given = Sparsify(
+    given = SparsifyOptions(
         data="f.csv",
         out=tmp_path,
         hidden=(7, 3),
@@ -64,13 +65,16 @@ def test_what_is_given_is_never_in_proportion(tmp_path):
     assert found.reduced_prior == "horseshoe"
     assert "--hidden" not in proportion_line(given, found, 400)
     # Only bmr has a path from which validation data could choose.
-    assert in_proportion(Sparsify(data="f", out=tmp_path, method="map"), 400, (13,)).validation == 0
+    assert (
+        in_proportion(SparsifyOptions(data="f", out=tmp_path, method="map"), 400, (13,)).validation
+        == 0
+    )
 
 
 def test_a_run_that_goes_on_keeps_what_was_in_proportion(tmp_path):
     before = {"hidden": [9, 4], "epochs": 3, "steps_per_epoch": 2, "validation": 0.2}
     (tmp_path / "run.json").write_text(json.dumps(before))
-    found = resumed(Sparsify(data="f.csv", out=tmp_path, resume=True, epochs=8))
+    found = resumed(SparsifyOptions(data="f.csv", out=tmp_path, resume=True, epochs=8))
     assert (found.hidden, found.epochs, found.validation) == ((9, 4), 8, 0.2)
 
 
@@ -145,7 +149,7 @@ def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, cap
     assert found["config"]["validation"] == 0.15
     assert (
         found["config"]["reduced_prior"]
-        == in_proportion(Sparsify(data="f", out=folder), 72, (2,)).reduced_prior
+        == in_proportion(SparsifyOptions(data="f", out=folder), 72, (2,)).reduced_prior
     )
     y = load(str(folder / "people.csv")).test[1]
     np.testing.assert_allclose(found["trivial"]["rmse"], np.sqrt(np.mean(y**2)), rtol=1e-5)

@@ -47,7 +47,7 @@ def started(model, data, estimator, *, batch_size=32, init_scale=0.3, keep=None)
 
     def loss(params, key):
         zero = jnp.zeros((), jnp.int32)
-        return engine._loss(params, state.mutable, zero, keep or {}, 1.0, data, key)[0]
+        return engine.step.loss(params, state.mutable, zero, keep or {}, 1.0, data, key)[0]
 
     return jax.jit(loss), jax.jit(jax.grad(loss)), state
 

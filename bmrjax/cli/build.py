@@ -9,11 +9,11 @@ import optax
 from numpyro.infer.autoguide import AutoDelta
 
 from bmrjax import callbacks, criteria, nn, priors, programs, reduction, schedules, structure
-from bmrjax.cli.options import (
+from bmrjax.cli.sparsify_options import (
     BLOCK_NETS,
     IMAGE_NETS,
     NOISE_RATE,
-    Sparsify,
+    SparsifyOptions,
     kl_warmup_of,
     learning_rate_of,
     schedule_of,
@@ -21,7 +21,7 @@ from bmrjax.cli.options import (
 from bmrjax.infer import AutoMeanField, init_to_network
 
 
-def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+def build_network(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     """Return the network that the options name."""
     dropout = 0.2 if options.method == "map" else 0.0
     key = jax.random.key(options.seed)
@@ -59,7 +59,7 @@ def _given(setting: Any) -> Any:
 
 
 def _block_network(
-    options: Sparsify, input_shape: tuple[int, ...], outputs: int, dropout: float, key: Any
+    options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int, dropout: float, key: Any
 ) -> Any:
     size: dict[str, Any] = {"image_size": input_shape[1:]}
     if options.depth is not None:
@@ -79,7 +79,7 @@ def _block_network(
     return nn.NNXViT(input_shape[0], outputs, dropout=dropout, rngs=rngs, **size)
 
 
-def build_schedule(options: Sparsify) -> Any:
+def build_schedule(options: SparsifyOptions) -> Any:
     """Return the schedule that the options name."""
     given: dict[str, Any] = {
         name: value
@@ -112,7 +112,7 @@ def build_schedule(options: Sparsify) -> Any:
 
 
 def build_programs(
-    options: Sparsify, input_shape: tuple[int, ...], outputs: int, num_classes: int | None
+    options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int, num_classes: int | None
 ) -> tuple:
     """Return the program and its guide."""
     network = build_network(options, input_shape, outputs)
@@ -128,7 +128,7 @@ def build_programs(
     return model, AutoMeanField(model)
 
 
-def build_prior(options: Sparsify) -> Any:
+def build_prior(options: SparsifyOptions) -> Any:
     """Return the prior that the options name."""
     if options.prior == "log-uniform":
         return priors.LogUniform()
@@ -142,7 +142,7 @@ def build_prior(options: Sparsify) -> Any:
     return kind(0.1) if options.prior == "spike-slab" else kind()
 
 
-def build_optimizer(options: Sparsify) -> Any:
+def build_optimizer(options: SparsifyOptions) -> Any:
     """Return AdaBelief, with a rate of its own for the parameters of noise."""
     rate = learning_rate_of(options)
     if options.method != "noise":
@@ -158,7 +158,7 @@ def build_optimizer(options: Sparsify) -> Any:
     return optax.partition(rates, label)
 
 
-def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+def build_criterion(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     """Return the criterion that the options name, or None."""
     if options.method == "noise":
         if options.rule == "snr":
@@ -184,7 +184,7 @@ def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: in
     return kinds[_given(options.reduced_prior)]()
 
 
-def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+def _units(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     network, example = build_network(options, input_shape, outputs), jnp.zeros(input_shape)
     along: Any = options.groups
     if options.net.endswith("-nnx"):
@@ -192,7 +192,7 @@ def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any
     return structure.groups(network, example, along=along)
 
 
-def build_callbacks(options: Sparsify) -> list[Any]:
+def build_callbacks(options: SparsifyOptions) -> list[Any]:
     """Return what logs the run, if anything does."""
     if options.log is None:
         return []
@@ -205,7 +205,7 @@ def num_outputs(found: Any) -> int:
     return found.num_classes or math.prod(found.train[1].shape[1:])
 
 
-def build_mesh(options: Sparsify) -> Any:
+def build_mesh(options: SparsifyOptions) -> Any:
     """Return the mesh that ``--mesh`` asks for, or None without it."""
     if options.mesh is None:
         return None

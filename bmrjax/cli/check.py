@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from bmrjax.cli.documents import read_json
-from bmrjax.cli.options import OURS, Check
+from bmrjax.cli.run_folder import OURS
+from bmrjax.cli.saved_options import CheckOptions
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.load_result import load
 from bmrjax.run.run_lock import is_held
 
 
-def run_check(options: Check) -> None:
+def run_check(options: CheckOptions) -> None:
     """Read all that a run wrote, compare it with its digests, and change nothing.
 
     Raises:

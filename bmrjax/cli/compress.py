@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from bmrjax import codec, nn
 from bmrjax.cli.documents import read_json
-from bmrjax.cli.options import Compress
 from bmrjax.cli.saved import loaded_run
+from bmrjax.cli.saved_options import CompressOptions
 from bmrjax.structure import compact
 from bmrjax.structure.network_arrays import is_nnx
 
@@ -15,7 +15,7 @@ from bmrjax.structure.network_arrays import is_nnx
 _EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mean", "target_scale")
 
 
-def run_compress(options: Compress) -> None:
+def run_compress(options: CompressOptions) -> None:
     """Write a saved run's network as a small file."""
     document = read_json(options.directory)
     quantiser = _quantiser(options)
@@ -49,7 +49,7 @@ def run_compress(options: Compress) -> None:
     print(f"written to {options.out}")
 
 
-def _quantiser(options: Compress) -> Any:
+def _quantiser(options: CompressOptions) -> Any:
     if options.rate is not None and options.quantiser != "rate-distortion":
         raise ValueError("--rate goes with --quantiser rate-distortion.")
     if options.quantiser == "rate-distortion":

@@ -3,12 +3,12 @@
 from typing import Any
 
 from bmrjax import criteria
-from bmrjax.cli.reduce_options import Reduce
+from bmrjax.cli.reduce_options import ReduceOptions
 from bmrjax.streaming import reduce_folder
 from bmrjax.streaming.folder import read_folder
 
 
-def run_reduce(options: Reduce) -> None:
+def run_reduce(options: ReduceOptions) -> None:
     """Reduce a folder of shards, and write its masks."""
     scales = _prior_scales(options.prior_scale)
 
@@ -37,7 +37,7 @@ def run_reduce(options: Reduce) -> None:
     print(f"written to {options.out}")
 
 
-def _criterion(options: Reduce) -> Any:
+def _criterion(options: ReduceOptions) -> Any:
     slab = {"alpha": options.alpha, "beta": options.beta, "num_steps": options.num_steps}
     given = {name: value for name, value in slab.items() if value is not None}
     if options.criterion == "shrinkage":

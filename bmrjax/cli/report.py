@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from bmrjax.cli.build import num_outputs
-from bmrjax.cli.options import Sparsify, config_of
+from bmrjax.cli.run_folder import config_of
+from bmrjax.cli.sparsify_options import SparsifyOptions
 
 
-def document_of(options: Sparsify, found: Any, result: Any) -> dict[str, Any]:
+def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, Any]:
     """Return what results.json holds."""
     import platform
     import statistics

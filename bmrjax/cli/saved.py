@@ -11,8 +11,9 @@ from bmrjax import nn
 from bmrjax.cli.build import build_programs
 from bmrjax.cli.compressed_network import CompressedNetwork
 from bmrjax.cli.documents import read_json
-from bmrjax.cli.options import Compact, Info, Predict, Sparsify
 from bmrjax.cli.report import summary_of
+from bmrjax.cli.saved_options import CompactOptions, InfoOptions, PredictOptions
+from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data.csv_file import read_csv
 from bmrjax.data.series import SIGNALS
 from bmrjax.data.sources import BUNDLED, HUB, load
@@ -22,7 +23,7 @@ from bmrjax.run.load_result import load as load_result
 from bmrjax.structure import compact, named_arrays
 
 
-def run_info(options: Info) -> None:
+def run_info(options: InfoOptions) -> None:
     """Print what a run reached."""
     document = read_json(options.directory)
     print(summary_of(document))
@@ -35,7 +36,7 @@ def run_info(options: Info) -> None:
             print(f"    {where}  {point['vfe_per_datum']:.4f}  {scores}{back}")
 
 
-def run_predict(options: Predict) -> None:
+def run_predict(options: PredictOptions) -> None:
     """Predict with a saved run, or with a compressed network."""
     if options.samples < 1:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")
@@ -92,7 +93,7 @@ def _write_csv(path: Path, values: Any, document: dict[str, Any]) -> None:
             writer.writerow([*best, *row])
 
 
-def _raw_data(options: Predict, document: dict[str, Any]) -> tuple[Any, Any]:
+def _raw_data(options: PredictOptions, document: dict[str, Any]) -> tuple[Any, Any]:
     """Return inputs in their own unit, and the targets where the data have them, standardised."""
     name = str(options.data)
     if options.data.is_file() or name not in (*BUNDLED, *HUB, *SIGNALS):
@@ -139,7 +140,7 @@ def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
     return f"RMSE {error:.4f} (standardised target) on {len(y):,} data points"
 
 
-def run_compact(options: Compact) -> None:
+def run_compact(options: CompactOptions) -> None:
     """Make a saved run's network smaller."""
     from safetensors.numpy import save_file
 
@@ -168,14 +169,14 @@ def run_compact(options: Compact) -> None:
     print(f"{len(arrays)} arrays in {options.out}")
 
 
-def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[Sparsify, Any]:
+def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[SparsifyOptions, Any]:
     """Return the options of a run, and its result with its program."""
     config: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v
         for k, v in document["config"].items()
         if k not in ("out", "data_root")
     }
-    run = Sparsify(out=directory, **config)
+    run = SparsifyOptions(out=directory, **config)
     model, guide = build_programs(
         run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
     )

@@ -17,19 +17,13 @@ from bmrjax.cli.build import (
     build_schedule,
     num_outputs,
 )
+from bmrjax.cli.check_options import check_lengths
 from bmrjax.cli.choose import choose_point
 from bmrjax.cli.documents import write_json
-from bmrjax.cli.options import (
-    OURS,
-    PLOTS,
-    Sparsify,
-    check_lengths,
-    config_of,
-    kl_warmup_of,
-    resumed,
-)
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.report import document_of, summary_of, write_plots
+from bmrjax.cli.run_folder import OURS, PLOTS, config_of, resumed
+from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_of
 from bmrjax.data import load, split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
@@ -45,7 +39,7 @@ CONSTANT = 3
 COMMAND_LOCK = ".bmrjax-command-lock"
 
 
-def run_sparsify(options: Sparsify) -> None:
+def run_sparsify(options: SparsifyOptions) -> None:
     """Fit, reduce, and write the folder of the run.
 
     Raises:
@@ -84,7 +78,7 @@ def run_sparsify(options: Sparsify) -> None:
 
 
 def _fit(
-    options: Sparsify, found: Dataset, model: Any, guide: Any, *, schedule: Any, mesh: Any
+    options: SparsifyOptions, found: Dataset, model: Any, guide: Any, *, schedule: Any, mesh: Any
 ) -> None:
     """Run the fit and write the folder, which is this command's own."""
     out, rows = options.out, len(found.train[0])
@@ -165,7 +159,7 @@ def _fit(
         raise SystemExit(CONSTANT)
 
 
-def split_off(train: Any, options: Sparsify, *, stratify: bool = False) -> tuple[Any, Any]:
+def split_off(train: Any, options: SparsifyOptions, *, stratify: bool = False) -> tuple[Any, Any]:
     """Return what to train on, and the validation data or None.
 
     Args:

@@ -1,7 +1,7 @@
 """Networks as small files: quantised, entropy-coded, and safe to decode."""
 
-from bmrjax.codec.description import register as register
 from bmrjax.codec.errors import CodecError as CodecError
+from bmrjax.codec.known_classes import register as register
 from bmrjax.codec.layouts import CSR as CSR
 from bmrjax.codec.layouts import Bitmap as Bitmap
 from bmrjax.codec.layouts import Dense as Dense

@@ -10,8 +10,9 @@ import numpy as np
 
 from bmrjax.codec.arithmetic import ArithmeticReader, ArithmeticWriter
 from bmrjax.codec.budget import Budget
+from bmrjax.codec.build_network import Builder
 from bmrjax.codec.container import Container, pack, unpack
-from bmrjax.codec.description import Builder, Describer, Hole
+from bmrjax.codec.describe_network import Describer, Hole
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.flax_networks import to_equinox, to_flax
 from bmrjax.codec.huffman import HuffmanReader, HuffmanWriter

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bmrjax.codec.budget import LETTER
-from bmrjax.codec.description import Hole
+from bmrjax.codec.describe_network import Hole
 from bmrjax.codec.errors import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 from bmrjax.codec.layouts import CSR, LAYOUTS, Bitmap, Dense, Gaps, Layout, as_matrix

@@ -15,7 +15,7 @@ from bmrjax import codec, nn
 from bmrjax.codec.arithmetic import ArithmeticWriter
 from bmrjax.codec.compression_dictionary import PHRASES
 from bmrjax.codec.container import CODERS, MAGIC, VERSION
-from bmrjax.codec.description import DTYPES
+from bmrjax.codec.describe_network import DTYPES
 from bmrjax.codec.huffman import HuffmanWriter
 from bmrjax.codec.integers import write_integer, write_integers
 from bmrjax.codec.quantise import LARGEST_CODE, STEP_BITS

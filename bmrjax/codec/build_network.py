@@ -1,23 +1,16 @@
-"""Networks as text: names of known classes, plain values, and the shapes of arrays.
+"""Networks from texts, which are checked before anything is built.
 
 Reading such a text runs no code of the network: an object is made without its constructor and given the
-attributes that its class declares. Classes and functions are those of a list; `register` adds to it.
+attributes that its class declares.
 """
 
-import dataclasses
-import functools
-import importlib
 import json
-import math
-import pkgutil
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import bmrjax.nn
 from bmrjax.codec.budget import (
     ARRAY,
     FLAX_BLOCK,
@@ -29,11 +22,9 @@ from bmrjax.codec.budget import (
     STATE,
     Budget,
 )  # fmt: skip
+from bmrjax.codec.describe_network import DTYPES, Hole, path_to
 from bmrjax.codec.errors import CodecError
-from bmrjax.codec.flax_networks import FlaxMLP, FlaxSelectInputs, FlaxViT
-from bmrjax.structure import SelectInputs
-
-Class = TypeVar("Class", bound=type)
+from bmrjax.codec.known_classes import fields_of, known_classes, known_functions
 
 # Plain numbers of a network are sizes, factors and the like; texts name a padding or an axis.
 LARGEST_INTEGER = 2**40
@@ -44,201 +35,6 @@ WINDOWS = ("kernel_size", "padding", "stride", "dilation", "output_padding")
 LARGEST_WINDOW = 2**12
 DEEPEST = 32
 MOST_AXES = 8
-DTYPES = "float32 float16 bfloat16 float64 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
-
-
-@dataclasses.dataclass(frozen=True)
-class Hole:
-    """Where an array goes.
-
-    Attributes:
-        name: Path to it in the network.
-        shape: Its shape.
-        dtype: Name of its type.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def extent(self) -> int:
-        """Number of elements, were each axis at least 1 long: what tables of rows and columns take."""
-        return math.prod(max(n, 1) for n in self.shape)
-
-
-@functools.cache
-def _zoo() -> dict[str, type]:
-    """Return the modules of `bmrjax.nn`, by name, and those of `equinox.nn`, with a prefix."""
-    import equinox as eqx
-
-    files = pkgutil.iter_modules(bmrjax.nn.__path__, "bmrjax.nn.")
-    own = [importlib.import_module(file.name) for file in files]
-    found: dict[str, type] = {
-        "SelectInputs": SelectInputs,
-        "NNXMLP": FlaxMLP,
-        "NNXViT": FlaxViT,
-        "NNXSelectInputs": FlaxSelectInputs,
-    }
-    for module in own:
-        found |= {n: c for n, c in _modules_in(module).items() if c.__module__ == module.__name__}
-    theirs = _modules_in(eqx.nn)
-    for name in ("StateIndex", "Shared"):
-        theirs.pop(name, None)
-    return found | {f"eqx.{name}": cls for name, cls in theirs.items()}
-
-
-def _modules_in(module: Any) -> dict[str, type]:
-    import equinox as eqx
-
-    found = {name: value for name, value in vars(module).items() if isinstance(value, type)}
-    return {name: cls for name, cls in found.items() if issubclass(cls, eqx.Module)}
-
-
-@functools.cache
-def _functions() -> dict[str, Callable]:
-    from jax import lax
-
-    named = (
-        "relu silu gelu sigmoid softplus elu selu celu leaky_relu relu6 hard_tanh hard_sigmoid hard_swish "
-        "soft_sign log_sigmoid glu softmax log_softmax mish identity"
-    )
-    found = {name: getattr(jax.nn, name) for name in named.split()}
-    jnps = {f"jnp.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp", "abs")}
-    return found | jnps | {"tanh": jax.nn.tanh, "lax.max": lax.max, "lax.add": lax.add}
-
-
-_REGISTERED: dict[str, type] = {}
-
-
-def register(cls: Class) -> Class:
-    """Let the codec write and read an Equinox module of your own.
-
-    Its declared attributes must be modules, arrays, plain values, lists, tuples and dicts of these, or
-    activations of `jax.nn`. Decoding sets them without running its constructor. Files name the class only,
-    so it must be registered, as it was, where they are read.
-
-    Args:
-        cls: An Equinox module.
-
-    Returns:
-        The class, so that this is a decorator.
-
-    Raises:
-        TypeError: For anything else.
-        ValueError: If another class has its name.
-
-    Example:
-        >>> import equinox as eqx, jax
-        >>> from bmrjax import codec
-        >>> @codec.register
-        ... class Scaled(eqx.Module):
-        ...     weight: jax.Array
-        ...     factor: float
-        >>> codec.decode(codec.encode(Scaled(jax.numpy.ones(3), 2.0))).factor
-        2.0
-    """
-    import equinox as eqx
-
-    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)):
-        raise TypeError(f"register takes an Equinox module class, got {cls!r}.")
-    taken = (_zoo() | _REGISTERED).get(cls.__name__, cls)
-    if taken is not cls and taken.__module__ != cls.__module__:
-        raise ValueError(f"register: there is another class {cls.__name__}; rename this one.")
-    _REGISTERED[cls.__name__] = cls
-    return cls  # pyright: ignore[reportReturnType]
-
-
-def _fields(cls: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]
-
-
-class Describer:
-    """Turn a network into text; its arrays are collected on the way.
-
-    Args:
-        state: The running statistics of the network, if it has any.
-
-    Attributes:
-        holes: Where each array was.
-        arrays: The arrays.
-    """
-
-    def __init__(self, state: Any = None):
-        self._state = state
-        self._classes = {cls: name for name, cls in (_zoo() | _REGISTERED).items()}
-        self._names = [(f, name) for name, f in _functions().items()]
-        self.holes: list[Hole] = []
-        self.arrays: list[np.ndarray] = []
-
-    def text(self, network: Any) -> str:
-        """Return the text of a network."""
-        return json.dumps(self._node(network, ""), separators=(",", ":"))
-
-    def _node(self, value: Any, path: str) -> Any:
-        import equinox as eqx
-
-        if value is None or isinstance(value, bool | str):
-            return value
-        if isinstance(value, int):
-            return int(value)
-        if isinstance(value, float):
-            return value if math.isfinite(value) else {"float": str(value)}
-        if isinstance(value, jax.Array | np.ndarray | np.generic):
-            return self._array(value, path)
-        if isinstance(value, list):
-            return [self._node(v, _join(path, i)) for i, v in enumerate(value)]
-        if isinstance(value, tuple):
-            return {"tuple": [self._node(v, _join(path, i)) for i, v in enumerate(value)]}
-        if isinstance(value, dict) and all(isinstance(k, str) for k in value):
-            return {"dict": {k: self._node(v, _join(path, k)) for k, v in value.items()}}
-        if isinstance(value, eqx.nn.StateIndex):
-            held = value.init if self._state is None else self._state.get(value)
-            return {"state": self._node(held, path)}
-        if isinstance(value, eqx.Module):
-            return self._module(value, path)
-        for function, name in self._names:
-            if value is function:
-                return {"function": name}
-        raise CodecError(
-            f"encode: '{path}' is {value!r:.80}, which no file can hold. Of functions, those of jax.nn can."
-        )
-
-    def _array(self, value: Any, path: str) -> Any:
-        if jnp.issubdtype(value.dtype, jax.dtypes.extended) or str(value.dtype) not in DTYPES:
-            raise CodecError(
-                f"encode: '{path}' is an array of {value.dtype}, which no file can hold."
-            )
-        hole = Hole(path, tuple(value.shape), str(value.dtype))
-        self.holes.append(hole)
-        self.arrays.append(np.asarray(value))
-        shape = list(hole.shape)
-        return (
-            {"array": shape} if hole.dtype == "float32" else {"array": shape, "dtype": hole.dtype}
-        )
-
-    def _module(self, value: Any, path: str) -> Any:
-        cls = type(value)
-        if cls not in self._classes:
-            raise CodecError(
-                f"encode: '{path or 'the network'}' is a {cls.__module__}.{cls.__qualname__}, which the "
-                "codec does not know. Register the class with bmrjax.codec.register, where files are "
-                "read too."
-            )
-        return {
-            self._classes[cls]: {
-                name: self._node(getattr(value, name), _join(path, name)) for name in _fields(cls)
-            }
-        }
-
-
-def _join(path: str, part: Any) -> str:
-    return f"{path}.{part}" if path else str(part)
 
 
 class Builder:
@@ -262,7 +58,7 @@ class Builder:
             self._tree = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise CodecError(f"the description of the network is damaged: {error}") from None
-        self._classes, self._functions = _zoo() | _REGISTERED, _functions()
+        self._classes, self._functions = known_classes(), known_functions()
         self.holes: list[Hole] = []
         self.modules = 0
         self._check(self._tree, "", 0)
@@ -285,7 +81,7 @@ class Builder:
             return
         if isinstance(node, list):
             for i, each in enumerate(node):
-                self._check(each, _join(path, i), depth + 1)
+                self._check(each, path_to(path, i), depth + 1)
             return
         kind, inner = self._kind(node, path)
         if kind == "array":
@@ -301,7 +97,7 @@ class Builder:
         elif kind in self._classes or kind == "dict":
             self._charge_module(kind, inner)
             for name, each in inner.items():
-                self._check(each, _join(path, name), depth + 1)
+                self._check(each, path_to(path, name), depth + 1)
 
     def _charge_module(self, kind: str, inner: dict[str, Any]) -> None:
         self._budget.charge(MODULE)
@@ -347,7 +143,7 @@ class Builder:
                 "bmrjax.codec.register before decoding."
             )
         else:
-            fields = _fields(self._classes[kind])
+            fields = fields_of(self._classes[kind])
             good = isinstance(inner, dict) and set(inner) == set(fields)
             if isinstance(inner, dict) and not good:
                 differ = sorted(set(inner) ^ set(fields))[0]

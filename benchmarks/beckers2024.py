@@ -118,7 +118,7 @@ def build(found: Dataset, name: str, seed: int) -> Any:
         network: Any = nn.GRU(1, 16, targets, key=key)
     else:
         network = nn.MLP(found.input_shape[0], (50,), targets, key=key)
-    return programs.regression(network, priors.Normal(1.0), precision=(1.0, 1.0))
+    return programs.regression(network, priors.NormalPrior(1.0), precision=(1.0, 1.0))
 
 
 def run(

@@ -361,7 +361,7 @@ def main() -> None:
         for system in SYSTEMS
         if not skip[system] and not rows.has(system=system, schedule=schedules[system], **what)
     ]
-    found = data.load("fashion_mnist", data_root=args.data_root)
+    found = data.load_dataset("fashion_mnist", data_root=args.data_root)
     with tempfile.TemporaryDirectory() as folder:
         arrays = Path(folder) / "arrays.npz"
         train, test = found.train, found.test

@@ -2,7 +2,7 @@
 
     taskset -c 1 python benchmarks/compact.py --out benchmarks/results/compact
 
-The units are those that `structure.groups` finds: neurons, filters, channels with their normalisation,
+The units are those that `structure.unit_groups` finds: neurons, filters, channels with their normalisation,
 attention heads. Nine tenths of those of each layer, drawn at random, get weights of zero, at least one
 stays. Weights are initial ones, with noise on all vectors and running statistics, so that no layer
 passes its input on as it is: only sizes, exactness and time are measured.
@@ -125,7 +125,7 @@ def measure(name, seed, repeats):
 
     rng = np.random.default_rng(seed)
     network, shape = build(name, jax.random.key(seed))
-    groups = bmr.structure.groups(network, jnp.ones(shape))
+    groups = bmr.structure.unit_groups(network, jnp.ones(shape))
     gone, units, stay = removed(groups, rng)
     network = masked(network, groups, gone, rng)
     begin, work = time.perf_counter(), time.process_time()

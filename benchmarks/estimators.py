@@ -36,7 +36,7 @@ CASES = {
 def problem(name: str, data: str, data_root: str | None) -> tuple[Any, Any]:
     """Return the program and the training data of a case."""
     path = str(Path(data_root or ".") / data) if data.endswith(".csv") else data
-    found = bmr.data.load(path, data_root=data_root)
+    found = bmr.data.load_dataset(path, data_root=data_root)
     train = tuple(jnp.asarray(part) for part in found.train)
     key, prior = jax.random.key(0), priors.Flat()
     if name.startswith("LeNet"):

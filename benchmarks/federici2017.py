@@ -209,7 +209,7 @@ class Job:
         wait = round(fit.vd_wait * fit.vd_epochs)
         return self.run(
             "VD",
-            bmr.programs.classifier(start, priors.LogUniform()),
+            bmr.programs.classifier(start, priors.LogUniformPrior()),
             num_epochs=fit.vd_epochs,
             criterion=criteria.DropoutRate(),
             options=bmr.FitOptions(
@@ -308,7 +308,7 @@ class Job:
 
 def load(name: str, root: Path | None) -> dict[str, Any]:
     """Return training data, those kept out, and test data, on the device."""
-    found = bmr.data.load("digits" if name == "digits" else "mnist", data_root=root)
+    found = bmr.data.load_dataset("digits" if name == "digits" else "mnist", data_root=root)
     out = 200 if name == "digits" else 5000
     flat = name != "lenet-5-caffe"
 
@@ -388,7 +388,7 @@ def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, 
         middle = time.perf_counter()
         decoded = codec.decode(data)
         end = time.perf_counter()
-        report = codec.inspect(data)
+        report = codec.inspect_file(data)
         rows[which] = {
             "bytes": len(data),
             "ratio": 4 * job.parameters / len(data),  # the report's original may be a compacted one

@@ -61,7 +61,7 @@ class Method:
 METHODS = {
     "map": Method("Flat-MAP", priors.Flat(), 1e-3, point=True),
     "flat": Method("Flat-FF", priors.Flat(), 5e-3),
-    "tiered": Method("Tiered-FF", priors.RegularizedHorseshoe(0.01), 5e-3),
+    "tiered": Method("Tiered-FF", priors.RegularizedHorseshoePrior(0.01), 5e-3),
     # In the published code, what is removed goes on counting with a posterior that drifts to the prior.
     "bmr": Method(
         "BMR-S&S",
@@ -113,7 +113,7 @@ METHODS = {
     # The slab is as wide as the flat prior; what is excluded goes before the last epoch.
     "direct": Method(
         "S&S direct",
-        priors.SpikeAndSlab(scale=0.1),
+        priors.SpikeAndSlabPrior(scale=0.1),
         5e-3,
         bmr.criteria.Inclusion(),
         lambda epochs: schedules.Every(wait=epochs - 1),
@@ -159,7 +159,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, dropout: float, ke
 @functools.lru_cache(maxsize=1)
 def load(name: str, data_root: str | None, rows: int | None) -> tuple[Any, Any, int]:
     """Return (train, test, number of classes)."""
-    found = bmr.data.load(name, data_root=data_root)
+    found = bmr.data.load_dataset(name, data_root=data_root)
     train, test = (
         tuple(np.asarray(part)[:rows] for part in split) for split in (found.train, found.test)
     )

@@ -69,7 +69,7 @@ def worker(args: argparse.Namespace) -> None:
     key = jax.random.key(0)
     jax.block_until_ready(jax.jit(lambda x: x @ x)(jnp.ones((8, 8))))
     before = resident()
-    found = bmr.data.load("fashion_mnist", data_root=args.data_root)
+    found = bmr.data.load_dataset("fashion_mnist", data_root=args.data_root)
     train, test = ((np.asarray(x), np.asarray(y)) for x, y in (found.train, found.test))
     watch = Watch()
     if args.network == "lenet5":

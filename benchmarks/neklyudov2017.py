@@ -54,7 +54,7 @@ def build(name: str, seed: int, *, quick: bool) -> tuple[Any, Any]:
 
 def one(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """Run one seed of one network; return its row."""
-    found = bmr.data.load("mnist", data_root=args.data_root)
+    found = bmr.data.load_dataset("mnist", data_root=args.data_root)
     rows = 4000 if args.quick else args.rows
     flat = name == "lenet-500-300"
     train, test = structured.images(found, rows=rows, flat=flat)

@@ -26,7 +26,7 @@ class Trainer:
     """Trains one network on a fixed split.
 
     Args:
-        found: MNIST, as `bmrjax.data.load` returns it.
+        found: MNIST, as `bmrjax.data.load_dataset` returns it.
     """
 
     def __init__(self, found):
@@ -87,7 +87,7 @@ def retrained(runs: Path, found):
 
     Args:
         runs: Folder where each stage is kept; what is there is not done again.
-        found: MNIST, as `bmrjax.data.load` returns it.
+        found: MNIST, as `bmrjax.data.load_dataset` returns it.
     """
     import equinox as eqx
     import jax

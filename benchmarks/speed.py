@@ -286,7 +286,7 @@ def seeds(estimator: Any, args: argparse.Namespace) -> dict[str, Any]:
     }
     program = bmr.programs.regression(
         bmr.nn.MLP(13, (50,), 1, key=jax.random.key(0)),
-        bmr.priors.Normal(1.0),
+        bmr.priors.NormalPrior(1.0),
         precision=(1.0, 1.0),
     )
     runs = {

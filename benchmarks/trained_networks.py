@@ -35,7 +35,7 @@ NETWORKS: dict[str, Callable[[Any], eqx.Module]] = {"mlp": mlp, "lenet5": lenet5
 
 def fashion_mnist(data_root: Path, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return rows to train on (54,000), to choose by (6,000) and to test on (10,000)."""
-    data = bmr.data.load("fashion_mnist", data_root=data_root)
+    data = bmr.data.load_dataset("fashion_mnist", data_root=data_root)
     train, chosen_by = data.split_train(validation=0.1, seed=seed)
     return {"train": train, "held_out": chosen_by, "test": data.test}
 

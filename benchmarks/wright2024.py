@@ -97,7 +97,7 @@ def settings(args: argparse.Namespace, data: str, net: str, rule: str, rows: int
 
 def load(args: argparse.Namespace, data: str, net: str) -> tuple[Any, Any]:
     """Return training and test data."""
-    found = bmr.data.load(data, data_root=args.data_root)
+    found = bmr.data.load_dataset(data, data_root=args.data_root)
     rows = 2000 if args.quick else args.rows
     train, test = structured.images(found, rows=rows, flat=net == "mlp")
     if args.validation:

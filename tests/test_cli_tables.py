@@ -9,10 +9,10 @@ from failing import fails
 from bmrjax import cli
 from bmrjax.cli.choose import constant_by_evidence, without_inputs
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.report import used_inputs
 from bmrjax.cli.run_folder import resumed
+from bmrjax.cli.run_report import used_inputs
 from bmrjax.cli.sparsify_options import SparsifyOptions
-from bmrjax.data import load
+from bmrjax.data import load_dataset
 from bmrjax.run.result import Point
 from bmrjax.run.sparsest import excess, sparsest_within
 
@@ -151,7 +151,7 @@ def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, cap
         found["config"]["reduced_prior"]
         == in_proportion(SparsifyOptions(data="f", out=folder), 72, (2,)).reduced_prior
     )
-    y = load(str(folder / "people.csv")).test[1]
+    y = load_dataset(str(folder / "people.csv")).test[1]
     np.testing.assert_allclose(found["trivial"]["rmse"], np.sqrt(np.mean(y**2)), rtol=1e-5)
     cli.main(["info", str(folder / "run")])
     printed = capsys.readouterr().out

@@ -87,7 +87,7 @@ def test_decoded_weights_are_those_of_the_quantiser(network, scales):
 
 
 def test_the_file_is_all_that_is_counted(network, tmp_path):
-    report = codec.save(network, tmp_path / "n.bmr", extra={"about": [1, "two"]})
+    report = codec.save_network(network, tmp_path / "n.bmr", extra={"about": [1, "two"]})
     numbers = sum(a.size for a in arrays_of(network))
     assert report.size == (tmp_path / "n.bmr").stat().st_size
     assert report.original == 4 * numbers
@@ -97,7 +97,7 @@ def test_the_file_is_all_that_is_counted(network, tmp_path):
     assert abs(told - report.size) < 9
     assert [row.name for row in report.rows][:2] == ["layers.0.weight", "layers.0.bias"]
     assert report.entries == sum(
-        np.count_nonzero(a) for a in arrays_of(codec.load(tmp_path / "n.bmr"))
+        np.count_nonzero(a) for a in arrays_of(codec.load_network(tmp_path / "n.bmr"))
     )
     lines = str(report).splitlines()
     assert len(lines) == len(report.rows) + 3
@@ -163,10 +163,10 @@ def test_compacted_networks_are_smaller_files(scales):
     whole, less = (
         codec.encode(n, quantiser=quantiser, posterior_scale=scales) for n in (cut, small)
     )
-    report = codec.inspect(less)
-    assert report.original == codec.inspect(whole).original == 4 * (20 * 12 + 12 + 12 * 3 + 3)
+    report = codec.inspect_file(less)
+    assert report.original == codec.inspect_file(whole).original == 4 * (20 * 12 + 12 + 12 * 3 + 3)
     assert sum(row.place_bits for row in report.rows) < sum(
-        row.place_bits for row in codec.inspect(whole).rows
+        row.place_bits for row in codec.inspect_file(whole).rows
     )
     decoded = codec.decode(less)
     assert decoded.network.layers[0].weight.shape == (10, 10)
@@ -273,7 +273,7 @@ def test_relative_entropy_codes_a_draw_from_the_posterior():
     assert 0.85 < gap.std() < 1.25
     width = np.sqrt((mean[mean != 0] ** 2 + 0.09).mean())
     divergence = np.log2(width / 0.3)
-    row = codec.inspect(data).rows[0]
+    row = codec.inspect_file(data).rows[0]
     assert divergence < row.value_bits / row.entries < divergence + 1.5
 
 
@@ -348,7 +348,7 @@ def test_flax_transformers_go_through_compacted_or_not():
         decoded.eval()
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
-        assert {row.name for row in codec.inspect(data).rows} == set(named_arrays(network))
+        assert {row.name for row in codec.inspect_file(data).rows} == set(named_arrays(network))
     network.blocks[0].mlp.dropout = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
     with pytest.raises(TypeError, match="other layers than it was built with"):
         codec.encode(network)

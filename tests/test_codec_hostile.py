@@ -220,14 +220,14 @@ def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("bmrjax.files.os.fsync", fail)
         with pytest.raises(OSError, match="no space"):
-            codec.save(network, path)
+            codec.save_network(network, path)
     assert [p.name for p in tmp_path.iterdir()] == ["n.bmr"]
     assert path.read_bytes() == b"old"
     with pytest.raises(codec.CodecError, match="no network"):
-        codec.load(path)
+        codec.load_network(path)
     with path.open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(codec.CodecError, match="too large"):
-        codec.load(path, max_parameters=10**4)
+        codec.load_network(path, max_parameters=10**4)
     with pytest.raises(FileNotFoundError, match="There is no file"):
-        codec.load(tmp_path / "missing.bmr")
+        codec.load_network(tmp_path / "missing.bmr")

@@ -65,11 +65,11 @@ def test_sites_that_ask_for_a_posterior_or_are_a_part_of_a_network_are_factorise
         numpyro.sample("y", dist.Normal(net(x)[:, 0], 1.0), obs=y)
 
     def spiked(x, y=None):
-        beta = bmr.priors.SpikeAndSlab().sample("beta", (3,))
+        beta = bmr.priors.SpikeAndSlabPrior().sample("beta", (3,))
         numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
 
     def library(x, y=None):
-        beta = bmr.priors.Normal(1.0).sample("beta", (3,))
+        beta = bmr.priors.NormalPrior(1.0).sample("beta", (3,))
         numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
 
     def positive(x, y=None):

@@ -120,8 +120,8 @@ def priors(group, x, y=None):
         "point", dist.Normal(0.0, 1.0).expand([3]), infer={"posterior": "point"}
     )
     total += bmr.priors.Flat().sample("single", ())
-    total += x @ bmr.priors.RegularizedHorseshoe().sample("regular", (3,))
-    total += x @ bmr.priors.SpikeAndSlab().sample("spiked", (3,))
+    total += x @ bmr.priors.RegularizedHorseshoePrior().sample("regular", (3,))
+    total += x @ bmr.priors.SpikeAndSlabPrior().sample("spiked", (3,))
 
     def step(before, _):
         state = numpyro.sample("state", dist.Normal(0.9 * before, 1.0))
@@ -188,7 +188,9 @@ def test_what_a_guide_makes_readable():
     assert guides[0].prototype_trace is None
 
 
-@pytest.mark.parametrize("prior", [bmr.priors.Normal(), bmr.priors.SoftWeightSharing(components=3)])
+@pytest.mark.parametrize(
+    "prior", [bmr.priors.NormalPrior(), bmr.priors.SoftWeightSharing(components=3)]
+)
 def test_networks_are_judged_whole(prior):
     network = bmr.nn.MLP(3, (4,), 1, key=jax.random.key(0))
     program = bmr.programs.regression(network, prior)
@@ -200,7 +202,7 @@ def test_networks_are_judged_whole(prior):
 
 def test_noise_is_judged_by_its_own_criteria():
     network = bmr.nn.with_noise(bmr.nn.MLP(3, (4,), 1, key=jax.random.key(0)))
-    program = bmr.programs.regression(network, bmr.priors.Normal())
+    program = bmr.programs.regression(network, bmr.priors.NormalPrior())
     found = bmr.inspect(program, (X, Y), criterion=bmr.criteria.BMRSNormal())
     assert found.judged
     assert {found[name].posterior for name in found.judged} == {"log-normal"}

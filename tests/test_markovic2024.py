@@ -35,7 +35,7 @@ def script():
 @pytest.fixture(scope="module")
 def started():
     """Return a posterior of the horseshoe in which the layer's scale is wide."""
-    prior = priors.RegularizedHorseshoe(0.1)
+    prior = priors.RegularizedHorseshoePrior(0.1)
     network = nn.MLP(4, [3], 2, key=jax.random.key(0))
     model = programs.classifier(network, prior)
     guide = bmr.infer.AutoMeanField(model)

@@ -317,7 +317,7 @@ def fit(data, **options):
 
 @pytest.fixture(scope="module")
 def digits():
-    return bmr.data.load("digits")
+    return bmr.data.load_dataset("digits")
 
 
 def test_a_run_is_as_good_and_compiles_once(digits):

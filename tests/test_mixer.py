@@ -137,7 +137,7 @@ def test_sites_are_named_after_the_layers(network):
 
 
 def test_predictive_draws_weights_and_labels(network):
-    predictive = Predictive(program_of(network, priors.Normal(1.0)), num_samples=3)
+    predictive = Predictive(program_of(network, priors.NormalPrior(1.0)), num_samples=3)
     draws = jax.jit(predictive)(KEY, images(4, 1, 8, 8))
     assert draws["y"].shape == (3, 4)
     assert set(np.unique(draws["y"])) <= {0, 1, 2}
@@ -146,7 +146,7 @@ def test_predictive_draws_weights_and_labels(network):
 
 def test_every_tensor_has_a_gradient_but_the_bias_that_the_norms_take_out(network):
     x, y = images(6, 1, 8, 8), jnp.arange(6) % 3
-    program = program_of(network, priors.Normal(1.0))
+    program = program_of(network, priors.NormalPrior(1.0))
     draw = np.random.default_rng(0)
     values = {
         name: jnp.asarray(draw.normal(0.0, 0.5, shape), jnp.float32)

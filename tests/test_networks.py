@@ -125,7 +125,7 @@ def test_a_residual_network_is_lifted_whole():
     network = stateful(nn.ResNet, blocks=(1,), width=2, bottleneck=True, small_images=True)
 
     def program(x):
-        return bmr.random_module("net", network, bmr.priors.Normal())(x)
+        return bmr.random_module("net", network, bmr.priors.NormalPrior())(x)
 
     with numpyro_handlers.seed(rng_seed=0):
         trace = numpyro_handlers.trace(program).get_trace(jnp.ones((2, 3, 8, 8)))

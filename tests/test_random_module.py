@@ -84,7 +84,7 @@ def nnx_networks():
 
 def program_of(network, prior=None):
     def program(x, y=None):
-        out = random_module("net", network, prior or priors.Normal(1.0))(x)
+        out = random_module("net", network, prior or priors.NormalPrior(1.0))(x)
         numpyro.sample("y", dist.Normal(out, 1.0).to_event(out.ndim - 1), obs=y)
 
     return program
@@ -214,7 +214,7 @@ def test_layers_can_stay_deterministic():
 
     def program(x):
         return random_module(
-            "net", network, priors.Normal(), random=lambda path: path == "layers.1"
+            "net", network, priors.NormalPrior(), random=lambda path: path == "layers.1"
         )(x)
 
     seeded = numpyro.handlers.seed(program, KEY)

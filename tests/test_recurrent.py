@@ -40,7 +40,7 @@ def test_signals_repeat_after_a_period(kind):
 
 
 def test_signals_are_data_sets():
-    found = data.load("square")
+    found = data.load_dataset("square")
     assert found.input_shape == (8, 1)
     assert found.num_classes is None
     assert len(found.test[0]) == pytest.approx(0.2 * 992, abs=1)
@@ -51,7 +51,7 @@ def test_signals_are_data_sets():
 
 
 def test_a_recurrent_network_learns_without_samples_of_its_weights():
-    found = data.load("sine")
+    found = data.load_dataset("sine")
     network = nn.GRU(1, 4, 1, key=jax.random.key(0))
     result = bmr.sparsify(
         bmr.programs.regression(network, bmr.priors.Flat()),

@@ -397,7 +397,7 @@ def test_the_summary_has_names_and_moments():
 
 def test_the_summary_of_atoms_has_inclusion_probabilities():
     def spiked(x, y=None):
-        beta = bmr.priors.SpikeAndSlab().sample("beta", (SIZE,))
+        beta = bmr.priors.SpikeAndSlabPrior().sample("beta", (SIZE,))
         numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
     result = made_up(infer.AutoMeanField, spiked)

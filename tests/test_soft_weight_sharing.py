@@ -44,7 +44,7 @@ class TestDistribution:
     def test_a_normal_pays_it_at_its_mean(self):
         q = dist.Normal(jnp.asarray(VALUES, jnp.float32), 0.3)
         alone = reduction.log_uniform_divergence(reduction.Normal(q.loc, q.scale))
-        base = distributions.ImproperLogUniform((4,))
+        base = distributions.ImproperReciprocal((4,))
         found = kl_divergence(q, shared(base, 0.02))
         np.testing.assert_allclose(found, alone - 0.02 * log_mixture(), rtol=1e-4, atol=1e-5)
 
@@ -217,7 +217,7 @@ class TestCollapse:
 
 
 def test_no_mixture_is_told():
-    model = bmr.programs.classifier(network(), priors.Normal(1.0))
+    model = bmr.programs.classifier(network(), priors.NormalPrior(1.0))
     result = bmr.sparsify(
         model, DATA, key=jax.random.key(2), num_epochs=1, criterion=None, progress=False
     )

@@ -324,7 +324,7 @@ def test_embeddings_have_no_fan_in(make):
     seen = {}
 
     @dataclasses.dataclass(frozen=True)
-    class Spy(priors.Normal):
+    class Spy(priors.NormalPrior):
         def layer(self, layer):
             seen[layer.name] = layer.fan_in
             return super().layer(layer)
@@ -336,7 +336,7 @@ def test_embeddings_have_no_fan_in(make):
 
 
 def test_predictive_draws_weights_and_labels():
-    program = program_of(tiny(dropout=0.5), priors.Normal(1.0))
+    program = program_of(tiny(dropout=0.5), priors.NormalPrior(1.0))
     predictive = Predictive(program, num_samples=3)
     draws = jax.jit(predictive)(KEY, images(4, 1, 8, 8))
     assert draws["y"].shape == (3, 4)
@@ -348,7 +348,7 @@ def test_predictive_draws_weights_and_labels():
 @pytest.mark.parametrize("make", [tiny, tiny_nnx])
 def test_every_tensor_has_a_gradient_but_the_bias_of_the_keys(make):
     x, y = images(6, 1, 8, 8), jnp.arange(6) % 3
-    program = handlers.inference(program_of(make(), priors.Normal(1.0)))
+    program = handlers.inference(program_of(make(), priors.NormalPrior(1.0)))
     draw = np.random.default_rng(0)
     values = {
         name: jnp.asarray(draw.normal(0.0, 0.5, shape), jnp.float32)

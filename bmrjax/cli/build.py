@@ -131,11 +131,11 @@ def build_programs(
 def build_prior(options: SparsifyOptions) -> Any:
     """Return the prior that the options name."""
     if options.prior == "log-uniform":
-        return priors.LogUniform()
+        return priors.LogUniformPrior()
     kind = {
         "flat": priors.Flat,
-        "horseshoe": priors.RegularizedHorseshoe,
-        "spike-slab": priors.SpikeAndSlab,
+        "horseshoe": priors.RegularizedHorseshoePrior,
+        "spike-slab": priors.SpikeAndSlabPrior,
     }[options.prior]
     if options.prior_scale is not None:
         return kind(options.prior_scale)
@@ -188,8 +188,8 @@ def _units(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int)
     network, example = build_network(options, input_shape, outputs), jnp.zeros(input_shape)
     along: Any = options.groups
     if options.net.endswith("-nnx"):
-        return structure.groups(network, example[None], along=along)
-    return structure.groups(network, example, along=along)
+        return structure.unit_groups(network, example[None], along=along)
+    return structure.unit_groups(network, example, along=along)
 
 
 def build_callbacks(options: SparsifyOptions) -> list[Any]:

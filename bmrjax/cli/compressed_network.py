@@ -77,6 +77,6 @@ def _checked(extra: Any, path: Path) -> dict[str, Any]:
     if not good:
         raise CodecError(
             f"{path} holds a network without its data's shape and units, which bmrjax compress writes. In "
-            "Python, codec.load reads it."
+            "Python, codec.load_network reads it."
         )
     return {"num_classes": None, **extra}

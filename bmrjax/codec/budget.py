@@ -10,7 +10,7 @@ networks of thousands of parameters per byte.
 import math
 from dataclasses import dataclass
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 
 # What each file may cost, and what it may cost more for each byte. Below the documented limits of 50 ms,
 # 64 MB and 4096 bytes per byte, for what is not charged: reading, the checksum, the interpreter.
@@ -90,7 +90,7 @@ class Budget:
             >>> budget.charge(NUMBER, 1000)
             >>> budget.charge(NUMBER, 2**40)
             Traceback (most recent call last):
-            bmrjax.codec.errors.CodecError: the file declares more than its 100 bytes can pay for...
+            bmrjax.codec.codec_error.CodecError: the file declares more than its 100 bytes can pay for...
         """
         self._nanoseconds += price.nanoseconds * count * repeats
         self._memory += price.memory * count

@@ -22,8 +22,8 @@ from bmrjax.codec.budget import (
     STATE,
     Budget,
 )  # fmt: skip
-from bmrjax.codec.describe_network import DTYPES, Hole, path_to
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
+from bmrjax.codec.describe_network import ARRAY_DTYPES, Hole, path_to
 from bmrjax.codec.known_classes import fields_of, known_classes, known_functions
 
 # Plain numbers of a network are sizes, factors and the like; texts name a padding or an axis.
@@ -122,7 +122,7 @@ class Builder:
             sizes = inner if isinstance(inner, list) and len(inner) <= MOST_AXES else [None]
             if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in sizes):
                 raise CodecError(f"{where}it is no shape of an array.")
-            if node.get("dtype", "float32") not in DTYPES or set(node) - {"array", "dtype"}:
+            if node.get("dtype", "float32") not in ARRAY_DTYPES or set(node) - {"array", "dtype"}:
                 raise CodecError(f"{where}it is no type of an array.")
             return kind, inner
         if len(node) != 1:

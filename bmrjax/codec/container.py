@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmrjax.codec.budget import CHARACTER, Budget
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.compression_dictionary import PHRASES
-from bmrjax.codec.errors import CodecError
 
 MAGIC = b"BMRJ"
 VERSION = 1
@@ -64,7 +64,9 @@ def unpack(data: bytes, budget: Budget | None = None) -> Container:
         CodecError: If they are none, of another version, damaged, or declare more than there is.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"decode takes bytes, got {type(data).__name__}; codec.load reads a file.")
+        raise TypeError(
+            f"decode takes bytes, got {type(data).__name__}; codec.load_network reads a file."
+        )
     data = bytes(data)
     if len(data) < _HEAD + 3 or data[: len(MAGIC)] != MAGIC:
         raise CodecError("these bytes are no network of the codec, or only a part of one.")

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.known_classes import fields_of, known_classes, known_functions
 
-DTYPES = "float32 float16 bfloat16 float64 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+ARRAY_DTYPES = (
+    "float32 float16 bfloat16 float64 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+).split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Describer:
         )
 
     def _array(self, value: Any, path: str) -> Any:
-        if jnp.issubdtype(value.dtype, jax.dtypes.extended) or str(value.dtype) not in DTYPES:
+        if jnp.issubdtype(value.dtype, jax.dtypes.extended) or str(value.dtype) not in ARRAY_DTYPES:
             raise CodecError(
                 f"encode: '{path}' is an array of {value.dtype}, which no file can hold."
             )

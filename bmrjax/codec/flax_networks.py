@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.nn import NNXMLP, NNXViT
 from bmrjax.structure import named_arrays
 from bmrjax.structure.network_arrays import parts_of

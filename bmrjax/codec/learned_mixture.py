@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.quantise import Mixture, to_bfloat16
 from bmrjax.codec.scales import only_network
 from bmrjax.distributions import mixture_log_prob

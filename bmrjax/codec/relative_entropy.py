@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bmrjax.codec.budget import DRAWN
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 from bmrjax.codec.quantise import STEP_BITS, check_positive, step_below, step_of
 

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Int
 from bmrjax.criteria.base import Decision, Masks, masks
 from bmrjax.criteria.groups import Groups
 from bmrjax.criteria.order import Order, smallest_snr_first
-from bmrjax.criteria.select import smallest
 from bmrjax.criteria.site_posteriors import SitePosteriors
+from bmrjax.criteria.smallest import smallest
 
 
 def limit(

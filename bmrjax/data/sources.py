@@ -21,7 +21,7 @@ HUB = {
 BUNDLED = ("digits", "diabetes")
 
 
-def load(
+def load_dataset(
     name: str,
     *,
     data_root: str | Path | None = None,

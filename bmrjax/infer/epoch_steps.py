@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from bmrjax.backend.threefry import unrolled
 from bmrjax.infer.arguments import Data, Keep
 from bmrjax.infer.convergence import Settled
-from bmrjax.infer.stacked import chosen
+from bmrjax.infer.stacked import select_members
 from bmrjax.infer.state import State
 from bmrjax.infer.svi_step import SVIStep
 
@@ -88,7 +88,11 @@ class EpochSteps:
             # A fit that has settled stays where it is, while the others go on.
             loss = jnp.where(runs, loss, jnp.nan)
             after = jax.lax.cond(
-                jnp.all(runs), lambda _, new: new, functools.partial(chosen, runs), states, after
+                jnp.all(runs),
+                lambda _, new: new,
+                functools.partial(select_members, runs),
+                states,
+                after,
             )
         return after, losses.at[:, i].set(loss.astype(losses.dtype)), runs
 

@@ -11,10 +11,10 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.families import ScaledMatrixNormal, normal_parameters
+from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.guide import AutoMeanField, Temperature
 from bmrjax.infer.init import init_to_network
-from bmrjax.infer.readable_guide import Keep
 from bmrjax.reduction import Normal
 
 # Enough for a system of a few thousand correlated weights; a mean that is not quite there yet is

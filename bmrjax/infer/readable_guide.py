@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxtyping import Array, Bool
-
-Keep = Mapping[str, Bool[Array, "..."]]
+from bmrjax.infer.arguments import Keep
 
 
 class ReadableGuide:

@@ -13,7 +13,7 @@ from bmrjax.handlers import at_step, draws, fast_noise, prune, scale_elbo
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.mixed_precision import MatmulDtype, of_program, with_low_matmuls
 from bmrjax.infer.placement import Placement
-from bmrjax.infer.stacked import chosen
+from bmrjax.infer.stacked import select_members
 from bmrjax.infer.state import State, counted
 
 
@@ -171,7 +171,7 @@ class SVIStep:
             return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
 
         def accept_good(*args: Any) -> Any:
-            return chosen(good, args[:3], accept(*args))
+            return select_members(good, args[:3], accept(*args))
 
         # One conditional for all of them: a conditional under `vmap` would be a select.
         before = states.params, states.opt_state, states.mutable

@@ -25,10 +25,10 @@ from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import Estimator, elbo
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.posterior import read_posteriors
-from bmrjax.infer.prepare import check_params, prepare_guide
+from bmrjax.infer.prepare_guide import check_params, prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 from bmrjax.reduction import Normal
 from bmrjax.run.serial import one_at_a_time
 

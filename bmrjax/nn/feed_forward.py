@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import scaled
+from bmrjax.nn.scaled_init import scaled
 from bmrjax.nn.with_noise import Noisy
 
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import scaled
+from bmrjax.nn.scaled_init import scaled
 
 
 class GRU(eqx.Module):

@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import scaled
 from bmrjax.nn.pool import HalvingMaxPool2d
+from bmrjax.nn.scaled_init import scaled
 
 
 class LeNet5Caffe(eqx.Module):

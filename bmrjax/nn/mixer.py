@@ -5,8 +5,8 @@ import jax
 from jaxtyping import Array, Float
 
 from bmrjax.nn.feed_forward import FeedForward, on_rows
-from bmrjax.nn.init import scaled
 from bmrjax.nn.patches import count_patches, to_patches
+from bmrjax.nn.scaled_init import scaled
 
 
 class MixerBlock(eqx.Module):

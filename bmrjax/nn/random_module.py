@@ -138,7 +138,7 @@ def random_module(
     if prior is not None and not isinstance(prior, Prior):
         raise TypeError(
             f"random_module('{name}'): the prior is a {type(prior).__name__}; give a bmrjax prior "
-            "such as priors.Flat() or priors.Normal(1.0), or None for point estimates."
+            "such as priors.Flat() or priors.NormalPrior(1.0), or None for point estimates."
         )
     adapter = _adapter(name, network)
     layers = adapter.layers()

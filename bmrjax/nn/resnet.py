@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import scaled
 from bmrjax.nn.norm import batch_norm
+from bmrjax.nn.scaled_init import scaled
 
 # How many times wider the outputs of a bottleneck are than its other convolutions.
 EXPANSION = 4

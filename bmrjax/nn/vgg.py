@@ -7,8 +7,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.init import scaled
 from bmrjax.nn.norm import batch_norm
+from bmrjax.nn.scaled_init import scaled
 
 
 class VGG(eqx.Module):

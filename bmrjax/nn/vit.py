@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax.nn.feed_forward import FeedForward, on_rows
-from bmrjax.nn.init import scaled
 from bmrjax.nn.patches import count_patches, to_patches
+from bmrjax.nn.scaled_init import scaled
 
 # Standard deviation of the initial class token and position embeddings, as is usual.
 EMBEDDING_SCALE = 0.02

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import optax
 from jaxtyping import Array, Float
 
-from bmrjax.distributions import ImproperLogUniform, SharedCenters
+from bmrjax.distributions import ImproperReciprocal, SharedCenters
 from bmrjax.priors.base import Prior, require_positive
 from bmrjax.priors.layer import Layer
 
@@ -159,7 +159,7 @@ class SoftWeightSharing(Prior):
         values = {}
         for part, tensor in layer.tensors.items():
             prior = SharedCenters(
-                ImproperLogUniform(tensor.shape) if self.dropout else None,
+                ImproperReciprocal(tensor.shape) if self.dropout else None,
                 found.log_weight,
                 found.mean,
                 jnp.log(found.precision),

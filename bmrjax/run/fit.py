@@ -25,7 +25,7 @@ from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
 from bmrjax.run.fit_data import fit_data

@@ -18,7 +18,7 @@ from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prior_location import prior_facts
 from bmrjax.infer.program_data import program_data
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 from bmrjax.run.batches import Batches
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import judge

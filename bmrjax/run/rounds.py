@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
+from bmrjax.run.count_search import lowest
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import kept_counts
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.run_state import RunState
-from bmrjax.run.search import lowest
 from bmrjax.schedules import Action, Reduce, Regrow, Report, Restore, Schedule, Stop, Train
 
 # A schedule that is called again before the same epoch more often than this goes round in a circle.

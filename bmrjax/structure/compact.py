@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.structure.cost import Cost, Latency, cost, latency
-from bmrjax.structure.equivalence import Trial, difference, draws
+from bmrjax.structure.equivalence import Trial, difference, random_inputs
 from bmrjax.structure.flat_input import flat_input
 from bmrjax.structure.network_arrays import (
     Parts,
@@ -179,7 +179,7 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
     flat = flat_input(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
     taken = inputs if flat is None else (flat,)
     planner = Planner(parts.call, parts.arrays, taken, free_inputs=flat is not None)
-    old = Trial(parts, draws(inputs), shake=True)
+    old = Trial(parts, random_inputs(inputs), shake=True)
     tried = _largest(parts, planner, old, flat=flat is not None)
     new = parts_of(tried.network)
     size = 1 if is_equinox(network) else inputs[0].shape[0]

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import jax
 
-Rule = Callable[[Any, Any], dict[str, Any]]
-Function = TypeVar("Function", bound=Rule)
+SizeRule = Callable[[Any, Any], dict[str, Any]]
+Function = TypeVar("Function", bound=SizeRule)
 
-RULES: dict[str, Rule] = {}
+SIZE_RULES: dict[str, SizeRule] = {}
 
 
 def sizes_of(*names: str) -> Callable[[Function], Function]:
@@ -32,7 +32,7 @@ def sizes_of(*names: str) -> Callable[[Function], Function]:
     """
 
     def register(function: Function) -> Function:
-        RULES.update(dict.fromkeys(names, function))
+        SIZE_RULES.update(dict.fromkeys(names, function))
         return function
 
     return register
@@ -47,7 +47,7 @@ def changed(old: Any, new: Any) -> dict[str, Any]:
     if _shapes(old) == _shapes(new):
         return {}
     for cls in type(old).__mro__:
-        for name, rule in RULES.items():
+        for name, rule in SIZE_RULES.items():
             # By the public name, wherever a library keeps the class.
             package, _, attribute = name.rpartition(".")
             if getattr(sys.modules.get(package), attribute, None) is cls:

@@ -13,13 +13,13 @@ import numpy as np
 
 from bmrjax import codec, nn
 from bmrjax.codec.arithmetic import ArithmeticWriter
+from bmrjax.codec.array_records import KIND_BITS, KINDS, LAYOUT_BITS
 from bmrjax.codec.compression_dictionary import PHRASES
 from bmrjax.codec.container import CODERS, MAGIC, VERSION
-from bmrjax.codec.describe_network import DTYPES
+from bmrjax.codec.describe_network import ARRAY_DTYPES
 from bmrjax.codec.huffman import HuffmanWriter
 from bmrjax.codec.integers import write_integer, write_integers
 from bmrjax.codec.quantise import LARGEST_CODE, STEP_BITS
-from bmrjax.codec.records import KIND_BITS, KINDS, LAYOUT_BITS
 
 HEAD = len(MAGIC) + 5
 SHARES = {"damaged": 0.2, "resealed": 0.35, "grammar": 0.45}
@@ -157,7 +157,7 @@ class Grammar:
         kind = int(rng.integers(14 if depth < 6 else 6))
         if kind <= 3:
             node: dict[str, Any] = {"array": self._shape()}
-            return node if rng.random() < 0.7 else {**node, "dtype": str(rng.choice(DTYPES))}
+            return node if rng.random() < 0.7 else {**node, "dtype": str(rng.choice(ARRAY_DTYPES))}
         if kind == 4:
             return [self._number(), "a", 1e300, None, True][int(rng.integers(5))]
         if kind == 5:

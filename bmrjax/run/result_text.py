@@ -7,7 +7,7 @@ from bmrjax.run.inspection import Inspection
 from bmrjax.run.point import kept_counts
 
 
-def shown(result: Any) -> str:
+def result_text(result: Any) -> str:
     """Return what is left, how well it fits, which sites were judged, and what is wrong."""
     head = f"Result: {result.num_kept} of {result.num_total} elements kept"
     if result.num_total:

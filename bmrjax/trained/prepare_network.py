@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.trained.evaluation import Evaluation
-from bmrjax.trained.layers import Layer
+from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.losses import Loss, SquaredError
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_data import (
@@ -20,7 +20,7 @@ from bmrjax.trained.network_data import (
     checked_rows,
     loss_of,
     noise_scale,
-    split_rows,
+    split_calibration,
     with_predictions,
 )
 from bmrjax.trained.traced import Traced, trace
@@ -67,7 +67,7 @@ def prepare(
     found = trace(network, rows.inputs)
     dense = found.parts.arrays
     left = _left(found.layers, found.parts.names, leave)
-    calibrate_by, choose_by = split_rows(rows, given, np.random.default_rng(seed))
+    calibrate_by, choose_by = split_calibration(rows, given, np.random.default_rng(seed))
     predict = _predict(found, dense)
     outputs = predict(tuple(x[:256] for x in calibrate_by.inputs))
     if not np.isfinite(outputs).all():
@@ -102,7 +102,7 @@ def _check_alike(rows: Rows, other: Rows) -> None:
         )
 
 
-def _left(layers: Sequence[Layer], names: Sequence[str], leave: Sequence[str]) -> set[int]:
+def _left(layers: Sequence[TracedLayer], names: Sequence[str], leave: Sequence[str]) -> set[int]:
     """Return the numbers of the layers that are left alone."""
     if isinstance(leave, str):
         raise TypeError(f"reduce_network: leave is a sequence of paths, as ({leave!r},).")

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
 
-Layer = TypeVar("Layer", eqx.nn.Linear, eqx.nn.Conv2d)
+Linear = TypeVar("Linear", eqx.nn.Linear, eqx.nn.Conv2d)
 
 
 @functools.partial(quick_jit, static_argnums=(1, 2, 3))
@@ -26,7 +26,9 @@ def _drawn(key: Array, shape: tuple[int, ...], dtype: Any, gain: float) -> Array
     return jnp.transpose(fresh, tuple(axes.index(a) for a in range(len(shape))))
 
 
-def scaled(kind: type[Layer], *sizes: int, gain: float = 1.0, key: Array, **options: Any) -> Layer:
+def scaled(
+    kind: type[Linear], *sizes: int, gain: float = 1.0, key: Array, **options: Any
+) -> Linear:
     """Return a layer with weights of variance gain / fan-in and biases of zero.
 
     Equinox draws weights of a third of that variance. Under a prior that pulls every weight to

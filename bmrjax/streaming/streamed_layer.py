@@ -17,7 +17,7 @@ from bmrjax.streaming.sums import MARGIN, relative_rounding
 # Bounds memory, at sixteen bytes each; a layer with more of them is read again.
 MOST_UNDECIDED = 2**22
 # In nats: nearer than Taylor's remainder may put ζ off, and a weight in between has it read again.
-TOLERANCE = 1e-5
+ZETA_TOLERANCE = 1e-5
 
 
 class Piece(NamedTuple):
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
     seconds: float
 
 
-class Layer:
+class StreamedLayer:
     """One layer: its tensors, sums over them, and the weights that the sums have to decide.
 
     Args:
@@ -140,7 +140,7 @@ class Layer:
         if self._criterion is None or self.reads > 1 or not self.total:
             return True
         inside = self._final.low >= self.window[0] and self._final.high <= self.window[1]
-        near = truncation > TOLERANCE and self._count_near() > 0
+        near = truncation > ZETA_TOLERANCE and self._count_near() > 0
         if inside and not near and not self._overflow:
             return True
         centers = np.array([zeta.middle for zeta in zetas])

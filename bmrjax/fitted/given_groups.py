@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.layout import ElementLayout
 
-Groups = Mapping[str, Sequence[str | int]] | None
+GivenGroups = Mapping[str, Sequence[str | int]] | None
 
 
 def units_of(
-    layout: Layout, groups: Groups = None, forced: Sequence[str | int] = ()
+    layout: ElementLayout, groups: GivenGroups = None, forced: Sequence[str | int] = ()
 ) -> dict[str, Int[np.ndarray, " k"]]:
     """Return the candidates of the search: groups, and every other element by itself.
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from bmrjax.codec.records import Row
+from bmrjax.codec.array_records import ArrayRow
 
 
 @dataclass(frozen=True)
-class Report:
+class FileReport:
     """What a file of the codec takes.
 
     Attributes:
@@ -22,7 +22,7 @@ class Report:
     original: int
     coder: str
     description: int
-    rows: list[Row] = field(repr=False)
+    rows: list[ArrayRow] = field(repr=False)
     extra: object = field(default=None, repr=False)
 
     @property

@@ -15,7 +15,7 @@ from bmrjax.structure.network_arrays import checked_inputs, is_equinox, parts_of
 from bmrjax.structure.units import Units
 
 
-def groups(
+def unit_groups(
     network: Any,
     *inputs: Array,
     name: str = "net",
@@ -36,7 +36,7 @@ def groups(
 
     Returns:
         Groups of the sites of a random module whose prior draws each array as one site
-        (`priors.Flat`, `priors.Normal`), for a criterion.
+        (`priors.Flat`, `priors.NormalPrior`), for a criterion.
 
     Raises:
         TypeError: For anything but a network.
@@ -46,16 +46,16 @@ def groups(
         >>> import jax, jax.numpy as jnp
         >>> import bmrjax as bmr
         >>> network = bmr.nn.MLP(4, (3,), 2, key=jax.random.key(0))
-        >>> found = bmr.structure.groups(network, jnp.ones(4))
+        >>> found = bmr.structure.unit_groups(network, jnp.ones(4))
         >>> found.ids["net.layers.0.weight"][:, 0], found.ids["net.layers.0.bias"]
         (Array([0, 1, 2], dtype=int32), Array([0, 1, 2], dtype=int32))
         >>> criterion = bmr.criteria.SpikeAndSlab(groups=found)
     """
     if along not in ("outputs", "inputs"):
-        raise ValueError(f"groups: along must be 'outputs' or 'inputs', got {along!r}.")
+        raise ValueError(f"unit_groups: along must be 'outputs' or 'inputs', got {along!r}.")
     parts = parts_of(network)
     count = len(parts.arrays)
-    inputs = checked_inputs("groups", network, parts, inputs)
+    inputs = checked_inputs("unit_groups", network, parts, inputs)
     features = None
     if along == "inputs":
         features = flat_input(parts, inputs, batch=not is_equinox(network))

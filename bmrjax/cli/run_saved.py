@@ -11,12 +11,12 @@ from bmrjax import nn
 from bmrjax.cli.build import build_programs
 from bmrjax.cli.compressed_network import CompressedNetwork
 from bmrjax.cli.documents import read_json
-from bmrjax.cli.report import summary_of
+from bmrjax.cli.run_report import summary_of
 from bmrjax.cli.saved_options import CompactOptions, InfoOptions, PredictOptions
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data.csv_file import read_csv
 from bmrjax.data.series import SIGNALS
-from bmrjax.data.sources import BUNDLED, HUB, load
+from bmrjax.data.sources import BUNDLED, HUB, load_dataset
 from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
 from bmrjax.files import write_atomically
 from bmrjax.run.load_result import load as load_result
@@ -104,7 +104,7 @@ def _raw_data(options: PredictOptions, document: dict[str, Any]) -> tuple[Any, A
         if options.data.suffix.lower() in (".csv", ".tsv", ".txt"):
             return _from_csv(options.data, document)
         return _inputs(options.data), None
-    found = load(name, data_root=options.data_root)
+    found = load_dataset(name, data_root=options.data_root)
     return found.test[0] * found.input_scale + found.input_mean, found.test[1]
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from bmrjax import codec, nn
 from bmrjax.cli.documents import read_json
-from bmrjax.cli.saved import loaded_run
+from bmrjax.cli.run_saved import loaded_run
 from bmrjax.cli.saved_options import CompressOptions
 from bmrjax.structure import compact
 from bmrjax.structure.network_arrays import is_nnx
@@ -36,7 +36,7 @@ def run_compress(options: CompressOptions) -> None:
         "bitmap": codec.Bitmap(),
         "smallest": None,
     }
-    report = codec.save(
+    report = codec.save_network(
         network,
         options.out,
         posterior_scale=scales,

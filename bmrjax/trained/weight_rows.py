@@ -6,15 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bmrjax.trained.eliminate import Row
-from bmrjax.trained.layers import Layer
+from bmrjax.trained.eliminate import WeightRow
+from bmrjax.trained.layers import TracedLayer
 
 # An n:m pattern: n of each m consecutive inputs stay.
 Pattern = tuple[int, int]
 
 
 def layer_weights(
-    layer: Layer, arrays: Sequence[Array]
+    layer: TracedLayer, arrays: Sequence[Array]
 ) -> Float[np.ndarray, "groups outputs inputs"]:
     """Return the weights of a layer as float64, its bias behind them if it has one."""
     weights = np.asarray(arrays[layer.array], np.float64).ravel()[layer.index]
@@ -26,12 +26,12 @@ def layer_weights(
 
 
 def rows_of(
-    layers: Sequence[Layer],
+    layers: Sequence[TracedLayer],
     arrays: Sequence[Array],
     *,
     left: Collection[int] = (),
     pattern: Pattern | None = None,
-) -> list[Row]:
+) -> list[WeightRow]:
     """Return the rows of all layers.
 
     Args:
@@ -55,7 +55,7 @@ def rows_of(
                 if pattern is not None and block is not None:
                     room = np.full(max(block.max(initial=-1) + 1, 1), pattern[1] - pattern[0])
                 rows.append(
-                    Row(
+                    WeightRow(
                         k,
                         group,
                         output,
@@ -69,7 +69,7 @@ def rows_of(
     return rows
 
 
-def _blocks(layer: Layer, size: int, m: int) -> np.ndarray:
+def _blocks(layer: TracedLayer, size: int, m: int) -> np.ndarray:
     """Return the block of each input; −1 for a last one that is not full, and for a bias."""
     inputs = layer.index.shape[2]
     channel, place = np.divmod(np.arange(inputs), layer.places)
@@ -79,7 +79,9 @@ def _blocks(layer: Layer, size: int, m: int) -> np.ndarray:
     return block
 
 
-def filled(layers: Sequence[Layer], arrays: Sequence[Array], rows: Sequence[Row]) -> list[Array]:
+def filled(
+    layers: Sequence[TracedLayer], arrays: Sequence[Array], rows: Sequence[WeightRow]
+) -> list[Array]:
     """Return the network's arrays with the weights of rows in them."""
     found = [np.array(array) for array in arrays]
     for row in rows:
@@ -93,7 +95,7 @@ def filled(layers: Sequence[Layer], arrays: Sequence[Array], rows: Sequence[Row]
 
 
 def masks_of(
-    layers: Sequence[Layer], arrays: Sequence[Array], rows: Sequence[Row]
+    layers: Sequence[TracedLayer], arrays: Sequence[Array], rows: Sequence[WeightRow]
 ) -> dict[int, Bool[np.ndarray, "..."]]:
     """Return which weights stay, by number of the array."""
     found: dict[int, np.ndarray] = {}

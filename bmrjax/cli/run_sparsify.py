@@ -21,10 +21,10 @@ from bmrjax.cli.check_options import check_lengths
 from bmrjax.cli.choose import choose_point
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.report import document_of, summary_of, write_plots
 from bmrjax.cli.run_folder import OURS, PLOTS, config_of, resumed
+from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_of
-from bmrjax.data import load, split_rows
+from bmrjax.data import load_dataset, split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.run.checkpoint_options import Checkpoints
@@ -49,7 +49,7 @@ def run_sparsify(options: SparsifyOptions) -> None:
     out = options.out
     options = resumed(options)
 
-    found = load(
+    found = load_dataset(
         options.data,
         data_root=options.data_root,
         task=options.task,

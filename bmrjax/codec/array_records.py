@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bmrjax.codec.budget import LETTER
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.describe_network import Hole
-from bmrjax.codec.errors import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 from bmrjax.codec.layouts import CSR, LAYOUTS, Bitmap, Dense, Gaps, Layout, as_matrix
 from bmrjax.codec.quantise import (
@@ -30,7 +30,7 @@ HALF = 2.0**-10
 
 
 @dataclass(frozen=True)
-class Row:
+class ArrayRow:
     """What one array takes.
 
     Attributes:
@@ -174,7 +174,7 @@ class RecordReader:
         self._books: list[Codebook] = []
         self._part = -1
 
-    def read(self, hole: Hole) -> tuple[np.ndarray, Row]:
+    def read(self, hole: Hole) -> tuple[np.ndarray, ArrayRow]:
         """Read one array.
 
         Args:
@@ -194,7 +194,7 @@ class RecordReader:
             array, layout, places = self._sparse(name, hole)
         else:
             array = self._plain(name, hole)
-        row = Row(
+        row = ArrayRow(
             hole.name, hole.shape, int(np.count_nonzero(array)), name, layout,
             places, self._reader.spent - before - places,
         )  # fmt: skip

@@ -201,11 +201,11 @@ def speed_of(name, repeats):
     import jax
     import numpy as np
 
-    from bmrjax import codec, nn
+    from bmrjax import codec, zoo
 
     build, density = {
-        "LeNet-5": (lambda key: nn.LeNet5(key=key), 0.1),
-        "10 million weights": (lambda key: nn.MLP(784, (3000, 2550), 10, key=key), 0.05),
+        "LeNet-5": (lambda key: zoo.LeNet5(key=key), 0.1),
+        "10 million weights": (lambda key: zoo.MLP(784, (3000, 2550), 10, key=key), 0.05),
     }[name]
     network, scales = pruned(build(jax.random.key(0)), density, np.random.default_rng(0))
     timings = {}

@@ -36,19 +36,19 @@ def build(name, key):
     import equinox as eqx
     import jax
 
-    from bmrjax import nn
+    from bmrjax import zoo
 
     networks = {
         "LeNet-500-300": (
-            lambda: nn.MLP(784, (500, 300), 10, activation=jax.nn.relu, key=key),
+            lambda: zoo.MLP(784, (500, 300), 10, activation=jax.nn.relu, key=key),
             (784,),
         ),
-        "LeNet-5": (lambda: nn.LeNet5(key=key), (1, 28, 28)),
-        "LeNet-5-Caffe": (lambda: nn.LeNet5Caffe(key=key), (1, 28, 28)),
-        "VGG": (lambda: eqx.nn.make_with_state(nn.VGG)(key=key), (3, 32, 32)),
-        "ViT": (lambda: nn.ViT(3, key=key), (3, 32, 32)),
-        "ResNet-18": (lambda: nn.resnet18(small_images=True, key=key), (3, 32, 32)),
-        "ResNet-50": (lambda: nn.resnet50(small_images=True, key=key), (3, 32, 32)),
+        "LeNet-5": (lambda: zoo.LeNet5(key=key), (1, 28, 28)),
+        "LeNet-5-Caffe": (lambda: zoo.LeNet5Caffe(key=key), (1, 28, 28)),
+        "VGG": (lambda: eqx.nn.make_with_state(zoo.VGG)(key=key), (3, 32, 32)),
+        "ViT": (lambda: zoo.ViT(3, key=key), (3, 32, 32)),
+        "ResNet-18": (lambda: zoo.resnet18(small_images=True, key=key), (3, 32, 32)),
+        "ResNet-50": (lambda: zoo.resnet50(small_images=True, key=key), (3, 32, 32)),
     }
     make, shape = networks[name]
     return make(), shape

@@ -31,7 +31,7 @@ import records
 import structured
 
 import bmrjax as bmr
-from bmrjax import codec, criteria, infer, nn, priors, schedules
+from bmrjax import codec, criteria, infer, nn, priors, schedules, zoo
 
 METHODS = ("L2", "VD", "VD+SWS", "BMR", "BMRS", "SWS")
 # What is fitted, numbered.
@@ -145,9 +145,9 @@ class Job:
         """Return an untrained network."""
         key = jax.random.key(self.seed)
         if self.name == "lenet-5-caffe":
-            return nn.LeNet5Caffe(key=key)
+            return zoo.LeNet5Caffe(key=key)
         hidden, size = ((300, 100), 784) if self.name == "lenet-300-100" else ((60, 30), 64)
-        return nn.MLP(size, hidden, 10, activation=jax.nn.relu, key=key)
+        return zoo.MLP(size, hidden, 10, activation=jax.nn.relu, key=key)
 
     @property
     def few(self) -> Any:

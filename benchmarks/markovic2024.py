@@ -30,7 +30,7 @@ import records
 from numpyro.infer.autoguide import AutoDelta
 
 import bmrjax as bmr
-from bmrjax import nn, priors, programs, schedules
+from bmrjax import priors, programs, schedules, zoo
 
 DATA = ("fashion_mnist", "mnist", "cifar10")
 NETS = ("lenet5", "mlp", "vit", "mixer")
@@ -146,14 +146,14 @@ class Settings:
 def build(name: str, shape: tuple[int, ...], classes: int, *, dropout: float, key: Any) -> Any:
     """Return a network of the paper's size."""
     if name == "mlp":
-        return nn.MLP(math.prod(shape), (400,) * 5, classes, dropout=dropout, key=key)
+        return zoo.MLP(math.prod(shape), (400,) * 5, classes, dropout=dropout, key=key)
     if name == "lenet5":
         wide = {"conv_features": (18, 48, 360), "hidden": 256} if shape[0] == 3 else {}
-        return nn.LeNet5(shape[0], classes, dropout=dropout, key=key, **wide)
+        return zoo.LeNet5(shape[0], classes, dropout=dropout, key=key, **wide)
     if name == "vit":
-        return nn.ViT(shape[0], classes, image_size=shape[1:], dropout=dropout, key=key)
+        return zoo.ViT(shape[0], classes, image_size=shape[1:], dropout=dropout, key=key)
     # As published, without dropout for a point estimate too.
-    return nn.MLPMixer(shape[0], classes, image_size=shape[1:], key=key)
+    return zoo.MLPMixer(shape[0], classes, image_size=shape[1:], key=key)
 
 
 @functools.lru_cache(maxsize=1)

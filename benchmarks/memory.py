@@ -73,10 +73,10 @@ def worker(args: argparse.Namespace) -> None:
     train, test = ((np.asarray(x), np.asarray(y)) for x, y in (found.train, found.test))
     watch = Watch()
     if args.network == "lenet5":
-        network = bmr.nn.LeNet5(key=key)
+        network = bmr.zoo.LeNet5(key=key)
     else:
         hidden = [400] * 5 if args.network == "mlp 5x400" else [100, 100]
-        network = bmr.nn.MLP(784, hidden, 10, key=key)
+        network = bmr.zoo.MLP(784, hidden, 10, key=key)
     result = bmr.sparsify(
         classifier(network, bmr.priors.Flat()),
         train,

@@ -20,7 +20,7 @@ import records
 import structured
 
 import bmrjax as bmr
-from bmrjax import nn
+from bmrjax import zoo
 
 # Error in percent, units left, FLOPs ratio and CPU speed-up of the paper's Table 1.
 PAPER = {
@@ -45,10 +45,10 @@ def build(name: str, seed: int, *, quick: bool) -> tuple[Any, Any]:
     key = jax.random.key(seed)
     if name == "lenet-500-300":
         hidden = (50, 30) if quick else (500, 300)
-        network = nn.MLP(784, hidden, 10, activation=jax.nn.relu, key=key)
+        network = zoo.MLP(784, hidden, 10, activation=jax.nn.relu, key=key)
         return network, lambda path, layer: "inputs"
     size: dict[str, Any] = {"conv_features": (4, 8), "hidden": 20} if quick else {}
-    network = nn.LeNet5Caffe(**size, key=key)
+    network = zoo.LeNet5Caffe(**size, key=key)
     return network, lambda path, layer: "outputs" if path.startswith("convs") else "inputs"
 
 

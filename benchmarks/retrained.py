@@ -105,7 +105,7 @@ def retrained(runs: Path, found):
             bmr.nn.save_weights(make(), path)
         return bmr.nn.load_weights(network, path)
 
-    network = bmr.nn.MLP(784, (300, 100), 10, activation=jax.nn.relu, key=jax.random.key(0))
+    network = bmr.zoo.MLP(784, (300, 100), 10, activation=jax.nn.relu, key=jax.random.key(0))
 
     def dense():
         dropping = eqx.tree_at(lambda n: n.dropout, network, eqx.nn.Dropout(0.3))

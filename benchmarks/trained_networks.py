@@ -27,7 +27,7 @@ def mlp(key: Any) -> eqx.Module:
 
 def lenet5(key: Any) -> eqx.Module:
     """Return LeNet-5 with tanh, as in Marković et al. 2024."""
-    return bmr.nn.LeNet5(key=key)
+    return bmr.zoo.LeNet5(key=key)
 
 
 NETWORKS: dict[str, Callable[[Any], eqx.Module]] = {"mlp": mlp, "lenet5": lenet5}

@@ -52,7 +52,7 @@ def binary(x, y=None):
 
 
 def classifier():
-    network = bmr.nn.MLP(5, (4,), 3, key=jax.random.key(0))
+    network = bmr.zoo.MLP(5, (4,), 3, key=jax.random.key(0))
     return programs.classifier(network, bmr.priors.Flat())
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_diverged_is_no_better_when_it_is_resumed(tmp_path):
 
 
 def test_a_result_prints_what_it_is():
-    network = bmr.nn.MLP(5, (4,), 1, key=jax.random.key(0))
+    network = bmr.zoo.MLP(5, (4,), 1, key=jax.random.key(0))
     result = fit(
         programs.regression(network, bmr.priors.Flat()), (X, Y), num_epochs=3, held_out=(X, Y)
     )

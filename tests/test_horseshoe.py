@@ -9,7 +9,7 @@ from numpyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
 from starting import started
 
-from bmrjax import infer, nn, priors, programs, sparsify
+from bmrjax import infer, priors, programs, sparsify, zoo
 from bmrjax.distributions import LogGamma
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
@@ -54,7 +54,7 @@ def test_a_narrow_slab_bounds_the_tails():
 
 
 def test_rows_are_shared_by_the_tensors_of_a_layer():
-    network = nn.MLP(3, [4], 2, key=jax.random.key(0))
+    network = zoo.MLP(3, [4], 2, key=jax.random.key(0))
     model = programs.classifier(network, priors.RegularizedHorseshoePrior(0.1))
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(jnp.ones((2, 3)))
@@ -65,7 +65,7 @@ def test_rows_are_shared_by_the_tensors_of_a_layer():
 
 
 def test_rows_of_a_flax_kernel_are_its_outputs():
-    network = nn.NNXMLP(3, [4], 2, rngs=nnx.Rngs(0))
+    network = zoo.NNXMLP(3, [4], 2, rngs=nnx.Rngs(0))
     model = programs.classifier(network, priors.RegularizedHorseshoePrior(0.1))
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(jnp.ones((2, 3)))
@@ -144,7 +144,7 @@ def test_nuts_agrees_with_numpyros_own_half_cauchy():
 
 def test_a_fit_starts_at_the_scale_of_the_network_or_of_the_slab():
     """Started in the pole of the prior, a factorised posterior stays there."""
-    weights = nn.MLP(30, [40], 2, key=jax.random.key(0))
+    weights = zoo.MLP(30, [40], 2, key=jax.random.key(0))
     x, _, y = make(0)
     for model, args, site, expected in [
         (regression(priors.RegularizedHorseshoePrior(1e-3)), (x, y), "beta.scale.value", 0.866),

@@ -192,7 +192,7 @@ def test_what_a_guide_makes_readable():
     "prior", [bmr.priors.NormalPrior(), bmr.priors.SoftWeightSharing(components=3)]
 )
 def test_networks_are_judged_whole(prior):
-    network = bmr.nn.MLP(3, (4,), 1, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, (4,), 1, key=jax.random.key(0))
     program = bmr.programs.regression(network, prior)
     found = bmr.inspect(program, {"x": X, "y": Y}, batch_size=None)
     assert found["net.layers.1.bias"].shape == (1,)  # a single element
@@ -201,7 +201,7 @@ def test_networks_are_judged_whole(prior):
 
 
 def test_noise_is_judged_by_its_own_criteria():
-    network = bmr.nn.with_noise(bmr.nn.MLP(3, (4,), 1, key=jax.random.key(0)))
+    network = bmr.nn.with_noise(bmr.zoo.MLP(3, (4,), 1, key=jax.random.key(0)))
     program = bmr.programs.regression(network, bmr.priors.NormalPrior())
     found = bmr.inspect(program, (X, Y), criterion=bmr.criteria.BMRSNormal())
     assert found.judged

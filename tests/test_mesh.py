@@ -123,7 +123,7 @@ def test_two_processes_are_one_run(found, tmp_path):
 
 def test_one_device_mesh_changes_nothing():
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
-    network = bmr.nn.MLP(3, [4], 2, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, [4], 2, key=jax.random.key(0))
     program = bmr.programs.classifier(network, bmr.priors.Flat())
     a, b = (
         bmr.sparsify(
@@ -147,7 +147,7 @@ def test_bad_meshes_are_told():
     with pytest.raises(TypeError, match="jax.make_mesh"):
         Placement({"data": 2})
     x = np.zeros((8, 3), np.float32)
-    network = bmr.nn.MLP(3, [4], 2, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, [4], 2, key=jax.random.key(0))
     program = bmr.programs.classifier(network, bmr.priors.Flat())
     with pytest.raises(ValueError, match="ensemble: members share one device"):
         bmr.ensemble(

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import bmrjax as bmr
-from bmrjax import infer, nn, priors, programs
+from bmrjax import infer, nn, priors, programs, zoo
 from bmrjax.cli.check_options import check_options
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.run_folder import config_of
@@ -211,7 +211,7 @@ def small_conv():
 
 
 def gru():
-    return nn.GRU(2, 4, 3, key=jax.random.key(0))
+    return zoo.GRU(2, 4, 3, key=jax.random.key(0))
 
 
 def engine_of(model, data, guide=None, **options):
@@ -264,7 +264,7 @@ def test_all_products_of_a_step_and_nothing_else(make, shape, estimator):
 
 
 def test_noise_layers():
-    network = nn.with_noise(nn.MLP(6, [5], 3, key=jax.random.key(0)))
+    network = nn.with_noise(zoo.MLP(6, [5], 3, key=jax.random.key(0)))
     model = programs.classifier(network, None)
     run, args = step_of(model, (normal(0, 8, 6), classes()), matmul_dtype="bfloat16")
     assert set(products(run, *args)) == {LOW}
@@ -302,7 +302,7 @@ def _flat(step):
 
 
 def fit(data, **options):
-    network = nn.MLP(64, [20], 10, key=jax.random.key(0))
+    network = zoo.MLP(64, [20], 10, key=jax.random.key(0))
     return bmr.sparsify(
         programs.classifier(network, priors.Flat()),
         data.train,

@@ -8,7 +8,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from scipy import stats
 from starting import started
 
-from bmrjax import infer, init_to_network, nn, priors, programs
+from bmrjax import infer, init_to_network, priors, programs, zoo
 
 PRIORS = [
     priors.Flat(),
@@ -30,7 +30,7 @@ class TestContract:
     def test_a_fit_starts_at_the_network(self, prior, guide_class):
         if isinstance(prior, priors.SpikeAndSlabPrior):
             return  # which these guides refuse; see below
-        network, x = nn.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
+        network, x = zoo.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
         args = (x, jnp.zeros(5, int))
         model = programs.classifier(network, prior)
         guide = guide_class(model, init_loc_fn=init_to_network)
@@ -47,7 +47,7 @@ class TestContract:
         np.testing.assert_allclose(found - found[:, :1], expected - expected[:, :1], rtol=1e-4)
 
     def test_tensors_of_a_layer_share_its_name(self, prior):
-        model = programs.classifier(nn.MLP(3, [4], 2, key=jax.random.key(0)), prior)
+        model = programs.classifier(zoo.MLP(3, [4], 2, key=jax.random.key(0)), prior)
         layers = {}
 
         def look(x):
@@ -60,7 +60,7 @@ class TestContract:
 
 
 def test_a_spike_and_slab_fit_starts_at_the_network():
-    network, x = nn.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
+    network, x = zoo.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
     model = programs.classifier(network, priors.SpikeAndSlabPrior(0.3))
     params = started(model, infer.AutoMeanField(model), x, jnp.zeros(5, int))
     start = 0.3 * params["net.layers.0.weight_auto_loc"]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import bmrjax as bmr
-from bmrjax import data, nn
-from bmrjax.data.series import periodic
+from bmrjax import data, zoo
+from bmrjax.zoo.signals import periodic
 
 
 def test_the_state_is_what_the_gates_say():
     """One step by hand."""
-    network = nn.GRU(2, 3, 1, key=jax.random.key(0))
+    network = zoo.GRU(2, 3, 1, key=jax.random.key(0))
     cell, x = network.cell, jnp.array([[0.3, -1.2]])
     from_input = cell.weight_ih @ x[0] + cell.bias
     reset = jax.nn.sigmoid(from_input[:3])
@@ -52,7 +52,7 @@ def test_signals_are_data_sets():
 
 def test_a_recurrent_network_learns_without_samples_of_its_weights():
     found = data.load_dataset("sine")
-    network = nn.GRU(1, 4, 1, key=jax.random.key(0))
+    network = zoo.GRU(1, 4, 1, key=jax.random.key(0))
     result = bmr.sparsify(
         bmr.programs.regression(network, bmr.priors.Flat()),
         tuple(part[:128] for part in found.train),

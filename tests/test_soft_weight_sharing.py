@@ -64,7 +64,7 @@ class TestDistribution:
 
 
 def network(key=0):
-    return bmr.nn.MLP(3, (8,), 2, key=jax.random.key(key))
+    return bmr.zoo.MLP(3, (8,), 2, key=jax.random.key(key))
 
 
 DATA = (jax.random.normal(jax.random.key(1), (64, 3)), jnp.arange(64) % 2)

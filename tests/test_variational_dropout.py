@@ -236,7 +236,7 @@ class TestStart:
 
 def test_estimators_need_a_guide_of_normals():
     model = bmr.programs.classifier(
-        bmr.nn.MLP(3, (4,), 2, key=jax.random.key(0)), priors.LogUniformPrior()
+        bmr.zoo.MLP(3, (4,), 2, key=jax.random.key(0)), priors.LogUniformPrior()
     )
     guide = numpyro.infer.autoguide.AutoDelta(model, init_loc_fn=bmr.init_to_network)
     data = (jnp.ones((8, 3)), jnp.zeros(8, int))

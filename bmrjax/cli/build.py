@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from numpyro.infer.autoguide import AutoDelta
 
-from bmrjax import callbacks, criteria, nn, priors, programs, reduction, schedules, structure
+from bmrjax import callbacks, criteria, nn, priors, programs, reduction, schedules, structure, zoo
 from bmrjax.cli.sparsify_options import (
     BLOCK_NETS,
     IMAGE_NETS,
@@ -31,9 +31,9 @@ def build_network(options: SparsifyOptions, input_shape: tuple[int, ...], output
         )
     if options.net == "lenet5":
         wide = {"conv_features": (18, 48, 360), "hidden": 256} if input_shape[0] == 3 else {}
-        return nn.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
+        return zoo.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
     if options.net == "lenet5-caffe":
-        return nn.LeNet5Caffe(input_shape[0], outputs, dropout=dropout, key=key)
+        return zoo.LeNet5Caffe(input_shape[0], outputs, dropout=dropout, key=key)
     if options.net in BLOCK_NETS:
         return _block_network(options, input_shape, outputs, dropout, key)
     if options.net == "gru":
@@ -42,14 +42,14 @@ def build_network(options: SparsifyOptions, input_shape: tuple[int, ...], output
                 f"gru takes sequences, (length, features) per data point; '{options.data}' has inputs of "
                 f"{input_shape}."
             )
-        return nn.GRU(input_shape[1], _given(options.hidden)[0], outputs, key=key)
+        return zoo.GRU(input_shape[1], _given(options.hidden)[0], outputs, key=key)
     in_size = math.prod(input_shape)
     if options.net == "mlp-nnx":
         from flax import nnx
 
         rngs = nnx.Rngs(options.seed)
-        return nn.NNXMLP(in_size, _given(options.hidden), outputs, dropout=dropout, rngs=rngs)
-    return nn.MLP(in_size, _given(options.hidden), outputs, dropout=dropout, key=key)
+        return zoo.NNXMLP(in_size, _given(options.hidden), outputs, dropout=dropout, rngs=rngs)
+    return zoo.MLP(in_size, _given(options.hidden), outputs, dropout=dropout, key=key)
 
 
 def _given(setting: Any) -> Any:
@@ -68,15 +68,15 @@ def _block_network(
         # Without dropout, for a point estimate too, as published.
         if (width := options.width) is not None:
             size |= {"width": width, "token_hidden": 2 * width, "channel_hidden": 2 * width}
-        return nn.MLPMixer(input_shape[0], outputs, key=key, **size)
+        return zoo.MLPMixer(input_shape[0], outputs, key=key, **size)
     if (width := options.width) is not None:
         size |= {"width": width, "hidden": 2 * width}
     if options.net == "vit":
-        return nn.ViT(input_shape[0], outputs, dropout=dropout, key=key, **size)
+        return zoo.ViT(input_shape[0], outputs, dropout=dropout, key=key, **size)
     from flax import nnx
 
     rngs = nnx.Rngs(options.seed)
-    return nn.NNXViT(input_shape[0], outputs, dropout=dropout, rngs=rngs, **size)
+    return zoo.NNXViT(input_shape[0], outputs, dropout=dropout, rngs=rngs, **size)
 
 
 def build_schedule(options: SparsifyOptions) -> Any:

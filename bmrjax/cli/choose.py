@@ -152,7 +152,7 @@ def without_inputs(path: Sequence[Any]) -> Any:
     What is left passes on a constant, which was fitted as such.
 
     Args:
-        path: Points of a run on an `nn.MLP`.
+        path: Points of a run on an `zoo.MLP`.
 
     Returns:
         A new point, whose VFE is not measured; None for other networks, and where no input is read anyway.

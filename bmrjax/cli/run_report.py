@@ -102,7 +102,7 @@ def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
     """Return the inputs from which kept weights lead to an output, in order.
 
     Args:
-        result: Of a run on a table with an `nn.MLP`.
+        result: Of a run on a table with an `zoo.MLP`.
         columns: Names of the inputs; None where they have none.
 
     Returns:

@@ -40,10 +40,6 @@ MODULE = Price(10_000, 2000)
 # An array, and running statistics that are held apart.
 ARRAY = Price(100_000, 6000)
 STATE = Price(80_000, 6000)
-# A layer of a Flax perceptron, and a transformer and each of its blocks.
-FLAX_LAYER = Price(2_000_000, 100_000)
-FLAX_TRANSFORMER = Price(10_000_000, 500_000)
-FLAX_BLOCK = Price(32_000_000, 1_000_000)
 # A number of an array, zero or not.
 NUMBER = Price(4, 17)
 # An entry of a sparse array: its place and its value; one that is drawn costs more.

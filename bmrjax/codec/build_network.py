@@ -13,9 +13,6 @@ import numpy as np
 
 from bmrjax.codec.budget import (
     ARRAY,
-    FLAX_BLOCK,
-    FLAX_LAYER,
-    FLAX_TRANSFORMER,
     MODULE,
     NODE,
     NUMBER,
@@ -24,6 +21,7 @@ from bmrjax.codec.budget import (
 )  # fmt: skip
 from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.describe_network import ARRAY_DTYPES, Hole, path_to
+from bmrjax.codec.flax_networks import flax_prices
 from bmrjax.codec.known_classes import fields_of, known_classes, known_functions
 
 # Plain numbers of a network are sizes, factors and the like; texts name a padding or an axis.
@@ -104,14 +102,8 @@ class Builder:
         if kind != "dict":
             self.modules += 1
             _check_windows(kind, inner)
-        for name, parts, price in (
-            ("NNXMLP", "layers", FLAX_LAYER),
-            ("NNXViT", "blocks", FLAX_BLOCK),
-        ):
-            if kind == name and isinstance(inner[parts], list):
-                self._budget.charge(price, len(inner[parts]))
-        if kind == "NNXViT":
-            self._budget.charge(FLAX_TRANSFORMER)
+            for price, count in flax_prices(kind, inner):
+                self._budget.charge(price, count)
 
     def _kind(self, node: dict[str, Any], path: str) -> tuple[str, Any]:
         """Return what a node is and what is in it, checked."""

@@ -2,40 +2,34 @@
 
 import dataclasses
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-import bmrjax.nn
-from bmrjax.codec.flax_networks import FlaxMLP, FlaxSelectInputs, FlaxViT
+from bmrjax.codec.flax_networks import flax_classes
+from bmrjax.network_packages import network_modules
 from bmrjax.structure import SelectInputs
 
 Class = TypeVar("Class", bound=type)
 
 
-@functools.cache
 def _library_classes() -> dict[str, type]:
-    """Return the modules of `bmrjax.nn`, by name, and those of `equinox.nn`, with a prefix."""
+    """Return the Equinox modules of offered packages, by name, and those of `equinox.nn`, with a prefix."""
     import equinox as eqx
 
-    files = pkgutil.iter_modules(bmrjax.nn.__path__, "bmrjax.nn.")
-    own = [importlib.import_module(file.name) for file in files]
-    found: dict[str, type] = {
-        "SelectInputs": SelectInputs,
-        "NNXMLP": FlaxMLP,
-        "NNXViT": FlaxViT,
-        "NNXSelectInputs": FlaxSelectInputs,
-    }
-    for module in own:
-        found |= {n: c for n, c in _modules_in(module).items() if c.__module__ == module.__name__}
+    found: dict[str, type] = {"SelectInputs": SelectInputs}
+    for module in network_modules():
+        own = _modules_in(module).items()
+        found |= {name: cls for name, cls in own if cls.__module__ == module.__name__}
     theirs = _modules_in(eqx.nn)
     for name in ("StateIndex", "Shared"):
         theirs.pop(name, None)
-    return found | {f"eqx.{name}": cls for name, cls in theirs.items()}
+    # What stands for a Flax network has one name, that of the network.
+    stand_ins = flax_classes()
+    found = {name: cls for name, cls in found.items() if cls not in stand_ins.values()}
+    return found | stand_ins | {f"eqx.{name}": cls for name, cls in theirs.items()}
 
 
 def _modules_in(module: Any) -> dict[str, type]:

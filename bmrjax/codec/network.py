@@ -53,7 +53,7 @@ def encode(
 
     Args:
         network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, a
-            `nn.NNXMLP` or `nn.NNXViT`, what `compact` returned, or a `Result` with one random module.
+            `zoo.NNXMLP` or `zoo.NNXViT`, what `compact` returned, or a `Result` with one random module.
         inputs: For a result: one batch of its program's arguments, without the targets.
         posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation
             of its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those
@@ -75,8 +75,8 @@ def encode(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import codec, nn
-        >>> network = nn.MLP(64, (32,), 10, key=jax.random.key(0))
+        >>> from bmrjax import codec, zoo
+        >>> network = zoo.MLP(64, (32,), 10, key=jax.random.key(0))
         >>> data = codec.encode(network, quantiser=codec.KMeans(16))
         >>> codec.decode(data).layers[0].weight.shape, codec.inspect_file(data).ratio > 6
         ((32, 64), True)
@@ -303,8 +303,8 @@ def inspect_file(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> FileRe
 
     Example:
         >>> import jax
-        >>> from bmrjax import codec, nn
-        >>> print(codec.inspect_file(codec.encode(nn.MLP(8, (4,), 2, key=jax.random.key(0)))))
+        >>> from bmrjax import codec, zoo
+        >>> print(codec.inspect_file(codec.encode(zoo.MLP(8, (4,), 2, key=jax.random.key(0)))))
         array ...
         description ...
     """

@@ -77,8 +77,8 @@ def load_weights(
 
     Example:
         >>> import jax, tempfile
-        >>> from bmrjax import nn
-        >>> first, second = (nn.MLP(4, (3,), 2, key=jax.random.key(i)) for i in (0, 1))
+        >>> from bmrjax import nn, zoo
+        >>> first, second = (zoo.MLP(4, (3,), 2, key=jax.random.key(i)) for i in (0, 1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     nn.save_weights(first, f"{folder}/weights.safetensors")
         ...     loaded = nn.load_weights(second, f"{folder}/weights.safetensors")

@@ -71,7 +71,7 @@ class SoftWeightSharing(Prior):
     Example:
         >>> import jax, numpyro
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
         >>> model = bmr.programs.classifier(network, bmr.priors.SoftWeightSharing(components=3))
         >>> trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(1)))
         >>> trace.get_trace(jax.numpy.ones((1, 4)))["net.sharing.mean"]["value"].shape

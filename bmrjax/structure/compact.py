@@ -162,7 +162,7 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
         >>> weight = network.layers[1].weight.at[:, 3:].set(0.0)
         >>> network = eqx.tree_at(lambda n: n.layers[1].weight, network, weight)
         >>> bmr.compact(network, jnp.ones(4)).network.layers[0].weight.shape

@@ -45,7 +45,7 @@ def unit_groups(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(4, (3,), 2, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(4, (3,), 2, key=jax.random.key(0))
         >>> found = bmr.structure.unit_groups(network, jnp.ones(4))
         >>> found.ids["net.layers.0.weight"][:, 0], found.ids["net.layers.0.bias"]
         (Array([0, 1, 2], dtype=int32), Array([0, 1, 2], dtype=int32))

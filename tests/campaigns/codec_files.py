@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax import codec, nn
+from bmrjax import codec, zoo
 from bmrjax.codec.arithmetic import ArithmeticWriter
 from bmrjax.codec.array_records import KIND_BITS, KINDS, LAYOUT_BITS
 from bmrjax.codec.compression_dictionary import PHRASES
@@ -39,7 +39,7 @@ def real_files() -> list[bytes]:
     from flax import nnx
 
     rng = np.random.default_rng(0)
-    network = nn.MLP(12, (6,), 3, key=jax.random.key(0))
+    network = zoo.MLP(12, (6,), 3, key=jax.random.key(0))
     first = jnp.where(rng.random((6, 12)) < 0.3, network.layers[0].weight, 0)
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
     scales = {"layers.0.weight": 0.1}
@@ -55,11 +55,11 @@ def real_files() -> list[bytes]:
     ]
     files = [codec.encode(network, **each) for each in options]
     others = [
-        nn.LeNet5(key=jax.random.key(1)),
-        nn.MLP(100, (50, 20), 10, key=jax.random.key(2)),
-        nn.ResNet(3, 10, blocks=(1, 1), width=4, key=jax.random.key(3)),
-        nn.NNXMLP(8, (5, 5), 2, rngs=nnx.Rngs(0)),
-        nn.NNXViT(
+        zoo.LeNet5(key=jax.random.key(1)),
+        zoo.MLP(100, (50, 20), 10, key=jax.random.key(2)),
+        zoo.ResNet(3, 10, blocks=(1, 1), width=4, key=jax.random.key(3)),
+        zoo.NNXMLP(8, (5, 5), 2, rngs=nnx.Rngs(0)),
+        zoo.NNXViT(
             2, 3, image_size=8, patch=4, width=8, heads=2, hidden=8, depth=1, rngs=nnx.Rngs(0)
         ),
     ]

@@ -1,13 +1,16 @@
 """The Vision Transformer."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.nn.feed_forward import FeedForward, on_rows
-from bmrjax.nn.patches import count_patches, to_patches
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.structure.sizes import layer_weight, sizes_of
+from bmrjax.zoo.feed_forward import FeedForward, on_rows
+from bmrjax.zoo.patches import count_patches, to_patches
+from bmrjax.zoo.scaled_init import scaled
 
 # Standard deviation of the initial class token and position embeddings, as is usual.
 EMBEDDING_SCALE = 0.02
@@ -59,6 +62,12 @@ class Attention(eqx.Module):
         )
         mixed = jax.nn.dot_product_attention(query, key, value)
         return on_rows(self.output, mixed.reshape(tokens, -1))
+
+
+@sizes_of("bmrjax.zoo.vit.Attention")
+def _attention_sizes(old: Any, new: Any) -> dict[str, Any]:
+    head = layer_weight(old.query).shape[0] // old.heads
+    return {"heads": layer_weight(new.query).shape[0] // head}
 
 
 class TransformerBlock(eqx.Module):
@@ -134,8 +143,8 @@ class ViT(eqx.Module):
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import nn
-        >>> network = nn.ViT(image_size=8, depth=1, width=8, heads=2, hidden=8, key=jax.random.key(0))
+        >>> from bmrjax import zoo
+        >>> network = zoo.ViT(image_size=8, depth=1, width=8, heads=2, hidden=8, key=jax.random.key(0))
         >>> network(jnp.ones((1, 8, 8))).shape
         (10,)
 

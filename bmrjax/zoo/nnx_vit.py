@@ -1,12 +1,15 @@
 """The Vision Transformer, as a Flax NNX module."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bmrjax.nn.patches import count_patches, to_patches
-from bmrjax.nn.vit import EMBEDDING_SCALE, check_heads
+from bmrjax.structure.sizes import sizes_of
+from bmrjax.zoo.patches import count_patches, to_patches
+from bmrjax.zoo.vit import EMBEDDING_SCALE, check_heads
 
 
 def _linear(size: int, out_size: int, *, gain: float = 1.0, rngs: nnx.Rngs) -> nnx.Linear:
@@ -20,7 +23,7 @@ def _norm(width: int, rngs: nnx.Rngs) -> nnx.LayerNorm:
 
 
 class NNXAttention(nnx.Module):
-    """Multi-head self-attention; `bmrjax.nn.vit.Attention` in Flax NNX.
+    """Multi-head self-attention; `bmrjax.zoo.vit.Attention` in Flax NNX.
 
     Kernels are transposed here: columns of query, key and value are grouped by head, and rows of
     the output.
@@ -50,8 +53,14 @@ class NNXAttention(nnx.Module):
         return self.output(mixed.reshape(batch, tokens, -1))
 
 
+@sizes_of("bmrjax.zoo.nnx_vit.NNXAttention")
+def _attention_sizes(old: Any, new: Any) -> dict[str, Any]:
+    head = old.query.kernel.shape[1] // old.heads
+    return {"heads": new.query.kernel.shape[1] // head}
+
+
 class NNXFeedForward(nnx.Module):
-    """Linear, GELU, linear; `bmrjax.nn.feed_forward.FeedForward` in Flax NNX.
+    """Linear, GELU, linear; `bmrjax.zoo.feed_forward.FeedForward` in Flax NNX.
 
     Args:
         size: Number of inputs and of outputs.
@@ -72,7 +81,7 @@ class NNXFeedForward(nnx.Module):
 
 
 class NNXTransformerBlock(nnx.Module):
-    """Attention and a perceptron; `bmrjax.nn.vit.TransformerBlock` in Flax NNX.
+    """Attention and a perceptron; `bmrjax.zoo.vit.TransformerBlock` in Flax NNX.
 
     Args:
         width: Features of a token.
@@ -97,7 +106,7 @@ class NNXTransformerBlock(nnx.Module):
 
 
 class NNXViT(nnx.Module):
-    """A Vision Transformer on batches of images; the network of `bmrjax.nn.ViT` in Flax NNX.
+    """A Vision Transformer on batches of images; the network of `bmrjax.zoo.ViT` in Flax NNX.
 
     Args:
         in_channels: 1 for grey images, 3 for colour.
@@ -117,8 +126,8 @@ class NNXViT(nnx.Module):
     Example:
         >>> import jax.numpy as jnp
         >>> from flax import nnx
-        >>> from bmrjax import nn
-        >>> network = nn.NNXViT(image_size=8, depth=1, width=8, heads=2, hidden=8, rngs=nnx.Rngs(0))
+        >>> from bmrjax import zoo
+        >>> network = zoo.NNXViT(image_size=8, depth=1, width=8, heads=2, hidden=8, rngs=nnx.Rngs(0))
         >>> network(jnp.ones((3, 1, 8, 8))).shape
         (3, 10)
     """

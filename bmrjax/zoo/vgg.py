@@ -7,8 +7,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.norm import batch_norm
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.zoo.norm import batch_norm
+from bmrjax.zoo.scaled_init import scaled
 
 
 class VGG(eqx.Module):
@@ -33,8 +33,8 @@ class VGG(eqx.Module):
 
     Example:
         >>> import equinox as eqx, jax
-        >>> from bmrjax import nn
-        >>> network, state = eqx.nn.make_with_state(nn.VGG)(k=0.25, key=jax.random.key(0))
+        >>> from bmrjax import zoo
+        >>> network, state = eqx.nn.make_with_state(zoo.VGG)(k=0.25, key=jax.random.key(0))
         >>> len(network.convs), network.hidden.weight.shape
         (13, (128, 128))
 

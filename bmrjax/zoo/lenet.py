@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.nn.pool import HalvingMaxPool2d
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.zoo.pool import HalvingMaxPool2d
+from bmrjax.zoo.scaled_init import scaled
 
 
 class LeNet5(eqx.Module):

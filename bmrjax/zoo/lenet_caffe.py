@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.pool import HalvingMaxPool2d
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.zoo.pool import HalvingMaxPool2d
+from bmrjax.zoo.scaled_init import scaled
 
 
 class LeNet5Caffe(eqx.Module):
@@ -25,8 +25,8 @@ class LeNet5Caffe(eqx.Module):
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import nn
-        >>> nn.LeNet5Caffe(key=jax.random.key(0)).linears[0].weight.shape
+        >>> from bmrjax import zoo
+        >>> zoo.LeNet5Caffe(key=jax.random.key(0)).linears[0].weight.shape
         (500, 800)
 
     References:

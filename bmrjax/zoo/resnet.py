@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.norm import batch_norm
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.zoo.norm import batch_norm
+from bmrjax.zoo.scaled_init import scaled
 
 # How many times wider the outputs of a bottleneck are than its other convolutions.
 EXPANSION = 4
@@ -83,8 +83,8 @@ class ResNet(eqx.Module):
 
     Example:
         >>> import equinox as eqx, jax
-        >>> from bmrjax import nn
-        >>> build = eqx.nn.make_with_state(nn.ResNet)
+        >>> from bmrjax import zoo
+        >>> build = eqx.nn.make_with_state(zoo.ResNet)
         >>> network, state = build(3, 10, blocks=(1, 1), width=8, key=jax.random.key(0))
         >>> network.stages[1][0].convs[0].weight.shape
         (16, 8, 3, 3)

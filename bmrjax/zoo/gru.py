@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.zoo.scaled_init import scaled
 
 
 class GRU(eqx.Module):
@@ -19,8 +19,8 @@ class GRU(eqx.Module):
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import nn
-        >>> nn.GRU(1, 16, 1, key=jax.random.key(0))(jnp.ones((8, 1))).shape
+        >>> from bmrjax import zoo
+        >>> zoo.GRU(1, 16, 1, key=jax.random.key(0))(jnp.ones((8, 1))).shape
         (1,)
 
     References:

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from bmrjax.backend.random_keys import split_keys
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.zoo.scaled_init import scaled
 
 
 class MLP(eqx.Module):

@@ -4,9 +4,9 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.feed_forward import FeedForward, on_rows
-from bmrjax.nn.patches import count_patches, to_patches
-from bmrjax.nn.scaled_init import scaled
+from bmrjax.zoo.feed_forward import FeedForward, on_rows
+from bmrjax.zoo.patches import count_patches, to_patches
+from bmrjax.zoo.scaled_init import scaled
 
 
 class MixerBlock(eqx.Module):
@@ -65,8 +65,8 @@ class MLPMixer(eqx.Module):
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import nn
-        >>> network = nn.MLPMixer(image_size=8, depth=1, width=8, key=jax.random.key(0))
+        >>> from bmrjax import zoo
+        >>> network = zoo.MLPMixer(image_size=8, depth=1, width=8, key=jax.random.key(0))
         >>> network(jnp.ones((1, 8, 8))).shape
         (10,)
 

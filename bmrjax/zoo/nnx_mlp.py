@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 
 class NNXMLP(nnx.Module):
-    """A fully connected network on flattened inputs; the network of `bmrjax.nn.MLP` in Flax NNX.
+    """A fully connected network on flattened inputs; the network of `bmrjax.zoo.MLP` in Flax NNX.
 
     Args:
         in_size: Number of input features (the product of the input's shape).

@@ -4,8 +4,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from bmrjax.nn.scaled_init import scaled
 from bmrjax.nn.with_noise import Noisy
+from bmrjax.zoo.scaled_init import scaled
 
 
 def on_rows(

@@ -205,7 +205,7 @@ def run(
         train,
         key=jax.random.key(0),
         points=settings.points,
-        estimator=estimator,
+        options=bmr.FitOptions(estimator=estimator),
     )
     fields = ("removed", "predicted", "actual", "expected_nll")
     curves = {

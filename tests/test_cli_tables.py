@@ -7,12 +7,13 @@ import pytest
 from failing import fails
 
 from bmrjax import cli
-from bmrjax.cli.choose import constant_by_evidence, without_inputs
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.run_folder import resumed
 from bmrjax.cli.run_report import used_inputs
+from bmrjax.cli.run_sparsify import FIRST_LAYER
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data import load_dataset
+from bmrjax.run.choose_point import constant_by_evidence, without_inputs
 from bmrjax.run.result import Point
 from bmrjax.run.sparsest import excess, sparsest_within
 
@@ -188,14 +189,15 @@ def test_the_point_without_inputs_keeps_the_rest():
     }
     dense = Point(3, 10.0, 9, 12, {"nll": 1.0}, {"scale": np.ones(2)}, keep)
     gone = Point(9, 8.0, 2, 12, {}, {"scale": np.zeros(2)}, keep, taken_back=True)
-    point = without_inputs([dense, gone])
+    point = without_inputs([dense, gone], FIRST_LAYER)
     assert (point.kept, point.total, point.epoch, point.metrics) == (6, 12, 3, {})
     assert [int(mask.sum()) for mask in point.keep.values()] == [0, 3, 3]
     assert np.isnan(point.vfe)
     # The point itself is as it was.
     assert dense.keep["net.layers.0.weight"].sum() == 3
-    assert without_inputs([point]) is None
-    assert without_inputs([Point(3, 1.0, 6, 6, {}, {}, {"cell.weight": np.ones(6, bool)})]) is None
+    assert without_inputs([point], FIRST_LAYER) is None
+    recurrent = Point(3, 1.0, 6, 6, {}, {}, {"cell.weight": np.ones(6, bool)})
+    assert without_inputs([recurrent], FIRST_LAYER) is None
 
 
 def test_a_constant_is_the_answer_for_noise_and_has_a_status_of_its_own(tmp_path, capsys):

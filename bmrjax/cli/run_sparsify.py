@@ -18,7 +18,6 @@ from bmrjax.cli.build import (
     num_outputs,
 )
 from bmrjax.cli.check_options import check_lengths
-from bmrjax.cli.choose import choose_point
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.run_folder import OURS, PLOTS, config_of, resumed
@@ -28,11 +27,14 @@ from bmrjax.data import load_dataset, split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.run.checkpoint_options import Checkpoints
+from bmrjax.run.choose_point import choose_point
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.run_lock import RunLock
 from bmrjax.run.sparsify import sparsify
 
+# The weights that read the inputs, in an mlp.
+FIRST_LAYER = "net.layers.0.weight"
 # The exit status of a run whose predictions do not depend on the inputs.
 CONSTANT = 3
 # Held while a command fits and writes; the fit inside holds the folder by the lock of every run.
@@ -147,6 +149,7 @@ def _fit(
             jax.random.key(options.seed + 1),
             num_samples=options.samples,
             within=options.within or 0.0,
+            first_layer=FIRST_LAYER,
         )
     result.columns, result.class_names = found.columns, found.class_names
     document = document_of(options, found, result)

@@ -102,6 +102,11 @@ class AutoMeanField(ReadableGuide, AutoNormal):
         with atoms_are_known():
             super()._setup_prototype(*args, **kwargs)
 
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        return cls if any(name.endswith("_auto_loc") for name in params) else None
+
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""
         return self._form(name).distribution(self._site(name), fn)

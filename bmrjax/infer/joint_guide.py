@@ -1,5 +1,6 @@
 """Guides with a joint normal posterior that can be reduced."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -142,6 +143,11 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
     ):
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale)
 
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        return cls if "auto_scale_tril" in params else None
+
     def _joint(
         self, params: Mapping[str, Array], keep: Bool[Array, " n"]
     ) -> reduction.MultivariateNormal:
@@ -188,6 +194,12 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
         super().__init__(
             model, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale, rank=rank
         )
+
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        factor = params.get("auto_cov_factor")
+        return None if factor is None else functools.partial(cls, rank=factor.shape[1])
 
     def _joint(
         self, params: Mapping[str, Array], keep: Bool[Array, " n"]

@@ -84,6 +84,12 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
             and normal_parameters(site["fn"]) is not None
         )
 
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        factors = ("_auto_row_factor", "_auto_column_factor")
+        return cls if any(name.endswith(factors) for name in params) else None
+
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """See `AutoMeanField.site_posterior`."""
         if not self._is_matrix(name):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
+from numpyro.infer.autoguide import AutoContinuous
 
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start, auto_guides, rebuild, set_up
@@ -36,7 +37,7 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
     if not fresh:
         return
     args, kwargs = arguments(batch)
-    joint = [f"{g.prefix}_loc" in params for g in fresh]
+    joint = [isinstance(g, AutoContinuous) for g in fresh]
     targets = _sites_of_data(model, batch) if any(joint) else set()
 
     def meet(key: Array, *args: Any, **kwargs: Any) -> list[dict[str, Array]]:

@@ -39,7 +39,7 @@ def constant_by_evidence(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from bmrjax.cli.choose import constant_by_evidence
+        >>> from bmrjax.run.choose_point import constant_by_evidence
         >>> log_probs = jnp.array([[-1.0, -1.0, -1.5], [-1.2, -1.2, -1.2]])
         >>> constant_by_evidence(log_probs, [131.0, 130.0], [1])
         1
@@ -63,6 +63,7 @@ def choose_point(
     *,
     num_samples: int,
     within: float,
+    first_layer: str,
 ) -> Any:
     """Return the result at the point that the validation rows choose, with its metrics on the test rows.
 
@@ -78,9 +79,10 @@ def choose_point(
         key: PRNG key; all points see the same noise.
         num_samples: Posterior samples.
         within: See `sparsest_within`.
+        first_layer: Name of the site of the weights that read the inputs.
     """
     rows = len(validation[0])
-    constant = without_inputs(result.path) if within else None
+    constant = without_inputs(result.path, first_layer) if within else None
     points = list(result.path) if constant is None else [*result.path, constant]
     # Validation and test rows go through one compiled program.
     both: Any = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
@@ -100,7 +102,9 @@ def choose_point(
         else:
             scores["rmse"] = metrics.root_mean_squared_error(mean, value)
         point.metrics.update({name: float(score) for name, score in scores.items()})
-    index = _index(result, points, np.stack(log_probs), train, key, within=within)
+    index = _index(
+        result, points, np.stack(log_probs), train, key, within=within, first_layer=first_layer
+    )
     if index == len(result.path):
         result = dataclasses.replace(result, path=points)
     chosen = result.at(index)
@@ -120,12 +124,13 @@ def _index(
     key: Array,
     *,
     within: float,
+    first_layer: str,
 ) -> int:
     """Return the position of the point that the validation rows choose; see `choose_point`.
 
     The VFE of a constant that is not measured is measured here, if the scores leave a doubt.
     """
-    constants = [i for i, point in enumerate(points) if _reads_no_input(point)]
+    constants = [i for i, point in enumerate(points) if _reads_no_input(point, first_layer)]
     values = np.nan_to_num(np.asarray(log_probs, np.float64), nan=-np.inf)
     best = values[int(np.argmax(values.mean(1)))]
     if within and any(excess(best, values[i]) <= _NO_DOUBT for i in constants):
@@ -146,22 +151,23 @@ def _index(
     return networks[index]
 
 
-def without_inputs(path: Sequence[Any]) -> Any:
+def without_inputs(path: Sequence[Any], first_layer: str) -> Any:
     """Return the last point that was not taken back, without the weights that read the inputs.
 
     What is left passes on a constant, which was fitted as such.
 
     Args:
-        path: Points of a run on an `zoo.MLP`.
+        path: Points of a run on a network whose layers follow one another.
+        first_layer: Name of the site of the weights that read the inputs.
 
     Returns:
         A new point, whose VFE is not measured; None for other networks, and where no input is read anyway.
     """
     last = [point for point in path if not point.taken_back][-1]
-    first = last.keep.get("net.layers.0.weight")
-    if first is None or _reads_no_input(last):
+    first = last.keep.get(first_layer)
+    if first is None or _reads_no_input(last, first_layer):
         return None
-    keep = {**last.keep, "net.layers.0.weight": np.zeros_like(first)}
+    keep = {**last.keep, first_layer: np.zeros_like(first)}
     kept = last.kept - int(np.sum(first))
     params = dict(last.params)
     return dataclasses.replace(
@@ -169,6 +175,6 @@ def without_inputs(path: Sequence[Any]) -> Any:
     )
 
 
-def _reads_no_input(point: Any) -> bool:
-    first = point.keep.get("net.layers.0.weight")
+def _reads_no_input(point: Any, first_layer: str) -> bool:
+    first = point.keep.get(first_layer)
     return first is not None and not first.any()

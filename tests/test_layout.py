@@ -1,13 +1,35 @@
-"""How the package is laid out: one concept a file, in layers without circles."""
+"""How the package is laid out: one concept a file, in few levels of import, without circles."""
 
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
+import pytest
 
 import bmrjax
 
 PACKAGE = Path(bmrjax.__file__).parent
 MOST_LINES = 400
+MOST_LEVELS = 9
 # Longer than they should be: (file, reason). A file that has been split leaves the list.
 LONGER = {"streaming/reduce.py": "is being made safe against crashes, and split afterwards"}
+
+
+def levels(imports):
+    """Return the level of each node of a graph of imports: one more than the highest that it imports."""
+    found = {}
+    for node in TopologicalSorter(imports).static_order():
+        found[node] = 1 + max((found[other] for other in imports.get(node, ())), default=0)
+    return found
+
+
+@pytest.fixture(scope="module")
+def imports():
+    """Each module of the package, and those of the package that it imports, anywhere in its file."""
+    graph = grimp.build_graph("bmrjax", cache_dir=None)
+    modules = graph.modules - {"bmrjax"}
+    return {m: graph.find_modules_directly_imported_by(m) - {"bmrjax"} for m in modules}
 
 
 def test_no_file_is_longer_than_one_concept_takes():
@@ -17,3 +39,24 @@ def test_no_file_is_longer_than_one_concept_takes():
     }
     assert len(counts) > 300
     assert {name for name, lines in counts.items() if lines > MOST_LINES} == set(LONGER)
+
+
+def test_files_import_each_other_without_circles(imports):
+    assert len(imports) > 300
+    levels(imports)
+
+
+def test_packages_import_each_other_without_circles_and_in_few_levels(imports):
+    packages = defaultdict(set)
+    for module, others in imports.items():
+        own = module.split(".")[1]
+        packages[own] |= {other.split(".")[1] for other in others} - {own}
+    found = levels(packages)
+    assert found["run"] > found["infer"] > found["families"] > found["reduction"] == 1
+    assert max(found.values()) <= MOST_LEVELS, found
+
+
+def test_levels_are_counted_and_circles_found():
+    assert levels({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": 3, "b": 2, "c": 1}
+    with pytest.raises(CycleError):
+        levels({"a": {"b"}, "b": {"a"}})

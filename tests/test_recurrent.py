@@ -7,7 +7,7 @@ import pytest
 
 import bmrjax as bmr
 from bmrjax import data, zoo
-from bmrjax.zoo.signals import periodic
+from bmrjax.data.signals import periodic
 
 
 def test_the_state_is_what_the_gates_say():

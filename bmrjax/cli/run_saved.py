@@ -15,12 +15,12 @@ from bmrjax.cli.run_report import summary_of
 from bmrjax.cli.saved_options import CompactOptions, InfoOptions, PredictOptions
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data.csv_file import read_csv
+from bmrjax.data.signals import SIGNALS
 from bmrjax.data.sources import BUNDLED, HUB, load_dataset
 from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
 from bmrjax.files import write_atomically
 from bmrjax.run.load_result import load as load_result
 from bmrjax.structure import compact, named_arrays
-from bmrjax.zoo.signals import SIGNALS
 
 
 def run_info(options: InfoOptions) -> None:

@@ -14,11 +14,11 @@ from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import split_keys
+from bmrjax.convergence import Settled
 from bmrjax.criteria import SitePosteriors
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Batch, Data, Keep, arguments
 from bmrjax.infer.check_data import check_data
-from bmrjax.infer.convergence import Settled
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.epoch_steps import EpochSteps
 from bmrjax.infer.free_energy import FreeEnergy

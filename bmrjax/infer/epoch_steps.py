@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from bmrjax.backend.threefry import unrolled
+from bmrjax.convergence import Settled
 from bmrjax.infer.arguments import Data, Keep
-from bmrjax.infer.convergence import Settled
 from bmrjax.infer.stacked import select_members
 from bmrjax.infer.state import State
 from bmrjax.infer.svi_step import SVIStep

@@ -12,12 +12,12 @@ from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax.checks import check_key
+from bmrjax.convergence import Settled
 from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
 from bmrjax.criteria.reduce_once import Round
 from bmrjax.handlers import both_masks
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_program import check_program
-from bmrjax.infer.convergence import Settled
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from bmrjax.convergence import Settled
 from bmrjax.criteria.order import Order, smallest_snr_first
-from bmrjax.infer.convergence import Settled
 from bmrjax.schedules.actions import Action, Reduce, Regrow, Restore, Stop, Train
 from bmrjax.schedules.base import (
     Memory,

@@ -1,7 +1,7 @@
-"""Networks of papers and of other libraries, and signals to try them on.
+"""Networks of papers, some in the layouts of other libraries.
 
-Nothing in the library knows them by name but the command line and the data sets: networks of your own are
-treated alike. Modules are loaded when they are first used.
+Nothing in the library but the command line knows them by name: networks of your own are treated alike.
+Modules are loaded when they are first used.
 """
 
 import lazy_loader

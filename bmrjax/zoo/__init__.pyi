@@ -11,6 +11,5 @@ from .nnx_vit import NNXViT as NNXViT
 from .resnet import ResNet as ResNet
 from .resnet import resnet18 as resnet18
 from .resnet import resnet50 as resnet50
-from .signals import periodic as periodic
 from .vgg import VGG as VGG
 from .vit import ViT as ViT

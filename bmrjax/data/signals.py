@@ -39,7 +39,7 @@ def periodic(
         ValueError: For another kind, or a signal that is no longer than its window.
 
     Example:
-        >>> from bmrjax.zoo.signals import periodic
+        >>> from bmrjax.data.signals import periodic
         >>> x, y = periodic("square", length=100)
         >>> x.shape, y.shape
         ((92, 8, 1), (92,))

@@ -1,5 +1,7 @@
 """How the package is laid out: one concept a file, in few levels of import, without circles."""
 
+import ast
+import re
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -60,3 +62,27 @@ def test_levels_are_counted_and_circles_found():
     assert levels({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": 3, "b": 2, "c": 1}
     with pytest.raises(CycleError):
         levels({"a": {"b"}, "b": {"a"}})
+
+
+ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
+JOURNEY = re.compile(r"^\d+\. `([\w/]+\.py)`: `(\w+)`", re.MULTILINE)
+
+
+@pytest.mark.skipif(not ARCHITECTURE.is_file(), reason="the documents are not installed")
+def test_the_map_is_true_and_short(imports):
+    text = ARCHITECTURE.read_text()
+    assert len(text.split()) < 1300
+    journeys = [JOURNEY.findall(part) for part in text.split("### ")[1:]]
+    assert [len(steps) > 5 for steps in journeys] == [True] * 3
+    for steps in journeys:
+        files = [file for file, _ in steps]
+        assert len(files) <= 12
+        assert len(set(files)) == len(files)  # without turning back
+        for file, name in steps:
+            tree = ast.parse((PACKAGE / file).read_text())
+            assert name in {getattr(node, "name", None) for node in tree.body}, (file, name)
+    named = set(re.findall(r"`(\w+)`", text[text.index("## Packages") : text.index("## Three")]))
+    packages = {module.split(".")[1] for module in imports}
+    assert packages <= named | {"__main__"}
+    for path in re.findall(r"`([\w/]+\.py)`", text):
+        assert (PACKAGE / path).exists() or (PACKAGE.parent / path).exists(), path

@@ -250,7 +250,7 @@ def test_a_run_judges_what_inspect_says(tmp_path):
 def test_errors_carry_the_reasons():
     with pytest.raises(ValueError, match=r"\['theta'\] cannot be") as caught:
         fit(reparam(radon, config={"theta": LocScaleReparam(0)}), sites=["theta"])
-    assert "'theta': it is no latent site of the program" in str(caught.value)
+    assert "'theta': it is not a latent site of the program" in str(caught.value)
     assert "'theta_decentered'" in str(caught.value)
     message = r"\['heavy'\] cannot be reduced(.|\n)*'heavy': its prior is Cauchy, which no"
 

@@ -419,7 +419,7 @@ def changed(name, at, value):
         ({"m": {"w.scale": GOOD["w.scale"]}}, r"'w.scale' in .*m.safetensors has no 'w.loc'"),
         ({"m": {**GOOD, "w.precision": GOOD["w.loc"]}}, "has 'w.scale' and 'w.precision'"),
         ({"m": {**GOOD, "w.scale": np.ones((4, 3), np.float32)}}, r"\(3, 4\), .* \(4, 3\)"),
-        ({"m": {**GOOD, "w.scale": np.ones((3, 4), np.int32)}}, "'w.scale' in .* is no float"),
+        ({"m": {**GOOD, "w.scale": np.ones((3, 4), np.int32)}}, "'w.scale' in .* is not a float"),
         ({"m": GOOD, "n": {"w.loc": GOOD["w.loc"]}}, "both in m.safetensors and in n.safetensors"),
         (changed("w.loc", (1, 2), np.nan), r"'w.loc' in .*m.safetensors is nan at \(1, 2\)"),
         (changed("w.loc", (2, 0), -np.inf), r"is -inf at \(2, 0\): means must be finite"),

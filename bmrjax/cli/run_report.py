@@ -106,7 +106,7 @@ def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
         columns: Names of the inputs; None where they have none.
 
     Returns:
-        Their names; None without names, or where the network is no chain of layers.
+        Their names; None without names, or where the network is not a chain of layers.
     """
     layers = sorted(
         (name for name in result.keep if re.fullmatch(r"net\.layers\.\d+\.weight", name)),

@@ -66,7 +66,7 @@ class CompactOptions:
     batch_sizes: tuple[int, ...] = (1, 256)
     """Sizes of a batch to time both networks on."""
     repeats: int = 50
-    """Calls a timing; 0 for none."""
+    """Calls per timing; 0 for none."""
 
 
 @dataclass

@@ -65,8 +65,8 @@ class SparsifyOptions:
     """Of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map and noise, whose own
     parameters learn ten times faster."""
     prior: Literal["flat", "horseshoe", "spike-slab", "log-uniform"] = "flat"
-    """Prior of the weights: normal with a learned scale a layer; regularised horseshoe; spike-and-slab with
-    an indicator a weight, which bmr then reads instead of computing them; or log-uniform, that of sparse
+    """Prior of the weights: normal with a learned scale per layer; regularised horseshoe; spike-and-slab with
+    an indicator per weight, which bmr then reads instead of computing them; or log-uniform, that of sparse
     variational dropout, where weights go that are 95 % noise."""
     prior_scale: float | None = None
     """flat and spike-slab: standard deviation of a weight, 0.1 by default; horseshoe: its global
@@ -76,12 +76,12 @@ class SparsifyOptions:
     around zero of variance 1e-16, weight by weight, keeps more than spike-slab and predicts better where
     no validation data choose the point. By default spike-slab."""
     groups: Literal["outputs", "inputs"] | None = None
-    """bmr: ask the evidence about whole neurons, filters and heads (outputs), or about what reads them
+    """bmr: judge whole neurons, filters and heads (outputs), or the weights that read them
     (inputs), in place of single weights; with --reduced-prior shrinkage or spike-slab."""
     rule: Literal["bmrs-u", "bmrs-n", "snr"] = "bmrs-u"
-    """noise: what goes. bmrs-u, whose evidence does not miss more than 8 binary digits of the noise; bmrs-n,
-    whose evidence does not miss it at all, which is seldom (see --margin); snr, whose signal-to-noise ratio
-    is below one."""
+    """noise: which units are removed. bmrs-u, whose evidence does not miss more than 8 binary digits of the
+    noise; bmrs-n, whose evidence does not miss it at all, which is seldom (see --margin); snr, whose
+    signal-to-noise ratio is below one."""
     margin: float | None = None
     """noise with --rule bmrs-n: nats of evidence that a unit may be worth and still go, 0 by default. .92
     does what the authors of BMRS published."""

@@ -28,7 +28,7 @@ from bmrjax.codec.known_classes import fields_of, known_classes, known_functions
 LARGEST_INTEGER = 2**40
 LONGEST_TEXT = 64
 LONGEST_KEY = 128
-# Windows of convolutions and of pooling, and what goes with them, have at most so many places.
+# Windows of convolutions and of pooling, and their paddings and strides, have at most so many places.
 WINDOWS = ("kernel_size", "padding", "stride", "dilation", "output_padding")
 LARGEST_WINDOW = 2**12
 DEEPEST = 32
@@ -113,9 +113,9 @@ class Builder:
         if kind == "array":
             sizes = inner if isinstance(inner, list) and len(inner) <= MOST_AXES else [None]
             if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in sizes):
-                raise CodecError(f"{where}it is no shape of an array.")
+                raise CodecError(f"{where}it is not a shape of an array.")
             if node.get("dtype", "float32") not in ARRAY_DTYPES or set(node) - {"array", "dtype"}:
-                raise CodecError(f"{where}it is no type of an array.")
+                raise CodecError(f"{where}it is not a type of an array.")
             return kind, inner
         if len(node) != 1:
             raise CodecError(f"{where}expected one name, got {len(node)}.")
@@ -204,4 +204,4 @@ def _check_windows(kind: str, fields: dict[str, Any]) -> None:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -90,7 +90,7 @@ def unpack(data: bytes, budget: Budget | None = None) -> Container:
     try:
         found = json.loads(extra) if extra else None
     except (ValueError, RecursionError) as error:
-        raise CodecError(f"what goes with the network is damaged: {error}") from None
+        raise CodecError(f"what belongs to the network is damaged: {error}") from None
     return Container(CODERS[body[0]], parameters, text, found, body[at + size :])
 
 

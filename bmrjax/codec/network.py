@@ -70,7 +70,7 @@ def encode(
 
     Raises:
         CodecError: For a network that no file can hold; the message names the part.
-        TypeError: For another Flax NNX network, or what is no network.
+        TypeError: For another Flax NNX network, or what is not a network.
         ValueError: For options that do not fit together.
 
     Example:
@@ -268,7 +268,7 @@ class Opened:
 
 
 def open_bytes(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Opened:
-    """Return the network that `encode` made bytes of, and what goes with it, for the price of one.
+    """Return the network that `encode` made bytes of, and its extra values, for the price of one.
 
     Args:
         data: What `encode` returned.

@@ -19,7 +19,7 @@ class DropoutRate(Criterion):
 
     The rule of sparse variational dropout, for posteriors under `priors.LogUniformPrior`. That prior has no
     evidence, so `delta_f` says something else here: minus the divergence of the weight's posterior from the
-    prior, what the fit pays for it in nats. It is at most zero, and nearly that for what goes.
+    prior, what the fit pays for it in nats. It is at most zero, and nearly that for removed elements.
 
     Args:
         threshold: Least b that goes, between 0 and 1.

@@ -118,7 +118,7 @@ def marginals(joint: Any) -> Normal:
     Raises:
         TypeError: For another family.
     """
-    raise TypeError(f"marginals: {type(joint).__name__} is no joint normal.")
+    raise TypeError(f"marginals: {type(joint).__name__} is not a joint normal.")
 
 
 @marginals.register(MultivariateNormal)

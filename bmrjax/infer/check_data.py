@@ -187,7 +187,7 @@ def _check_kind(part: Part, name: str) -> None:
         return
     if part.array.dtype == object or part.array.dtype.kind in "USVmM":
         raise ValueError(
-            f"{name}{_shown(part)} holds {part.array.dtype} values; give numbers. (What is no array of "
+            f"{name}{_shown(part)} holds {part.array.dtype} values; give numbers. (What is not an array of "
             "numbers, and what the program takes as it is, can be named in static= of FitOptions.)"
         )
 

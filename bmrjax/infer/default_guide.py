@@ -93,7 +93,7 @@ def guide_of(params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
 
 
 def _is_small_and_plain(model: Callable, data: Data) -> bool:
-    found: list[bool] = []  # what the trace says is no array
+    found: list[bool] = []  # what the trace says is not an array
 
     def look(data: Data) -> None:
         sites = sites_of(at_start(model), *arguments(data), key=jax.random.key(0)).values()

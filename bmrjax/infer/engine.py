@@ -1,4 +1,4 @@
-"""The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
+"""The SVI engine: any program, guide, ELBO and optimiser, compiled once per run."""
 
 import contextlib
 import itertools
@@ -276,11 +276,11 @@ class Engine:
             states: One a fit. Kept intact.
             keeps: Masks by site, one dict per fit.
             data: The whole data set, shared.
-            keys: PRNG key of this epoch, one a fit.
+            keys: PRNG key of this epoch, one per fit.
             num_steps: Steps of each.
             rates: Factor on the optimiser's updates, one per fit; a fit does not have to settle if its
                 factor is 0.
-            kl_weights: Factor on the divergence, one a fit; by default the engine's.
+            kl_weights: Factor on the divergence, one per fit; by default the engine's.
         """
         pairs = jnp.stack([jax.random.split(key) for key in keys])
         orders = self._orders(pairs[:, 0], num_steps * self.batch_size)

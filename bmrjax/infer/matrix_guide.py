@@ -31,7 +31,7 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
     others together). It starts at the mean-field posterior, which it contains. All other sites are
     as in `AutoMeanField`.
 
-    A step costs two more products a matrix, n²p + np² for n rows and p columns.
+    A step costs two more products per matrix, n²p + np² for n rows and p columns.
 
     Args:
         model: NumPyro program.

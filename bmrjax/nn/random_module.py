@@ -122,7 +122,7 @@ def random_module(
         A callable from a batch of inputs to a batch of outputs.
 
     Raises:
-        TypeError: For an object that is no network, a network without floating arrays, or a
+        TypeError: For an object that is not a network, a network without floating arrays, or a
             layer whose weights cannot be random; the message names it.
 
     Example:

@@ -72,7 +72,7 @@ def load_weights(
     Raises:
         FileNotFoundError: If there is no such file.
         TypeError: For anything but a network.
-        ValueError: If the file is no whole safetensors file, or does not fit; the message names the first
+        ValueError: If the file is not a whole safetensors file, or does not fit; the message names the first
             tensor that does not.
 
     Example:

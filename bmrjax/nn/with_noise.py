@@ -15,7 +15,7 @@ _LAYERS = (eqx.nn.Linear, eqx.nn.Conv, eqx.nn.BatchNorm)
 
 
 class Noisy(eqx.Module):
-    """A layer with multiplicative noise on what goes in or comes out of it.
+    """A layer with multiplicative noise on its inputs or outputs.
 
     Attributes:
         layer: The layer.

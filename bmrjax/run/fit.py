@@ -232,7 +232,7 @@ class Fit:
         return self.engine.vfe(state.svi, state.keep, self.arrays, key)
 
     def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
-        """Ask the criterion, and remove at most a fraction of what is kept.
+        """Evaluate the criterion, and remove at most a fraction of what is kept.
 
         Args:
             state: Kept intact.

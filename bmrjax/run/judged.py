@@ -120,7 +120,7 @@ def reducible(
     if unknown:
         readable = judge(facts, found, sites=list(facts), **options).judged
         reasons = [
-            inspection.reasons([name]) or f"  '{name}': it is no latent site of the program."
+            inspection.reasons([name]) or f"  '{name}': it is not a latent site of the program."
             for name in unknown
         ]
         raise ValueError(

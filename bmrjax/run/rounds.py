@@ -18,7 +18,7 @@ _MOST_ANSWERS = 1000
 
 
 class Rounds:
-    """Ask the schedule before each epoch, and do what it answers.
+    """Call the schedule before each epoch, and do what it answers.
 
     Args:
         state: Of the run; changed in place.
@@ -48,7 +48,7 @@ class Rounds:
         self._measure, self._mask_cost, self._add_point = measure, mask_cost, add_point
 
     def decide(self) -> tuple[Train | Stop, dict[str, float]]:
-        """Ask the schedule until an epoch is to be trained or the run is over; return which, and seconds."""
+        """Call the schedule until an epoch is to be trained or the run is over; return which, and seconds."""
         begin = time.perf_counter()
         action = self._ask()
         measured = time.perf_counter() - begin

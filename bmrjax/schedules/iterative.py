@@ -28,7 +28,7 @@ class Iterative(Schedule):
 
     Args:
         until: When an epoch has converged.
-        rates: Factors on the learning rate, one an epoch of a training.
+        rates: Factors on the learning rate, one per epoch of a training.
         search: Whether the measured VFE says how far a reduction goes: all that the criterion
             proposes, or the part of it, by `order`, with the lowest VFE; and once it proposes nothing,
             more while that still lowers the VFE. Without, what the criterion proposes goes, as published.

@@ -1,4 +1,4 @@
-"""Networks as graphs of what goes together, and `compact`, which makes them smaller."""
+"""Networks as graphs of units, and `compact`, which makes them smaller."""
 
 from bmrjax.structure.compact import Compact as Compact
 from bmrjax.structure.compact import Resized as Resized

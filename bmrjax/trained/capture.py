@@ -1,4 +1,4 @@
-"""A network run with what goes into its layers, and what comes out, laid open."""
+"""A network run that records the inputs and outputs of its layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

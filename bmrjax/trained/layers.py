@@ -157,7 +157,7 @@ def _assemble(
                 label = name if len(views) == 1 else f"{name}[part {k}]"
                 bias = _agreed([_bias(jaxpr, use, index, moved, consumers) for use in uses])
                 if bias is not None:
-                    # What else reads it, or is no parameter, must not move.
+                    # What else reads it, or is not a parameter, must not move.
                     mine = bias[0] not in by_array and len(other.get(bias[0], [])) == len(uses)
                     bias = bias if mine and (trained is None or trained[bias[0]]) else None
                 kernel = _kernel_places(jaxpr.eqns[uses[0].position])
@@ -183,7 +183,7 @@ def _no_product(eqn: Any, side: int, inputs: list[Any], moved: dict[Any, _Moved]
     if name in ("add", "add_any"):
         return "it is added, and multiplies nothing"
     if name not in ("dot_general", "conv_general_dilated"):
-        return f"it is read by `{name}`, which is no matrix product or convolution"
+        return f"it is read by `{name}`, which is not a matrix product or convolution"
     if name == "conv_general_dilated" and side == 0:
         return "it is the input of a convolution, not its kernel"
     partner = inputs[1 - side]

@@ -320,7 +320,7 @@ def test_flax_perceptrons_go_through_compacted_or_not():
         decoded.eval()
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
-    with pytest.raises(TypeError, match=r"takes nn\.NNXMLP and nn\.NNXViT, got Linear"):
+    with pytest.raises(TypeError, match=r"takes NNXMLP and NNXViT, got Linear"):
         codec.encode(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
 
 

@@ -78,7 +78,7 @@ def _run(command: Any) -> None:
         if isinstance(command, SparsifyOptions):
             check_options(command)
         name = next(name for name, (kind, _) in COMMANDS.items() if kind is type(command))
-        module = importlib.import_module(f"bmrjax.cli.{COMMANDS[name][1]}")
+        module = importlib.import_module(f"bmrjax.cli.run_{COMMANDS[name][1]}")
         importlib.import_module("bmrjax.backend.compile_cache").keep_compiled()
         getattr(module, f"run_{name}")(command)
     except BrokenPipeError:

@@ -24,7 +24,7 @@ import optax
 import records
 
 import bmrjax as bmr
-from bmrjax import criteria, nn, priors, programs, schedules
+from bmrjax import criteria, priors, programs, schedules, zoo
 from bmrjax.data import Dataset
 from bmrjax.data.csv_file import read_csv
 from bmrjax.infer import AutoMeanField, Settled
@@ -115,10 +115,10 @@ def build(found: Dataset, name: str, seed: int) -> Any:
     """
     key, targets = jax.random.key(seed), 1 if found.train[1].ndim == 1 else found.train[1].shape[1]
     if name in SIGNALS:
-        network: Any = nn.GRU(1, 16, targets, key=key)
+        network: Any = zoo.GRU(1, 16, targets, key=key)
     else:
-        network = nn.MLP(found.input_shape[0], (50,), targets, key=key)
-    return programs.regression(network, priors.Normal(1.0), precision=(1.0, 1.0))
+        network = zoo.MLP(found.input_shape[0], (50,), targets, key=key)
+    return programs.regression(network, priors.NormalPrior(1.0), precision=(1.0, 1.0))
 
 
 def run(
@@ -205,7 +205,7 @@ def run(
         train,
         key=jax.random.key(0),
         points=settings.points,
-        estimator=estimator,
+        options=bmr.FitOptions(estimator=estimator),
     )
     fields = ("removed", "predicted", "actual", "expected_nll")
     curves = {

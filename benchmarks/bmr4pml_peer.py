@@ -245,7 +245,7 @@ def run_ours(args: argparse.Namespace, train: tuple, test: tuple) -> dict[str, A
     Evaluator.metrics = timed
     begin = time.perf_counter()
     network_key, run_key, metric_key = jax.random.split(jax.random.key(args.seed), 3)
-    program = classifier(bmr.nn.LeNet5(key=network_key), bmr.priors.Flat())
+    program = classifier(bmr.zoo.LeNet5(key=network_key), bmr.priors.Flat())
     result = bmr.sparsify(
         program,
         train,
@@ -361,7 +361,7 @@ def main() -> None:
         for system in SYSTEMS
         if not skip[system] and not rows.has(system=system, schedule=schedules[system], **what)
     ]
-    found = data.load("fashion_mnist", data_root=args.data_root)
+    found = data.load_dataset("fashion_mnist", data_root=args.data_root)
     with tempfile.TemporaryDirectory() as folder:
         arrays = Path(folder) / "arrays.npz"
         train, test = found.train, found.test

@@ -84,7 +84,7 @@ def measure(network, options):
 
     data, encoding = timed(lambda: codec.encode(network, **options))
     decoded, decoding = timed(lambda: codec.decode(data))
-    report = codec.inspect(data)
+    report = codec.inspect_file(data)
     return decoded, {
         "bytes": len(data),
         "ratio": report.ratio,
@@ -115,12 +115,12 @@ def networks(folder, root, *, further):
     """Yield networks: name, network, scales, data kept out, test data, an example input."""
     from bmrjax import codec, data
     from bmrjax.cli.documents import read_json
-    from bmrjax.cli.saved import loaded_run
-    from bmrjax.cli.sparsify import split_off
+    from bmrjax.cli.run_saved import loaded_run
+    from bmrjax.cli.run_sparsify import split_off
     from bmrjax.run.point import best
 
     options, result = loaded_run(folder, read_json(folder))
-    found = data.load(options.data, data_root=root)
+    found = data.load_dataset(options.data, data_root=root)
     _, validation = split_off(found.train, options)
     example = found.test[0][:2]
     points = {"best free energy": result.at(best(result.path)), "most predictive": result}
@@ -201,11 +201,11 @@ def speed_of(name, repeats):
     import jax
     import numpy as np
 
-    from bmrjax import codec, nn
+    from bmrjax import codec, zoo
 
     build, density = {
-        "LeNet-5": (lambda key: nn.LeNet5(key=key), 0.1),
-        "10 million weights": (lambda key: nn.MLP(784, (3000, 2550), 10, key=key), 0.05),
+        "LeNet-5": (lambda key: zoo.LeNet5(key=key), 0.1),
+        "10 million weights": (lambda key: zoo.MLP(784, (3000, 2550), 10, key=key), 0.05),
     }[name]
     network, scales = pruned(build(jax.random.key(0)), density, np.random.default_rng(0))
     timings = {}

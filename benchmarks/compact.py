@@ -2,7 +2,7 @@
 
     taskset -c 1 python benchmarks/compact.py --out benchmarks/results/compact
 
-The units are those that `structure.groups` finds: neurons, filters, channels with their normalisation,
+The units are those that `structure.unit_groups` finds: neurons, filters, channels with their normalisation,
 attention heads. Nine tenths of those of each layer, drawn at random, get weights of zero, at least one
 stays. Weights are initial ones, with noise on all vectors and running statistics, so that no layer
 passes its input on as it is: only sizes, exactness and time are measured.
@@ -36,19 +36,19 @@ def build(name, key):
     import equinox as eqx
     import jax
 
-    from bmrjax import nn
+    from bmrjax import zoo
 
     networks = {
         "LeNet-500-300": (
-            lambda: nn.MLP(784, (500, 300), 10, activation=jax.nn.relu, key=key),
+            lambda: zoo.MLP(784, (500, 300), 10, activation=jax.nn.relu, key=key),
             (784,),
         ),
-        "LeNet-5": (lambda: nn.LeNet5(key=key), (1, 28, 28)),
-        "LeNet-5-Caffe": (lambda: nn.LeNet5Caffe(key=key), (1, 28, 28)),
-        "VGG": (lambda: eqx.nn.make_with_state(nn.VGG)(key=key), (3, 32, 32)),
-        "ViT": (lambda: nn.ViT(3, key=key), (3, 32, 32)),
-        "ResNet-18": (lambda: nn.resnet18(small_images=True, key=key), (3, 32, 32)),
-        "ResNet-50": (lambda: nn.resnet50(small_images=True, key=key), (3, 32, 32)),
+        "LeNet-5": (lambda: zoo.LeNet5(key=key), (1, 28, 28)),
+        "LeNet-5-Caffe": (lambda: zoo.LeNet5Caffe(key=key), (1, 28, 28)),
+        "VGG": (lambda: eqx.nn.make_with_state(zoo.VGG)(key=key), (3, 32, 32)),
+        "ViT": (lambda: zoo.ViT(3, key=key), (3, 32, 32)),
+        "ResNet-18": (lambda: zoo.resnet18(small_images=True, key=key), (3, 32, 32)),
+        "ResNet-50": (lambda: zoo.resnet50(small_images=True, key=key), (3, 32, 32)),
     }
     make, shape = networks[name]
     return make(), shape
@@ -125,7 +125,7 @@ def measure(name, seed, repeats):
 
     rng = np.random.default_rng(seed)
     network, shape = build(name, jax.random.key(seed))
-    groups = bmr.structure.groups(network, jnp.ones(shape))
+    groups = bmr.structure.unit_groups(network, jnp.ones(shape))
     gone, units, stay = removed(groups, rng)
     network = masked(network, groups, gone, rng)
     begin, work = time.perf_counter(), time.process_time()

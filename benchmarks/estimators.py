@@ -20,7 +20,7 @@ import records
 import step_cost
 
 import bmrjax as bmr
-from bmrjax import nn, priors, programs
+from bmrjax import priors, programs, zoo
 from bmrjax.infer import AutoMeanField, Engine, elbo
 
 ESTIMATORS = ("global", "local", "moments")
@@ -36,15 +36,15 @@ CASES = {
 def problem(name: str, data: str, data_root: str | None) -> tuple[Any, Any]:
     """Return the program and the training data of a case."""
     path = str(Path(data_root or ".") / data) if data.endswith(".csv") else data
-    found = bmr.data.load(path, data_root=data_root)
+    found = bmr.data.load_dataset(path, data_root=data_root)
     train = tuple(jnp.asarray(part) for part in found.train)
     key, prior = jax.random.key(0), priors.Flat()
     if name.startswith("LeNet"):
-        return programs.classifier(nn.LeNet5(key=key), prior), train
+        return programs.classifier(zoo.LeNet5(key=key), prior), train
     if name.startswith("GRU"):
-        return programs.regression(nn.GRU(1, 16, 1, key=key), prior), train
+        return programs.regression(zoo.GRU(1, 16, 1, key=key), prior), train
     sizes = [int(size) for size in name.split()[1].split("-")]
-    network = nn.MLP(sizes[0], sizes[1:-1], sizes[-1], key=key)
+    network = zoo.MLP(sizes[0], sizes[1:-1], sizes[-1], key=key)
     kind = programs.regression if found.num_classes is None else programs.classifier
     return kind(network, prior), train
 

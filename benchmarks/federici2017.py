@@ -31,7 +31,7 @@ import records
 import structured
 
 import bmrjax as bmr
-from bmrjax import codec, criteria, infer, nn, priors, schedules
+from bmrjax import codec, criteria, infer, nn, priors, schedules, zoo
 
 METHODS = ("L2", "VD", "VD+SWS", "BMR", "BMRS", "SWS")
 # What is fitted, numbered.
@@ -145,9 +145,9 @@ class Job:
         """Return an untrained network."""
         key = jax.random.key(self.seed)
         if self.name == "lenet-5-caffe":
-            return nn.LeNet5Caffe(key=key)
+            return zoo.LeNet5Caffe(key=key)
         hidden, size = ((300, 100), 784) if self.name == "lenet-300-100" else ((60, 30), 64)
-        return nn.MLP(size, hidden, 10, activation=jax.nn.relu, key=key)
+        return zoo.MLP(size, hidden, 10, activation=jax.nn.relu, key=key)
 
     @property
     def few(self) -> Any:
@@ -209,7 +209,7 @@ class Job:
         wait = round(fit.vd_wait * fit.vd_epochs)
         return self.run(
             "VD",
-            bmr.programs.classifier(start, priors.LogUniform()),
+            bmr.programs.classifier(start, priors.LogUniformPrior()),
             num_epochs=fit.vd_epochs,
             criterion=criteria.DropoutRate(),
             options=bmr.FitOptions(
@@ -308,7 +308,7 @@ class Job:
 
 def load(name: str, root: Path | None) -> dict[str, Any]:
     """Return training data, those kept out, and test data, on the device."""
-    found = bmr.data.load("digits" if name == "digits" else "mnist", data_root=root)
+    found = bmr.data.load_dataset("digits" if name == "digits" else "mnist", data_root=root)
     out = 200 if name == "digits" else 5000
     flat = name != "lenet-5-caffe"
 
@@ -388,7 +388,7 @@ def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, 
         middle = time.perf_counter()
         decoded = codec.decode(data)
         end = time.perf_counter()
-        report = codec.inspect(data)
+        report = codec.inspect_file(data)
         rows[which] = {
             "bytes": len(data),
             "ratio": 4 * job.parameters / len(data),  # the report's original may be a compacted one

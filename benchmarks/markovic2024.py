@@ -30,7 +30,7 @@ import records
 from numpyro.infer.autoguide import AutoDelta
 
 import bmrjax as bmr
-from bmrjax import nn, priors, programs, schedules
+from bmrjax import priors, programs, schedules, zoo
 
 DATA = ("fashion_mnist", "mnist", "cifar10")
 NETS = ("lenet5", "mlp", "vit", "mixer")
@@ -61,7 +61,7 @@ class Method:
 METHODS = {
     "map": Method("Flat-MAP", priors.Flat(), 1e-3, point=True),
     "flat": Method("Flat-FF", priors.Flat(), 5e-3),
-    "tiered": Method("Tiered-FF", priors.RegularizedHorseshoe(0.01), 5e-3),
+    "tiered": Method("Tiered-FF", priors.RegularizedHorseshoePrior(0.01), 5e-3),
     # In the published code, what is removed goes on counting with a posterior that drifts to the prior.
     "bmr": Method(
         "BMR-S&S",
@@ -113,7 +113,7 @@ METHODS = {
     # The slab is as wide as the flat prior; what is excluded goes before the last epoch.
     "direct": Method(
         "S&S direct",
-        priors.SpikeAndSlab(scale=0.1),
+        priors.SpikeAndSlabPrior(scale=0.1),
         5e-3,
         bmr.criteria.Inclusion(),
         lambda epochs: schedules.Every(wait=epochs - 1),
@@ -146,20 +146,20 @@ class Settings:
 def build(name: str, shape: tuple[int, ...], classes: int, *, dropout: float, key: Any) -> Any:
     """Return a network of the paper's size."""
     if name == "mlp":
-        return nn.MLP(math.prod(shape), (400,) * 5, classes, dropout=dropout, key=key)
+        return zoo.MLP(math.prod(shape), (400,) * 5, classes, dropout=dropout, key=key)
     if name == "lenet5":
         wide = {"conv_features": (18, 48, 360), "hidden": 256} if shape[0] == 3 else {}
-        return nn.LeNet5(shape[0], classes, dropout=dropout, key=key, **wide)
+        return zoo.LeNet5(shape[0], classes, dropout=dropout, key=key, **wide)
     if name == "vit":
-        return nn.ViT(shape[0], classes, image_size=shape[1:], dropout=dropout, key=key)
+        return zoo.ViT(shape[0], classes, image_size=shape[1:], dropout=dropout, key=key)
     # As published, without dropout for a point estimate too.
-    return nn.MLPMixer(shape[0], classes, image_size=shape[1:], key=key)
+    return zoo.MLPMixer(shape[0], classes, image_size=shape[1:], key=key)
 
 
 @functools.lru_cache(maxsize=1)
 def load(name: str, data_root: str | None, rows: int | None) -> tuple[Any, Any, int]:
     """Return (train, test, number of classes)."""
-    found = bmr.data.load(name, data_root=data_root)
+    found = bmr.data.load_dataset(name, data_root=data_root)
     train, test = (
         tuple(np.asarray(part)[:rows] for part in split) for split in (found.train, found.test)
     )

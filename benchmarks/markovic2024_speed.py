@@ -30,8 +30,8 @@ SIDES = {
     "Flat-MAP": (priors.Flat(), False),
     "Flat-FF": (priors.Flat(), False),
     "BMR-S&S": (priors.Flat(), True),
-    "Tiered-FF": (priors.RegularizedHorseshoe(0.01), False),
-    "Tiered-FF, full": (priors.RegularizedHorseshoe(0.01, local=True), False),
+    "Tiered-FF": (priors.RegularizedHorseshoePrior(0.01), False),
+    "Tiered-FF, full": (priors.RegularizedHorseshoePrior(0.01, local=True), False),
 }
 # Rows of the comparison whose step is that of BMR-S&S.
 MASKED = (

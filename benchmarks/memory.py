@@ -69,14 +69,14 @@ def worker(args: argparse.Namespace) -> None:
     key = jax.random.key(0)
     jax.block_until_ready(jax.jit(lambda x: x @ x)(jnp.ones((8, 8))))
     before = resident()
-    found = bmr.data.load("fashion_mnist", data_root=args.data_root)
+    found = bmr.data.load_dataset("fashion_mnist", data_root=args.data_root)
     train, test = ((np.asarray(x), np.asarray(y)) for x, y in (found.train, found.test))
     watch = Watch()
     if args.network == "lenet5":
-        network = bmr.nn.LeNet5(key=key)
+        network = bmr.zoo.LeNet5(key=key)
     else:
         hidden = [400] * 5 if args.network == "mlp 5x400" else [100, 100]
-        network = bmr.nn.MLP(784, hidden, 10, key=key)
+        network = bmr.zoo.MLP(784, hidden, 10, key=key)
     result = bmr.sparsify(
         classifier(network, bmr.priors.Flat()),
         train,

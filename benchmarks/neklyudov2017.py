@@ -20,7 +20,7 @@ import records
 import structured
 
 import bmrjax as bmr
-from bmrjax import nn
+from bmrjax import zoo
 
 # Error in percent, units left, FLOPs ratio and CPU speed-up of the paper's Table 1.
 PAPER = {
@@ -45,16 +45,16 @@ def build(name: str, seed: int, *, quick: bool) -> tuple[Any, Any]:
     key = jax.random.key(seed)
     if name == "lenet-500-300":
         hidden = (50, 30) if quick else (500, 300)
-        network = nn.MLP(784, hidden, 10, activation=jax.nn.relu, key=key)
+        network = zoo.MLP(784, hidden, 10, activation=jax.nn.relu, key=key)
         return network, lambda path, layer: "inputs"
     size: dict[str, Any] = {"conv_features": (4, 8), "hidden": 20} if quick else {}
-    network = nn.LeNet5Caffe(**size, key=key)
+    network = zoo.LeNet5Caffe(**size, key=key)
     return network, lambda path, layer: "outputs" if path.startswith("convs") else "inputs"
 
 
 def one(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """Run one seed of one network; return its row."""
-    found = bmr.data.load("mnist", data_root=args.data_root)
+    found = bmr.data.load_dataset("mnist", data_root=args.data_root)
     rows = 4000 if args.quick else args.rows
     flat = name == "lenet-500-300"
     train, test = structured.images(found, rows=rows, flat=flat)

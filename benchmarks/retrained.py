@@ -26,7 +26,7 @@ class Trainer:
     """Trains one network on a fixed split.
 
     Args:
-        found: MNIST, as `bmrjax.data.load` returns it.
+        found: MNIST, as `bmrjax.data.load_dataset` returns it.
     """
 
     def __init__(self, found):
@@ -87,7 +87,7 @@ def retrained(runs: Path, found):
 
     Args:
         runs: Folder where each stage is kept; what is there is not done again.
-        found: MNIST, as `bmrjax.data.load` returns it.
+        found: MNIST, as `bmrjax.data.load_dataset` returns it.
     """
     import equinox as eqx
     import jax
@@ -105,7 +105,7 @@ def retrained(runs: Path, found):
             bmr.nn.save_weights(make(), path)
         return bmr.nn.load_weights(network, path)
 
-    network = bmr.nn.MLP(784, (300, 100), 10, activation=jax.nn.relu, key=jax.random.key(0))
+    network = bmr.zoo.MLP(784, (300, 100), 10, activation=jax.nn.relu, key=jax.random.key(0))
 
     def dense():
         dropping = eqx.tree_at(lambda n: n.dropout, network, eqx.nn.Dropout(0.3))

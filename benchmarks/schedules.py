@@ -60,10 +60,10 @@ def run_one(args: argparse.Namespace) -> None:
     from bmrjax import data
 
     name, hidden, steps = CASES[args.case]
-    found = data.load(name, data_root=args.data_root)
+    found = data.load_dataset(name, data_root=args.data_root)
     classes = found.num_classes
     in_size = int(np.prod(found.train[0].shape[1:]))
-    network = bmr.nn.MLP(in_size, hidden, classes or 1, key=jax.random.key(1000 + args.seed))
+    network = bmr.zoo.MLP(in_size, hidden, classes or 1, key=jax.random.key(1000 + args.seed))
 
     def program(x, y=None):
         net = bmr.random_module("net", network, bmr.priors.Flat())

@@ -60,9 +60,9 @@ def regression(prior: Any) -> Callable:
 
 def global_scale() -> float:
     """Return the scale for which the horseshoe expects the true number of coefficients."""
-    from bmrjax.priors import RegularizedHorseshoe
+    from bmrjax.priors import RegularizedHorseshoePrior
 
-    return RegularizedHorseshoe.expected_scale(RELEVANT, COLUMNS, ROWS, noise=NOISE)
+    return RegularizedHorseshoePrior.expected_scale(RELEVANT, COLUMNS, ROWS, noise=NOISE)
 
 
 def methods() -> dict[str, tuple[Any, type, dict[str, Any]]]:
@@ -70,28 +70,28 @@ def methods() -> dict[str, tuple[Any, type, dict[str, Any]]]:
     from bmrjax import criteria, priors
     from bmrjax.infer import AutoMeanField, AutoMultivariate
 
-    horseshoe = priors.RegularizedHorseshoe(global_scale())
+    horseshoe = priors.RegularizedHorseshoePrior(global_scale())
     dense = {"criterion": None}
     return {
-        "normal prior, SVI": (priors.Normal(1.0), AutoMeanField, dense),
+        "normal prior, SVI": (priors.NormalPrior(1.0), AutoMeanField, dense),
         "horseshoe, SVI": (horseshoe, AutoMeanField, dense),
         "spike-and-slab, SVI": (
-            priors.SpikeAndSlab(),
+            priors.SpikeAndSlabPrior(),
             AutoMeanField,
             {"criterion": criteria.Inclusion()},
         ),
         "BMR, spike-and-slab": (
-            priors.Normal(1.0),
+            priors.NormalPrior(1.0),
             AutoMeanField,
             {"criterion": criteria.SpikeAndSlab()},
         ),
         "BMR, spike-and-slab, full covariance": (
-            priors.Normal(1.0),
+            priors.NormalPrior(1.0),
             AutoMultivariate,
             {"criterion": criteria.SpikeAndSlab()},
         ),
         "BMR, horseshoe": (
-            priors.Normal(1.0),
+            priors.NormalPrior(1.0),
             AutoMeanField,
             {"criterion": criteria.RegularizedHorseshoe(global_scale())},
         ),
@@ -142,9 +142,9 @@ def fit_nuts(seed: int, x: Any, y: Any) -> tuple[Any, None, dict[str, Any]]:
     from numpyro.infer import MCMC
     from numpyro.infer import NUTS as Kernel
 
-    from bmrjax.priors import RegularizedHorseshoe
+    from bmrjax.priors import RegularizedHorseshoePrior
 
-    program = regression(RegularizedHorseshoe(global_scale()))
+    program = regression(RegularizedHorseshoePrior(global_scale()))
     kernel = Kernel(program, target_accept_prob=0.95)
     mcmc = MCMC(kernel, num_warmup=WARMUP, num_samples=SAMPLES, progress_bar=False)
     begin = time.perf_counter()

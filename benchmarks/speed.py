@@ -88,15 +88,15 @@ def build(name: str, sizes: Any = (400,) * 5) -> Any:
     """Return a network of the zoo."""
     import jax
 
-    from bmrjax import nn
+    from bmrjax import zoo
 
     key, on_cpu = jax.random.key(0), jax.default_backend() == "cpu"
     return {
-        "lenet5": lambda: nn.LeNet5(key=key),
-        "mlp": lambda: nn.MLP(784, (100, 100), 10, key=key),
-        "mlp400": lambda: nn.MLP(784, sizes, 10, key=key),
-        "vit": lambda: nn.ViT(depth=2 if on_cpu else 6, key=key),
-        "resnet18": lambda: nn.resnet18(small_images=True, key=key),
+        "lenet5": lambda: zoo.LeNet5(key=key),
+        "mlp": lambda: zoo.MLP(784, (100, 100), 10, key=key),
+        "mlp400": lambda: zoo.MLP(784, sizes, 10, key=key),
+        "vit": lambda: zoo.ViT(depth=2 if on_cpu else 6, key=key),
+        "resnet18": lambda: zoo.resnet18(small_images=True, key=key),
     }[name]()
 
 
@@ -285,8 +285,8 @@ def seeds(estimator: Any, args: argparse.Namespace) -> dict[str, Any]:
         "progress": False,
     }
     program = bmr.programs.regression(
-        bmr.nn.MLP(13, (50,), 1, key=jax.random.key(0)),
-        bmr.priors.Normal(1.0),
+        bmr.zoo.MLP(13, (50,), 1, key=jax.random.key(0)),
+        bmr.priors.NormalPrior(1.0),
         precision=(1.0, 1.0),
     )
     runs = {

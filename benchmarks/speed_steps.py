@@ -151,7 +151,7 @@ def inferred(
     kind: str, network: Any, data: Any, batch: int, steps: int, mode: Any, placement: Any = None
 ) -> Side:
     """Return the side of a step of the engine: MAP, an estimator, noise layers, or the horseshoe."""
-    prior: Any = priors.RegularizedHorseshoe(0.01) if kind == "horseshoe" else priors.Flat()
+    prior: Any = priors.RegularizedHorseshoePrior(0.01) if kind == "horseshoe" else priors.Flat()
     if kind == "noise":
         network, prior = nn.with_noise(network), None
     model = programs.classifier(network, prior)

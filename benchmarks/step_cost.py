@@ -25,8 +25,8 @@ def networks():
 
     key = jax.random.key(0)
     return {
-        "lenet5": (bmr.nn.LeNet5(key=key), (1, 28, 28)),
-        "mlp 5x400": (bmr.nn.MLP(784, [400] * 5, 10, key=key), (1, 28, 28)),
+        "lenet5": (bmr.zoo.LeNet5(key=key), (1, 28, 28)),
+        "mlp 5x400": (bmr.zoo.MLP(784, [400] * 5, 10, key=key), (1, 28, 28)),
     }
 
 

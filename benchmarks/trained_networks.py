@@ -27,7 +27,7 @@ def mlp(key: Any) -> eqx.Module:
 
 def lenet5(key: Any) -> eqx.Module:
     """Return LeNet-5 with tanh, as in Marković et al. 2024."""
-    return bmr.nn.LeNet5(key=key)
+    return bmr.zoo.LeNet5(key=key)
 
 
 NETWORKS: dict[str, Callable[[Any], eqx.Module]] = {"mlp": mlp, "lenet5": lenet5}
@@ -35,7 +35,7 @@ NETWORKS: dict[str, Callable[[Any], eqx.Module]] = {"mlp": mlp, "lenet5": lenet5
 
 def fashion_mnist(data_root: Path, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return rows to train on (54,000), to choose by (6,000) and to test on (10,000)."""
-    data = bmr.data.load("fashion_mnist", data_root=data_root)
+    data = bmr.data.load_dataset("fashion_mnist", data_root=data_root)
     train, chosen_by = data.split_train(validation=0.1, seed=seed)
     return {"train": train, "held_out": chosen_by, "test": data.test}
 

@@ -25,7 +25,7 @@ import structured
 import wright2024_studies as studies
 
 import bmrjax as bmr
-from bmrjax import criteria, nn
+from bmrjax import criteria, zoo
 
 RULES = ("none", "mean", "snr", "bmrs-n", "bmrs-u8", "bmrs-u4", "ours")
 # Compression and accuracy in percent, in the order of RULES without the last: Table 1.
@@ -63,9 +63,9 @@ def build(data: str, net: str, shape: tuple[int, ...], seed: int) -> Any:
     key = jax.random.key(seed)
     if net == "mlp":
         size = int(jnp.prod(jnp.array(shape)))
-        return nn.MLP(size, MLPS[data], 10, activation=jax.nn.relu, key=key)
+        return zoo.MLP(size, MLPS[data], 10, activation=jax.nn.relu, key=key)
     wide = {"conv_features": (18, 48, 360), "hidden": 252} if shape[0] == 3 else {}
-    return nn.LeNet5(shape[0], 10, activation=jax.nn.relu, max_pool=True, key=key, **wide)
+    return zoo.LeNet5(shape[0], 10, activation=jax.nn.relu, max_pool=True, key=key, **wide)
 
 
 def divergence(args: argparse.Namespace, rule: str | None) -> str | None:
@@ -97,7 +97,7 @@ def settings(args: argparse.Namespace, data: str, net: str, rule: str, rows: int
 
 def load(args: argparse.Namespace, data: str, net: str) -> tuple[Any, Any]:
     """Return training and test data."""
-    found = bmr.data.load(data, data_root=args.data_root)
+    found = bmr.data.load_dataset(data, data_root=args.data_root)
     rows = 2000 if args.quick else args.rows
     train, test = structured.images(found, rows=rows, flat=net == "mlp")
     if args.validation:

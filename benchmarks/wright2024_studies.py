@@ -122,7 +122,7 @@ def _posteriors(result: bmr.Result, noisy: Any, train: Any) -> Mapping[str, Any]
 def _scores(result: bmr.Result, q: Mapping[str, Any], train: Any) -> dict[str, dict[str, Any]]:
     """Return the score of each unit by each criterion; what goes first is lowest."""
     network: Any = result.network(train[0][:2])["net"]
-    groups = structure.groups(network, train[0][0], along="outputs")
+    groups = structure.unit_groups(network, train[0][0], along="outputs")
     x, y = (a[:2000] for a in train)
 
     def loss(net: Any) -> Any:

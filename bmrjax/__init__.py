@@ -2,7 +2,13 @@
 
 import lazy_loader
 
+from bmrjax.network_packages import offer_networks
+
 __version__ = "0.1.0"
 
 # What there is stands in `__init__.pyi`, for type checkers and readers alike.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+# What has the layers and networks that a compressed file may name; loaded when a file is written or read.
+offer_networks("bmrjax.nn")
+offer_networks("bmrjax.zoo")

@@ -18,6 +18,7 @@ from . import schedules as schedules
 from . import streaming as streaming
 from . import structure as structure
 from . import trained as trained
+from . import zoo as zoo
 from .criteria import limit as limit
 from .errors import CallbackError as CallbackError
 from .errors import EnsembleError as EnsembleError

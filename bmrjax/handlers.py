@@ -47,7 +47,7 @@ class prune(Messenger):
             (plates, batch and event dimensions). Sites without a mask are left alone.
 
     Raises:
-        ValueError: For a mask of another shape than its site, a name that is no latent site of
+        ValueError: For a mask of another shape than its site, a name that is not a latent site of
             the program, or a site whose elements depend on each other (a multivariate normal,
             a Dirichlet) and that is not `distributions.Prunable`.
 

@@ -204,7 +204,7 @@ def path(result: Result) -> "Figure":
     return figure
 
 
-def trade_off(curve: TradeOff) -> "Figure":
+def trade_off_curve(curve: TradeOff) -> "Figure":
     """Plot a held-out metric over the removed fraction, with its knee.
 
     Args:

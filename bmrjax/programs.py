@@ -47,7 +47,7 @@ def regression(
     Example:
         >>> import jax
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(3, (50,), 1, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(3, (50,), 1, key=jax.random.key(0))
         >>> program = bmr.programs.regression(network, bmr.priors.Flat(), precision=(1.0, 1.0))
 
     References:

@@ -41,7 +41,7 @@ def data():
 
 def program():
     """Return a classifier with layers of unequal widths."""
-    network = bmr.nn.MLP(24, [32], 4, key=jax.random.key(0))
+    network = bmr.zoo.MLP(24, [32], 4, key=jax.random.key(0))
     return bmr.programs.classifier(network, bmr.priors.Flat())
 
 

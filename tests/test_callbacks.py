@@ -692,7 +692,7 @@ def test_the_command_line_writes_a_log(tmp_path, capsys, monkeypatch):
         raise bmr.CallbackError("CSV", None, Reached(), saved=True) from OSError("disk full")
 
     monkeypatch.setattr(
-        importlib.import_module("bmrjax.cli.sparsify"), "sparsify", failing_at_its_end
+        importlib.import_module("bmrjax.cli.run_sparsify"), "sparsify", failing_at_its_end
     )
 
     def refused(*arguments):

@@ -19,7 +19,7 @@ from test_checkpoint import CRITERION, assert_same, make_data, program, run
 
 import bmrjax as bmr
 from bmrjax import cli
-from bmrjax.cli.sparsify import COMMAND_LOCK
+from bmrjax.cli.run_sparsify import COMMAND_LOCK
 from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
 from bmrjax.run.run_lock import LOCK, RunLock
 

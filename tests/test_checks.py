@@ -12,7 +12,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import bmrjax as bmr
 from bmrjax import infer, programs
-from bmrjax.cli.report import why_nothing_went
+from bmrjax.cli.run_report import why_nothing_went
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 5)).astype(np.float32)
@@ -52,7 +52,7 @@ def binary(x, y=None):
 
 
 def classifier():
-    network = bmr.nn.MLP(5, (4,), 3, key=jax.random.key(0))
+    network = bmr.zoo.MLP(5, (4,), 3, key=jax.random.key(0))
     return programs.classifier(network, bmr.priors.Flat())
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_diverged_is_no_better_when_it_is_resumed(tmp_path):
 
 
 def test_a_result_prints_what_it_is():
-    network = bmr.nn.MLP(5, (4,), 1, key=jax.random.key(0))
+    network = bmr.zoo.MLP(5, (4,), 1, key=jax.random.key(0))
     result = fit(
         programs.regression(network, bmr.priors.Flat()), (X, Y), num_epochs=3, held_out=(X, Y)
     )
@@ -266,7 +266,7 @@ def test_predictions_are_of_finite_data_under_a_key():
 
 def spiked(x, y=None):
     intercept = numpyro.sample("intercept", dist.Normal(0, 1))
-    beta = bmr.priors.SpikeAndSlab().sample("beta", (5,))
+    beta = bmr.priors.SpikeAndSlabPrior().sample("beta", (5,))
     numpyro.sample("y", dist.Normal(intercept + x @ beta, 0.5), obs=y)
 
 
@@ -300,13 +300,13 @@ def test_a_criterion_that_does_not_judge_atoms_names_the_one_that_does():
 
 def half_spiked(x, y=None):
     gamma = numpyro.sample("gamma", dist.Normal(0, 1).expand([2]).to_event(1))
-    beta = bmr.priors.SpikeAndSlab().sample("beta", (3,))
+    beta = bmr.priors.SpikeAndSlabPrior().sample("beta", (3,))
     mean = x[:, :2] @ gamma + x[:, 2:] @ beta
     numpyro.sample("y", dist.Normal(mean, 0.5), obs=y)
 
 
 def only_spiked(x, y=None):
-    beta = bmr.priors.SpikeAndSlab().sample("beta", (5,))
+    beta = bmr.priors.SpikeAndSlabPrior().sample("beta", (5,))
     numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
 

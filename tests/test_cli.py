@@ -9,10 +9,10 @@ from failing import fails
 
 from bmrjax import cli, codec
 from bmrjax.cli.build import build_network
-from bmrjax.cli.options import Sparsify
-from bmrjax.cli.saved import loaded_run
-from bmrjax.cli.sparsify import split_off
-from bmrjax.data import load
+from bmrjax.cli.run_saved import loaded_run
+from bmrjax.cli.run_sparsify import split_off
+from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.data import load_dataset
 
 SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
 
@@ -43,11 +43,11 @@ def test_writes_results_model_and_plots(finished):
 
 
 def test_predict_gives_the_predictions_of_the_run(finished, tmp_path):
-    from bmrjax.data import load
+    from bmrjax.data import load_dataset
 
     out, found = finished
-    x, y = load("digits").test
-    raw = load("digits")
+    x, y = load_dataset("digits").test
+    raw = load_dataset("digits")
     np.savez(tmp_path / "x.npz", x=x * raw.input_scale + raw.input_mean)
     arguments = ["--data", str(tmp_path / "x.npz"), "--out", str(tmp_path / "p.npy")]
     cli.main(["predict", str(out), *arguments, "--samples", "20"])
@@ -94,7 +94,7 @@ def test_validation_data_are_kept_out_and_choose_the_point(finished, tmp_path):
 
 
 def test_no_row_is_on_both_sides_of_the_validation_split(tmp_path):
-    options = Sparsify(data="digits", out=tmp_path, validation=0.3, seed=4)
+    options = SparsifyOptions(data="digits", out=tmp_path, validation=0.3, seed=4)
     train = np.arange(10.0)[:, None], np.arange(10)
     kept, held = split_off(train, options)
     assert (len(kept[1]), len(held[1])) == (7, 3)
@@ -163,7 +163,7 @@ def test_other_methods_and_networks(tmp_path, options):
 
 def test_networks_of_blocks_are_built_to_size(tmp_path):
     for net, mlp in (("mixer", "channel_mlp"), ("vit", "mlp"), ("vit-nnx", "mlp")):
-        options = Sparsify(data="digits", out=tmp_path, net=net, depth=2, width=8)
+        options = SparsifyOptions(data="digits", out=tmp_path, net=net, depth=2, width=8)
         network = build_network(options, (1, 8, 8), 10)
         assert len(network.blocks) == 2
         assert getattr(network.blocks[0], mlp).hidden.out_features == 16
@@ -368,14 +368,13 @@ def test_resume_refuses_other_options(finished, capsys):
 
 
 def test_a_diverging_run_leaves_its_last_good_state(tmp_path, capsys):
-    from bmrjax import load
 
     out = tmp_path / "out"
     arguments = ("sparsify", "--data", "digits", "--out", out, "--hidden", "8", "--no-progress")
     line = fails(capsys, *arguments, "--epochs", "3", "--learning-rate", "1e30")
     assert "not finite" in line
     assert str(out / "last_good") in line
-    params = load(out / "last_good").params
+    params = load_dataset(out / "last_good").params
     assert all(np.isfinite(np.asarray(value)).all() for value in params.values())
 
 
@@ -417,7 +416,7 @@ def test_stopping_by_hand_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     def stop(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bmrjax.cli.saved.run_info", stop)
+    monkeypatch.setattr("bmrjax.cli.run_saved.run_info", stop)
     with pytest.raises(SystemExit, match="130"):
         cli.main(["info", str(tmp_path)])
     assert "--resume" in capsys.readouterr().err
@@ -439,8 +438,8 @@ def test_a_run_becomes_a_file_that_predicts(finished, compressed, tmp_path, caps
     assert abs(accuracy[0] - accuracy[1]) < 0.15
     probs = np.load(tmp_path / "p.npy")
     np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)
-    assert f"{(probs.argmax(1) == load('digits').test[1]).mean():.4f}" in printed
-    raw = load("digits")
+    assert f"{(probs.argmax(1) == load_dataset('digits').test[1]).mean():.4f}" in printed
+    raw = load_dataset("digits")
     np.save(tmp_path / "x.npy", raw.test[0] * raw.input_scale + raw.input_mean)
     arguments = ["--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "q.npy")]
     cli.main(["predict", str(compressed), *arguments])
@@ -455,7 +454,7 @@ def test_the_report_is_of_the_file(finished, tmp_path, capsys):
     size, original = file.stat().st_size, 4 * (64 * 8 + 8 + 8 * 10 + 10)
     assert f"{size:,} bytes instead of {original:,}: {original / size:,.1f}x smaller" in printed
     assert "codebook CSR" in printed
-    assert codec.load(file).layers[0].weight.shape == (8, 64)
+    assert codec.load_network(file).layers[0].weight.shape == (8, 64)
 
 
 @pytest.mark.parametrize(
@@ -474,12 +473,12 @@ def test_options_that_do_not_fit_are_refused(finished, tmp_path, capsys, options
 
 
 def test_files_that_cannot_predict_are_refused(compressed, tmp_path, capsys):
-    network = codec.load(compressed)
+    network = codec.load_network(compressed)
     (tmp_path / "cut.bmr").write_bytes(compressed.read_bytes()[:-3])
-    codec.save(network, tmp_path / "bare.bmr")
-    codec.save(network, tmp_path / "odd.bmr", extra={"input_shape": "x", "input_mean": {}})
-    about = dict(codec.inspect(compressed.read_bytes()).extra)
-    codec.save(network, tmp_path / "other.bmr", extra=about | {"input_shape": [8, 8]})
+    codec.save_network(network, tmp_path / "bare.bmr")
+    codec.save_network(network, tmp_path / "odd.bmr", extra={"input_shape": "x", "input_mean": {}})
+    about = dict(codec.inspect_file(compressed.read_bytes()).extra)
+    codec.save_network(network, tmp_path / "other.bmr", extra=about | {"input_shape": [8, 8]})
     for name, match in (
         ("cut", "checksum does not fit"),
         ("bare", "without its data's shape"),

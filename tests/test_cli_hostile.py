@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from campaigns.codec_files import file_of
 
-from bmrjax import codec, nn
+from bmrjax import codec, zoo
 from bmrjax.cli import main
 from bmrjax.cli.network_cost import BATCH_NUMBERS, MOST_ROWS, affordable_rows
 
@@ -76,9 +76,9 @@ def command(*arguments, code=SCRIPT):
 
 
 def test_the_command_has_limits(tmp_path, inputs):
-    network = nn.MLP(4, (3,), 4, key=jax.random.key(0))
+    network = zoo.MLP(4, (3,), 4, key=jax.random.key(0))
     extra = {"input_shape": [4], "input_mean": 0.0, "input_scale": 1.0, "num_classes": 4}
-    codec.save(network, tmp_path / "f.bmr", extra=extra)
+    codec.save_network(network, tmp_path / "f.bmr", extra=extra)
     np.save(inputs, np.ones((3, 4)))
     words = ["predict", tmp_path / "f.bmr", "--data", inputs, "--out", tmp_path / "p.npy"]
     found = command(*words)

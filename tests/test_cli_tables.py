@@ -7,17 +7,19 @@ import pytest
 from failing import fails
 
 from bmrjax import cli
-from bmrjax.cli.choose import constant_by_evidence, without_inputs
-from bmrjax.cli.options import Sparsify, resumed
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.report import used_inputs
-from bmrjax.data import load
+from bmrjax.cli.run_folder import resumed
+from bmrjax.cli.run_report import used_inputs
+from bmrjax.cli.run_sparsify import FIRST_LAYER
+from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.data import load_dataset
+from bmrjax.run.choose_point import constant_by_evidence, without_inputs
 from bmrjax.run.result import Point
 from bmrjax.run.sparsest import excess, sparsest_within
 
 
 def test_settings_are_in_proportion_to_the_data(tmp_path):
-    given = Sparsify(data="f.csv", out=tmp_path)
+    given = SparsifyOptions(data="f.csv", out=tmp_path)
     small = in_proportion(given, 400, (13,))
     assert (small.hidden, small.epochs, small.steps_per_epoch) == ((50,), 200, 100)
     assert (small.reduced_prior, small.stop_early, small.tolerance) == ("shrinkage", True, 1.0)
@@ -39,7 +41,7 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
 
 def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
     def filled(**given):
-        return in_proportion(Sparsify(data="f.csv", out=tmp_path, **given), 400, (13,))
+        return in_proportion(SparsifyOptions(data="f.csv", out=tmp_path, **given), 400, (13,))
 
     assert (filled(method="map").epochs, filled(method="map").stop_early) == (100, None)
     horseshoe = filled(prior="horseshoe")
@@ -50,7 +52,7 @@ def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
 
 
 def test_what_is_given_is_never_in_proportion(tmp_path):
-    given = Sparsify(
+    given = SparsifyOptions(
         data="f.csv",
         out=tmp_path,
         hidden=(7, 3),
@@ -64,13 +66,16 @@ def test_what_is_given_is_never_in_proportion(tmp_path):
     assert found.reduced_prior == "horseshoe"
     assert "--hidden" not in proportion_line(given, found, 400)
     # Only bmr has a path from which validation data could choose.
-    assert in_proportion(Sparsify(data="f", out=tmp_path, method="map"), 400, (13,)).validation == 0
+    assert (
+        in_proportion(SparsifyOptions(data="f", out=tmp_path, method="map"), 400, (13,)).validation
+        == 0
+    )
 
 
 def test_a_run_that_goes_on_keeps_what_was_in_proportion(tmp_path):
     before = {"hidden": [9, 4], "epochs": 3, "steps_per_epoch": 2, "validation": 0.2}
     (tmp_path / "run.json").write_text(json.dumps(before))
-    found = resumed(Sparsify(data="f.csv", out=tmp_path, resume=True, epochs=8))
+    found = resumed(SparsifyOptions(data="f.csv", out=tmp_path, resume=True, epochs=8))
     assert (found.hidden, found.epochs, found.validation) == ((9, 4), 8, 0.2)
 
 
@@ -145,9 +150,9 @@ def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, cap
     assert found["config"]["validation"] == 0.15
     assert (
         found["config"]["reduced_prior"]
-        == in_proportion(Sparsify(data="f", out=folder), 72, (2,)).reduced_prior
+        == in_proportion(SparsifyOptions(data="f", out=folder), 72, (2,)).reduced_prior
     )
-    y = load(str(folder / "people.csv")).test[1]
+    y = load_dataset(str(folder / "people.csv")).test[1]
     np.testing.assert_allclose(found["trivial"]["rmse"], np.sqrt(np.mean(y**2)), rtol=1e-5)
     cli.main(["info", str(folder / "run")])
     printed = capsys.readouterr().out
@@ -184,14 +189,15 @@ def test_the_point_without_inputs_keeps_the_rest():
     }
     dense = Point(3, 10.0, 9, 12, {"nll": 1.0}, {"scale": np.ones(2)}, keep)
     gone = Point(9, 8.0, 2, 12, {}, {"scale": np.zeros(2)}, keep, taken_back=True)
-    point = without_inputs([dense, gone])
+    point = without_inputs([dense, gone], FIRST_LAYER)
     assert (point.kept, point.total, point.epoch, point.metrics) == (6, 12, 3, {})
     assert [int(mask.sum()) for mask in point.keep.values()] == [0, 3, 3]
     assert np.isnan(point.vfe)
     # The point itself is as it was.
     assert dense.keep["net.layers.0.weight"].sum() == 3
-    assert without_inputs([point]) is None
-    assert without_inputs([Point(3, 1.0, 6, 6, {}, {}, {"cell.weight": np.ones(6, bool)})]) is None
+    assert without_inputs([point], FIRST_LAYER) is None
+    recurrent = Point(3, 1.0, 6, 6, {}, {}, {"cell.weight": np.ones(6, bool)})
+    assert without_inputs([recurrent], FIRST_LAYER) is None
 
 
 def test_a_constant_is_the_answer_for_noise_and_has_a_status_of_its_own(tmp_path, capsys):

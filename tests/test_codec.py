@@ -1,5 +1,9 @@
 """Networks to bytes and back."""
 
+import hashlib
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,7 +11,8 @@ import numpy as np
 import pytest
 
 import bmrjax as bmr
-from bmrjax import codec, nn
+from bmrjax import codec, zoo
+from bmrjax.codec.compression_dictionary import PHRASES
 from bmrjax.codec.quantise import Grid, step_below, step_of
 from bmrjax.structure import named_arrays
 
@@ -41,7 +46,7 @@ def arrays_of(network):
 
 @pytest.fixture(scope="module")
 def network():
-    return sparse(nn.MLP(20, (12,), 3, activation=jax.nn.relu, key=jax.random.key(0)))
+    return sparse(zoo.MLP(20, (12,), 3, activation=jax.nn.relu, key=jax.random.key(0)))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +92,7 @@ def test_decoded_weights_are_those_of_the_quantiser(network, scales):
 
 
 def test_the_file_is_all_that_is_counted(network, tmp_path):
-    report = codec.save(network, tmp_path / "n.bmr", extra={"about": [1, "two"]})
+    report = codec.save_network(network, tmp_path / "n.bmr", extra={"about": [1, "two"]})
     numbers = sum(a.size for a in arrays_of(network))
     assert report.size == (tmp_path / "n.bmr").stat().st_size
     assert report.original == 4 * numbers
@@ -97,7 +102,7 @@ def test_the_file_is_all_that_is_counted(network, tmp_path):
     assert abs(told - report.size) < 9
     assert [row.name for row in report.rows][:2] == ["layers.0.weight", "layers.0.bias"]
     assert report.entries == sum(
-        np.count_nonzero(a) for a in arrays_of(codec.load(tmp_path / "n.bmr"))
+        np.count_nonzero(a) for a in arrays_of(codec.load_network(tmp_path / "n.bmr"))
     )
     lines = str(report).splitlines()
     assert len(lines) == len(report.rows) + 3
@@ -108,15 +113,15 @@ def test_the_file_is_all_that_is_counted(network, tmp_path):
 def _networks():
     key = jax.random.key(0)
     stateful = eqx.nn.make_with_state
-    yield "lenet", lambda: nn.LeNet5(conv_features=(2, 3, 4), hidden=5, key=key)
-    yield "caffe", lambda: nn.LeNet5Caffe(conv_features=(2, 3), hidden=5, key=key)
-    yield "gru", lambda: nn.GRU(1, 4, 1, key=key)
+    yield "lenet", lambda: zoo.LeNet5(conv_features=(2, 3, 4), hidden=5, key=key)
+    yield "caffe", lambda: zoo.LeNet5Caffe(conv_features=(2, 3), hidden=5, key=key)
+    yield "gru", lambda: zoo.GRU(1, 4, 1, key=key)
     vit = {"image_size": 8, "depth": 1, "width": 8, "hidden": 8}
-    yield "vit", lambda: nn.ViT(1, 3, heads=2, key=key, **vit)
+    yield "vit", lambda: zoo.ViT(1, 3, heads=2, key=key, **vit)
     mixer = {"image_size": 8, "depth": 1, "width": 8, "token_hidden": 4, "channel_hidden": 4}
-    yield "mixer", lambda: nn.MLPMixer(1, 3, key=key, **mixer)
+    yield "mixer", lambda: zoo.MLPMixer(1, 3, key=key, **mixer)
     small = {"blocks": (1, 1), "width": 2, "small_images": True}
-    yield "resnet", lambda: stateful(nn.ResNet)(1, 3, key=key, **small)
+    yield "resnet", lambda: stateful(zoo.ResNet)(1, 3, key=key, **small)
 
 
 @pytest.mark.parametrize("build", [n[1] for n in _networks()], ids=[n[0] for n in _networks()])
@@ -146,7 +151,7 @@ def test_vectors_that_float16_would_spoil_stay_exact(network):
 
 @pytest.mark.parametrize("coder", ["range", "ans", "huffman"])
 def test_a_network_without_any_weight_left_goes_through(coder):
-    shapes = eqx.filter_eval_shape(nn.MLP, 2000, (1000,), 10, key=jax.random.key(0))
+    shapes = eqx.filter_eval_shape(zoo.MLP, 2000, (1000,), 10, key=jax.random.key(0))
     network = jax.tree.map(lambda a: jnp.zeros(a.shape) if hasattr(a, "shape") else a, shapes)
     data = codec.encode(network, coder=coder)
     assert len(data) < 400
@@ -155,7 +160,7 @@ def test_a_network_without_any_weight_left_goes_through(coder):
 
 def test_compacted_networks_are_smaller_files(scales):
     # Two neurons and half of the inputs without weights.
-    network = sparse(nn.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
+    network = sparse(zoo.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
     first = network.layers[0].weight.at[:2].set(0).at[:, ::2].set(0)
     cut = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
     small = bmr.compact(cut, jnp.ones(20))
@@ -163,10 +168,10 @@ def test_compacted_networks_are_smaller_files(scales):
     whole, less = (
         codec.encode(n, quantiser=quantiser, posterior_scale=scales) for n in (cut, small)
     )
-    report = codec.inspect(less)
-    assert report.original == codec.inspect(whole).original == 4 * (20 * 12 + 12 + 12 * 3 + 3)
+    report = codec.inspect_file(less)
+    assert report.original == codec.inspect_file(whole).original == 4 * (20 * 12 + 12 + 12 * 3 + 3)
     assert sum(row.place_bits for row in report.rows) < sum(
-        row.place_bits for row in codec.inspect(whole).rows
+        row.place_bits for row in codec.inspect_file(whole).rows
     )
     decoded = codec.decode(less)
     assert decoded.network.layers[0].weight.shape == (10, 10)
@@ -175,7 +180,7 @@ def test_compacted_networks_are_smaller_files(scales):
 
 
 def test_scales_are_cut_with_the_network(scales):
-    network = sparse(nn.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
+    network = sparse(zoo.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
     first = network.layers[0].weight.at[:2].set(0)
     cut = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
     small = bmr.compact(cut, jnp.ones(20), drop_inputs=False)
@@ -257,7 +262,7 @@ def test_a_mixture_keeps_its_assignments_and_its_means_exactly(network):
 
 def test_relative_entropy_codes_a_draw_from_the_posterior():
     rng = np.random.default_rng(0)
-    network = nn.MLP(40, (30,), 2, key=jax.random.key(0))
+    network = zoo.MLP(40, (30,), 2, key=jax.random.key(0))
     mean = np.where(rng.random((30, 40)) < 0.5, rng.standard_normal((30, 40)), 0)
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.asarray(mean, jnp.float32))
     scale = 0.3 * np.ones(mean.shape)
@@ -273,7 +278,7 @@ def test_relative_entropy_codes_a_draw_from_the_posterior():
     assert 0.85 < gap.std() < 1.25
     width = np.sqrt((mean[mean != 0] ** 2 + 0.09).mean())
     divergence = np.log2(width / 0.3)
-    row = codec.inspect(data).rows[0]
+    row = codec.inspect_file(data).rows[0]
     assert divergence < row.value_bits / row.entries < divergence + 1.5
 
 
@@ -295,7 +300,7 @@ def test_weights_of_any_size_are_quantised_to_the_tolerance():
 def test_flax_perceptrons_go_through_compacted_or_not():
     from flax import nnx
 
-    network = nn.NNXMLP(6, (5,), 2, activation=jax.nn.relu, rngs=nnx.Rngs(0))
+    network = zoo.NNXMLP(6, (5,), 2, activation=jax.nn.relu, rngs=nnx.Rngs(0))
     for layer in network.layers:
         layer.bias[...] = jnp.linspace(0.1, 1, layer.bias.shape[0])
     network.layers[0].kernel[...] = network.layers[0].kernel[...].at[:, :2].set(0).at[1].set(0)
@@ -315,14 +320,14 @@ def test_flax_perceptrons_go_through_compacted_or_not():
         decoded.eval()
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
-    with pytest.raises(TypeError, match=r"takes nn\.NNXMLP and nn\.NNXViT, got Linear"):
+    with pytest.raises(TypeError, match=r"takes NNXMLP and NNXViT, got Linear"):
         codec.encode(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
 
 
 def test_flax_transformers_go_through_compacted_or_not():
     from flax import nnx
 
-    network = nn.NNXViT(
+    network = zoo.NNXViT(
         image_size=(8, 12),
         patch=4,
         depth=2,
@@ -348,12 +353,12 @@ def test_flax_transformers_go_through_compacted_or_not():
         decoded.eval()
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
-        assert {row.name for row in codec.inspect(data).rows} == set(named_arrays(network))
+        assert {row.name for row in codec.inspect_file(data).rows} == set(named_arrays(network))
     network.blocks[0].mlp.dropout = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
     with pytest.raises(TypeError, match="other layers than it was built with"):
         codec.encode(network)
 
-    class Own(nn.NNXMLP):
+    class Own(zoo.NNXMLP):
         pass
 
     with pytest.raises(TypeError, match="got Own"):
@@ -382,7 +387,7 @@ def test_own_classes_are_registered(network):
 def test_what_no_file_can_hold_is_named(network):
     codec.register(Own)
     weird = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.full((12, 20), jnp.nan))
-    own = nn.MLP(2, (2,), 2, activation=lambda x: x, key=jax.random.key(0))
+    own = zoo.MLP(2, (2,), 2, activation=lambda x: x, key=jax.random.key(0))
     cases = [
         (
             lambda: codec.encode(weird),
@@ -418,3 +423,18 @@ def test_what_no_file_can_hold_is_named(network):
     for call, kind, match in cases:
         with pytest.raises(kind, match=match):
             call()
+
+
+def test_a_file_of_a_known_network_opens_where_nothing_of_it_is_loaded(tmp_path):
+    codec.save_network(zoo.MLP(4, (3,), 2, key=jax.random.key(0)), tmp_path / "small.bmr")
+    code = (
+        "import sys, bmrjax.codec; print('bmrjax.zoo' in sys.modules); "
+        f"print(type(bmrjax.codec.load_network({str(tmp_path / 'small.bmr')!r})).__name__)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "MLP"]
+
+
+def test_the_dictionary_is_that_of_this_version_of_the_format():
+    digest = hashlib.sha256(PHRASES).hexdigest()
+    assert digest == "5f6270597c6f06fd2a46db318b82448cd35fa17fa41eea64facf07fe6a6e9200"

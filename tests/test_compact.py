@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 import bmrjax as bmr
-from bmrjax import nn, structure
+from bmrjax import structure, zoo
 
 KEY = jax.random.key(0)
 
@@ -64,40 +64,40 @@ def stateful(network, **options):
 
 
 def tiny_vit():
-    return nn.ViT(image_size=8, depth=2, width=16, heads=4, hidden=12, key=KEY)
+    return zoo.ViT(image_size=8, depth=2, width=16, heads=4, hidden=12, key=KEY)
 
 
 def tiny_mixer():
-    return nn.MLPMixer(image_size=8, depth=1, width=16, token_hidden=8, channel_hidden=12, key=KEY)
+    return zoo.MLPMixer(image_size=8, depth=1, width=16, token_hidden=8, channel_hidden=12, key=KEY)
 
 
 IMAGE = (1, 8, 8)
 ZOO = {
-    "MLP": (lambda: nn.MLP(64, (20, 15), 5, key=KEY), IMAGE),
-    "LeNet-5": (lambda: nn.LeNet5(conv_features=(4, 6, 12), hidden=10, key=KEY), (1, 28, 28)),
+    "MLP": (lambda: zoo.MLP(64, (20, 15), 5, key=KEY), IMAGE),
+    "LeNet-5": (lambda: zoo.LeNet5(conv_features=(4, 6, 12), hidden=10, key=KEY), (1, 28, 28)),
     "LeNet-5-Caffe": (
-        lambda: nn.LeNet5Caffe(conv_features=(4, 6), hidden=12, key=KEY),
+        lambda: zoo.LeNet5Caffe(conv_features=(4, 6), hidden=12, key=KEY),
         (1, 28, 28),
     ),
     "VGG": (
-        lambda: stateful(nn.VGG, image_size=8, features=(4, 8), depths=(1, 2), hidden=10),
+        lambda: stateful(zoo.VGG, image_size=8, features=(4, 8), depths=(1, 2), hidden=10),
         (3, 8, 8),
     ),
     "ResNet": (
-        lambda: stateful(nn.ResNet, blocks=(1, 1), width=6, small_images=True),
+        lambda: stateful(zoo.ResNet, blocks=(1, 1), width=6, small_images=True),
         (3, 8, 8),
     ),
     "ResNet of bottlenecks": (
-        lambda: stateful(nn.ResNet, blocks=(1, 1), width=4, bottleneck=True),
+        lambda: stateful(zoo.ResNet, blocks=(1, 1), width=4, bottleneck=True),
         (3, 16, 16),
     ),
-    "GRU": (lambda: nn.GRU(2, 8, 3, key=KEY), (4, 2)),
+    "GRU": (lambda: zoo.GRU(2, 8, 3, key=KEY), (4, 2)),
     "ViT": (tiny_vit, IMAGE),
     "Mixer": (tiny_mixer, IMAGE),
     "residual": (lambda: stateful(Residual), (3, 6, 6)),
-    "NNX MLP": (lambda: nn.NNXMLP(64, (20, 15), 5, rngs=nnx.Rngs(0)), (2, *IMAGE)),
+    "NNX MLP": (lambda: zoo.NNXMLP(64, (20, 15), 5, rngs=nnx.Rngs(0)), (2, *IMAGE)),
     "NNX ViT": (
-        lambda: nn.NNXViT(image_size=8, depth=1, width=16, heads=4, hidden=12, rngs=nnx.Rngs(0)),
+        lambda: zoo.NNXViT(image_size=8, depth=1, width=16, heads=4, hidden=12, rngs=nnx.Rngs(0)),
         (2, *IMAGE),
     ),
     "NNX convolutional": (lambda: Convolutional(nnx.Rngs(0)), (2, 8, 8, 1)),
@@ -178,7 +178,7 @@ def test_outputs_are_those_of_the_masked_network(name, seed):
 
 def test_units_go_in_a_cascade():
     """What feeds only dead units is dead, what is fed by constants only is constant."""
-    network = nn.MLP(6, (5, 4, 3), 2, key=KEY)
+    network = zoo.MLP(6, (5, 4, 3), 2, key=KEY)
     first, second, third, last = (np.array(layer.weight) for layer in network.layers)
     last[:, 0] = 0  # unit 0 of the third layer is not read
     third[1:, 2] = 0  # so nor is unit 2 of the second, which only unit 0 reads
@@ -204,7 +204,7 @@ def test_units_go_in_a_cascade():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision(dtype):
-    network = nn.MLP(6, (5, 4), 2, key=KEY)
+    network = zoo.MLP(6, (5, 4), 2, key=KEY)
     network = eqx.tree_at(
         lambda n: (n.layers[1].weight, n.layers[1].bias),
         network,
@@ -223,7 +223,7 @@ def test_half_precision(dtype):
 
 
 def test_a_network_that_ignores_its_input_becomes_its_bias():
-    network = nn.MLP(6, (5,), 2, key=KEY)
+    network = zoo.MLP(6, (5,), 2, key=KEY)
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.zeros((5, 6)))
     network = eqx.tree_at(lambda n: n.layers[0].bias, network, jnp.arange(5.0))
     found = bmr.compact(network, jnp.ones(6))
@@ -233,7 +233,7 @@ def test_a_network_that_ignores_its_input_becomes_its_bias():
 
 
 def test_inputs_that_nothing_reads_go():
-    network = nn.MLP(64, (5,), 2, key=KEY)
+    network = zoo.MLP(64, (5,), 2, key=KEY)
     weight = network.layers[0].weight * (jnp.arange(64) % 2)
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, weight)
     found = bmr.compact(network, jnp.ones(IMAGE))
@@ -357,7 +357,7 @@ def test_sizes_in_attributes_can_be_told(monkeypatch):
         lambda n: n.outer.weight, network, replace_fn=lambda w: w.at[:, :4].set(0)
     )
     assert bmr.compact(network, jnp.ones(3)).network.width == 6
-    monkeypatch.setattr(structure.sizes, "RULES", dict(structure.sizes.RULES))
+    monkeypatch.setattr(structure.sizes, "RULES", dict(structure.sizes.SIZE_RULES))
     sizes = structure.sizes_of(f"{Gated.__module__}.Gated")
     sizes(lambda old, new: {"width": new.inner.weight.shape[0]})
     found = bmr.compact(network, jnp.ones(3))
@@ -381,7 +381,7 @@ def test_a_product_of_weights_loses_its_rank():
 
 
 def test_bad_input_is_refused():
-    network = nn.MLP(4, (3,), 2, key=KEY)
+    network = zoo.MLP(4, (3,), 2, key=KEY)
     with pytest.raises(TypeError, match="expected an Equinox"):
         bmr.compact(lambda x: x, jnp.ones(3))
     with pytest.raises(ValueError, match="one data point each"):

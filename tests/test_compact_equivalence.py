@@ -152,7 +152,7 @@ def test_small_outputs_and_half_precision_are_compared_as_others(scale: float, k
 
 
 def test_half_precision_still_gets_smaller() -> None:
-    network = bmr.nn.MLP(4, (16, 16), 2, key=KEYS[0])
+    network = bmr.zoo.MLP(4, (16, 16), 2, key=KEYS[0])
     weight = network.layers[1].weight.at[:, 5:].set(0.0)
     network = eqx.tree_at(lambda n: n.layers[1].weight, network, weight)
     network = jax.tree.map(
@@ -163,13 +163,13 @@ def test_half_precision_still_gets_smaller() -> None:
 
 
 def test_flops_of_a_scan_grow_with_its_length() -> None:
-    network = bmr.nn.GRU(2, 8, 3, key=KEYS[0])
+    network = bmr.zoo.GRU(2, 8, 3, key=KEYS[0])
     short, long = (bmr.compact(network, jnp.ones((n, 2))).before.flops for n in (4, 40))
     assert 9 < long / short <= 10
 
 
 def test_numpy_weights_are_refused() -> None:
-    network = bmr.nn.MLP(4, (8,), 2, key=KEYS[0])
+    network = bmr.zoo.MLP(4, (8,), 2, key=KEYS[0])
     network = jax.tree.map(lambda a: np.asarray(a) if eqx.is_array(a) else a, network)
     with pytest.raises(TypeError, match=r"jnp\.asarray"):
         bmr.compact(network, jnp.ones(4))
@@ -318,7 +318,7 @@ def test_sizes_of_transposed_convolutions() -> None:
 
 
 def test_inputs_that_are_no_arrays_are_refused() -> None:
-    network = bmr.nn.MLP(4, (8,), 2, key=KEYS[0])
+    network = bmr.zoo.MLP(4, (8,), 2, key=KEYS[0])
     with pytest.raises(TypeError, match="example inputs are arrays, got dict"):
         bmr.compact(network, {"x": jnp.ones(4)})
     with pytest.raises(TypeError, match="State"):

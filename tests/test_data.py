@@ -13,18 +13,18 @@ X, Y = np.arange(40.0).reshape(10, 4) % 7, np.arange(10) % 3
 
 
 def test_digits_are_standardised_and_split():
-    found = data.load("digits")
+    found = data.load_dataset("digits")
     assert found.train[0].shape == (1438, 1, 8, 8)
     assert found.test[0].shape == (359, 1, 8, 8)
     assert found.num_classes == 10
     np.testing.assert_allclose(found.train[0].mean(), 0.0, atol=1e-5)
     np.testing.assert_allclose(found.train[0].std(), 1.0, rtol=1e-5)
-    again = data.load("digits", seed=1)
+    again = data.load_dataset("digits", seed=1)
     assert not np.array_equal(found.train[1], again.train[1])
 
 
 def test_diabetes_reports_the_unit_of_its_target():
-    found = data.load("diabetes")
+    found = data.load_dataset("diabetes")
     assert found.num_classes is None
     assert 60 < found.target_scale[0] < 90  # the raw target has a standard deviation of 77
     np.testing.assert_allclose(found.train[0].std(0), 1.0, rtol=1e-4)
@@ -50,7 +50,7 @@ def write_images(folder, count=6, column="image", shape=(5, 5)):
 def test_images_come_from_a_local_folder(tmp_path, monkeypatch, name, shape):
     images = write_images(tmp_path / name, column="img", shape=shape)
     monkeypatch.setenv("BMRJAX_DATA", str(tmp_path))
-    found = data.load(name)
+    found = data.load_dataset(name)
     raw = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
     mean, scale = raw.mean((0, 2, 3), keepdims=True), raw.std((0, 2, 3), keepdims=True)
     np.testing.assert_allclose(found.test[0], (raw - mean) / scale, atol=1e-5)
@@ -58,17 +58,17 @@ def test_images_come_from_a_local_folder(tmp_path, monkeypatch, name, shape):
 
 
 def test_real_images(data_root):
-    found = data.load("fashion_mnist", data_root=data_root)
+    found = data.load_dataset("fashion_mnist", data_root=data_root)
     assert found.train[0].shape == (60000, 1, 28, 28)
     assert np.bincount(found.test[1]).tolist() == [1000] * 10
 
 
 def test_npz_and_csv(tmp_path):
     np.savez(tmp_path / "a.npz", x=X, y=Y)
-    found = data.load(str(tmp_path / "a.npz"))
+    found = data.load_dataset(str(tmp_path / "a.npz"))
     assert (found.num_classes, len(found.train[0]), len(found.test[0])) == (3, 9, 1)
     np.savez(tmp_path / "b.npz", x_train=X, y_train=Y * 1.0, x_test=X, y_test=Y * 1.0)
-    assert data.load(str(tmp_path / "b.npz")).num_classes is None
+    assert data.load_dataset(str(tmp_path / "b.npz")).num_classes is None
     for separator in (",", ";", "\t", "  "):
         lines = [separator.join(str(v) for v in row) for row in X]
         (tmp_path / "c.csv").write_text("\n".join(["a b c d".replace(" ", separator), *lines]))
@@ -109,7 +109,7 @@ def test_bad_tables_are_explained(tmp_path, content, message):
     path = tmp_path / "bad.csv"
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
-        data.load(str(path))
+        data.load_dataset(str(path))
 
 
 @pytest.mark.parametrize(
@@ -148,21 +148,21 @@ def test_many_classes_are_fine_when_they_are_asked_for_or_have_rows():
 
 def test_missing_sources_are_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Unknown data set 'mnits'. Known names: digits"):
-        data.load("mnits")
+        data.load_dataset("mnits")
     for name in ("no.csv", "no.npz"):
         with pytest.raises(FileNotFoundError, match=f"There is no file .*{name}"):
-            data.load(str(tmp_path / name))
+            data.load_dataset(str(tmp_path / name))
     with pytest.raises(FileNotFoundError, match="lacks train.parquet and test.parquet"):
-        data.load("mnist", data_root=tmp_path)
+        data.load_dataset("mnist", data_root=tmp_path)
     np.savez(tmp_path / "odd.npz", a=X)
     with pytest.raises(ValueError, match=r"holds the arrays \['a'\]; expected x_train"):
-        data.load(str(tmp_path / "odd.npz"))
+        data.load_dataset(str(tmp_path / "odd.npz"))
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
     with pytest.raises(ValueError, match=r"is no \.npz file, or is cut short"):
-        data.load(str(tmp_path / "cut.npz"))
+        data.load_dataset(str(tmp_path / "cut.npz"))
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'bmrjax\[data\]'"):
-        data.load("digits")
+        data.load_dataset("digits")
 
 
 def test_awkward_columns_keep_their_meaning():
@@ -183,10 +183,10 @@ def test_images_that_cannot_be_read_are_named(tmp_path):
     broken = good.set_column(0, "image", pa.array(rows))
     pq.write_table(broken, tmp_path / "mnist" / "test.parquet")
     with pytest.raises(ValueError, match="mnist: image 2 cannot be decoded"):
-        data.load("mnist", data_root=tmp_path)
+        data.load_dataset("mnist", data_root=tmp_path)
     pq.write_table(good.rename_columns(["image", "digit"]), tmp_path / "mnist" / "test.parquet")
     with pytest.raises(ValueError, match=r"columns \['image', 'digit'\]; expected .* 'label'"):
-        data.load("mnist", data_root=tmp_path)
+        data.load_dataset("mnist", data_root=tmp_path)
 
 
 def test_the_hub_is_asked_only_without_a_data_root_and_its_failure_says_what_to_do(monkeypatch):
@@ -203,13 +203,13 @@ def test_the_hub_is_asked_only_without_a_data_root_and_its_failure_says_what_to_
     with pytest.raises(
         ConnectionError, match=r"no route.*data root .*'cifar10' with train.parquet"
     ):
-        data.load("cifar10")
+        data.load_dataset("cifar10")
     assert asked == ["uoft-cs/cifar10"]
 
 
 def test_csv_targets_by_name(tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(",".join(map(str, row)) for row in X))
-    found = data.load(str(tmp_path / "t.csv"), num_targets=3)
+    found = data.load_dataset(str(tmp_path / "t.csv"), num_targets=3)
     assert found.train[0].shape == (9, 1)
     assert found.train[1].shape == (9, 3)
 
@@ -241,7 +241,7 @@ def written(tmp_path, lines, name="people.csv"):
 
 
 def test_text_becomes_named_categories_and_constants_are_left_out(tmp_path):
-    found = data.load(str(written(tmp_path, [HEADER, *people()])))
+    found = data.load_dataset(str(written(tmp_path, [HEADER, *people()])))
     assert found.columns == ("age", "place=Oslo", "place=Paris", "place=Rome", "member=yes")
     assert (found.target_names, found.class_names) == (("score",), None)
     assert any("'unit' left out: constant in the training rows" in note for note in found.notes)
@@ -265,7 +265,7 @@ def test_text_becomes_named_categories_and_constants_are_left_out(tmp_path):
 )
 def test_the_target_is_named_and_its_kind_is_found(tmp_path, target, task, classes):
     path = written(tmp_path, [HEADER, *people()])
-    found = data.load(str(path), target=target, task=task, drop=("unit",))
+    found = data.load_dataset(str(path), target=target, task=task, drop=("unit",))
     assert (found.target_names, found.class_names) == ((target,), classes)
     assert not {target, "unit"} & set(found.columns)
     assert found.num_classes == (len(classes) if classes else None)
@@ -273,12 +273,12 @@ def test_the_target_is_named_and_its_kind_is_found(tmp_path, target, task, class
 
 def test_few_whole_numbers_are_classes_whatever_they_are(tmp_path):
     lines = [f"{i},{(-1, 1, 5)[i % 3]}" for i in range(60)]
-    found = data.load(str(written(tmp_path, lines)))
+    found = data.load_dataset(str(written(tmp_path, lines)))
     assert found.class_names == ("-1", "1", "5")
     assert sorted(np.unique(found.train[1])) == [0, 1, 2]
     assert "3 different whole numbers, taken as classes; --task regression" in found.notes[0]
-    assert data.load(str(written(tmp_path, lines)), task="regression").num_classes is None
-    many = data.load(str(written(tmp_path, [f"{i},{i % 30}" for i in range(60)])))
+    assert data.load_dataset(str(written(tmp_path, lines)), task="regression").num_classes is None
+    many = data.load_dataset(str(written(tmp_path, [f"{i},{i % 30}" for i in range(60)])))
     assert many.num_classes is None
 
 
@@ -293,20 +293,22 @@ def test_few_whole_numbers_are_classes_whatever_they_are(tmp_path):
 )
 def test_headers_of_all_kinds(tmp_path, header, columns):
     lines = people() if header is None else [header, *people()]
-    found = data.load(str(written(tmp_path, lines)))
+    found = data.load_dataset(str(written(tmp_path, lines)))
     assert found.columns[:2] == columns
     assert len(found.train[0]) + len(found.test[0]) == 60
 
 
 def test_a_column_that_counts_the_rows_is_left_out(tmp_path):
     lines = ["," + HEADER, *(f"{i},{line}" for i, line in enumerate(people()))]
-    found = data.load(str(written(tmp_path, lines)))
+    found = data.load_dataset(str(written(tmp_path, lines)))
     assert found.columns[0] == "age"
     assert "it counts the rows" in found.notes[-1]
 
 
 def test_decimal_commas_between_semicolons(tmp_path):
-    found = data.load(str(written(tmp_path, [f"{i},5;x{i % 2};{2 * i},25" for i in range(30)])))
+    found = data.load_dataset(
+        str(written(tmp_path, [f"{i},5;x{i % 2};{2 * i},25" for i in range(30)]))
+    )
     np.testing.assert_allclose(found.target_mean[0], 29.25, atol=4)
     assert found.columns == ("column 1", "column 2=x1")
 
@@ -317,23 +319,23 @@ def test_missing_cells_are_named_or_filled_in_where_that_is_said(tmp_path):
         ValueError,
         match=r"people.csv: 2 cells .* first in line 62, column 1: 'age' \(2: line 62, 63",
     ):
-        data.load(str(path))
-    found = data.load(str(path), impute=True)
+        data.load_dataset(str(path))
+    found = data.load_dataset(str(path), impute=True)
     assert "place=missing" in found.columns
     assert any("'age': the median, " in note for note in found.notes)
     # A target is never filled in.
     with pytest.raises(ValueError, match="line 62, column 5.*A target is never filled in"):
-        data.load(str(written(tmp_path, [HEADER, *people(), "3,Rome,yes,7,"])), impute=True)
+        data.load_dataset(str(written(tmp_path, [HEADER, *people(), "3,Rome,yes,7,"])), impute=True)
 
 
 def test_numbers_and_text_in_one_column_need_a_word(tmp_path):
     path = written(tmp_path, [f"{'A1' if i % 2 else 7},{i}.5" for i in range(30)])
     with pytest.raises(ValueError, match="line 2: could not convert 'A1'.*--categories"):
-        data.load(str(path))
-    found = data.load(str(path), categories=("column 1",))
+        data.load_dataset(str(path))
+    found = data.load_dataset(str(path), categories=("column 1",))
     assert found.columns == ("column 1=A1",)
     with pytest.raises(ValueError, match="has no column 'kind'. It has 'column 1', 'column 2'"):
-        data.load(str(path), categories=("kind",))
+        data.load_dataset(str(path), categories=("kind",))
 
 
 def test_every_class_is_on_both_sides_of_a_split():

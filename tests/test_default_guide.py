@@ -60,16 +60,16 @@ def test_sites_that_ask_for_a_posterior_or_are_a_part_of_a_network_are_factorise
 
     def network(x, y=None):
         net = bmr.random_module(
-            "net", bmr.nn.MLP(3, [2], 1, key=jax.random.key(0)), bmr.priors.Flat()
+            "net", bmr.zoo.MLP(3, [2], 1, key=jax.random.key(0)), bmr.priors.Flat()
         )
         numpyro.sample("y", dist.Normal(net(x)[:, 0], 1.0), obs=y)
 
     def spiked(x, y=None):
-        beta = bmr.priors.SpikeAndSlab().sample("beta", (3,))
+        beta = bmr.priors.SpikeAndSlabPrior().sample("beta", (3,))
         numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
 
     def library(x, y=None):
-        beta = bmr.priors.Normal(1.0).sample("beta", (3,))
+        beta = bmr.priors.NormalPrior(1.0).sample("beta", (3,))
         numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
 
     def positive(x, y=None):

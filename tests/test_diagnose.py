@@ -75,7 +75,7 @@ def test_a_fit_that_was_stopped_too_early(tmp_path):
 def test_a_network_that_collapses_to_a_constant():
     """Targets that are pure noise end in a constant, which says so."""
     noise = jax.random.normal(jax.random.key(3), (ROWS,))
-    network = bmr.nn.MLP(3, (4,), 1, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, (4,), 1, key=jax.random.key(0))
     model = bmr.programs.regression(network, bmr.priors.Flat())
     with pytest.warns(
         bmr.FitWarning, match="constant: The predictions do not depend on the inputs"

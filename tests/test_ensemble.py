@@ -32,7 +32,9 @@ def classes(rows=256):
 
 def networks():
     """Return three programs that start at different networks."""
-    return [programs.classifier(bmr.nn.MLP(4, (8,), 2, key=key), bmr.priors.Flat()) for key in KEYS]
+    return [
+        programs.classifier(bmr.zoo.MLP(4, (8,), 2, key=key), bmr.priors.Flat()) for key in KEYS
+    ]
 
 
 def assert_alike(found, expected):
@@ -147,7 +149,7 @@ def test_what_cannot_be_run_is_refused():
     guide = bmr.infer.AutoMeanField(networks()[0])
     with pytest.raises(TypeError, match="give AutoMeanField itself"):
         bmr.ensemble(networks()[0], data, keys=KEYS, guide=guide, **OPTIONS)
-    wide = programs.classifier(bmr.nn.MLP(4, (9,), 2, key=KEYS[0]), bmr.priors.Flat())
+    wide = programs.classifier(bmr.zoo.MLP(4, (9,), 2, key=KEYS[0]), bmr.priors.Flat())
     with pytest.raises(ValueError, match="the programs differ in the parameter 'net.layers.0"):
         bmr.ensemble([networks()[0], wide], data, keys=KEYS[:2], **OPTIONS)
     with pytest.raises(TypeError, match="num_epoch"):
@@ -163,7 +165,7 @@ def test_what_cannot_be_run_is_refused():
 def scaled(x, y=None):
     """A classifier whose prior's scale is a hyper-parameter."""
     scale = bmr.hyperparameter("scale", 0.1)
-    network = bmr.nn.MLP(4, (8,), 2, key=KEYS[0])
+    network = bmr.zoo.MLP(4, (8,), 2, key=KEYS[0])
     return programs.classifier(network, bmr.priors.Flat(scale))(x, y)
 
 

@@ -21,14 +21,14 @@ TARGET = jnp.sin(X[:, :2]) + 0.1 * X[:, 2:]
 
 def regression(x, y=None):
     """A network of one hidden layer with a known noise: moments are exact for it."""
-    network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0), activation=jax.nn.relu)
-    out = bmr.random_module("net", network, bmr.priors.Normal(1.0))(x)
+    network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0), activation=jax.nn.relu)
+    out = bmr.random_module("net", network, bmr.priors.NormalPrior(1.0))(x)
     with numpyro.plate("data", 32, subsample_size=x.shape[0], dim=-1):
         numpyro.sample("y", dist.Normal(out, 0.5).to_event(1), obs=y)
 
 
 def classification():
-    network = bmr.nn.MLP(4, (8, 8), 3, key=jax.random.key(0))
+    network = bmr.zoo.MLP(4, (8, 8), 3, key=jax.random.key(0))
     return programs.classifier(network, bmr.priors.Flat())
 
 
@@ -47,7 +47,7 @@ def started(model, data, estimator, *, batch_size=32, init_scale=0.3, keep=None)
 
     def loss(params, key):
         zero = jnp.zeros((), jnp.int32)
-        return engine._loss(params, state.mutable, zero, keep or {}, 1.0, data, key)[0]
+        return engine.step.loss(params, state.mutable, zero, keep or {}, 1.0, data, key)[0]
 
     return jax.jit(loss), jax.jit(jax.grad(loss)), state
 
@@ -124,14 +124,14 @@ def test_counts_are_sampled_at_the_last_layer():
 
 def residual(x, y=None):
     """The program of `regression`, which observes what is left of the targets."""
-    network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0), activation=jax.nn.relu)
-    out = bmr.random_module("net", network, bmr.priors.Normal(1.0))(x)
+    network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0), activation=jax.nn.relu)
+    out = bmr.random_module("net", network, bmr.priors.NormalPrior(1.0))(x)
     numpyro.sample("y", dist.Normal(0.0, 0.5).expand([32, 2]).to_event(2), obs=y - out)
 
 
 def moved_rates(x, y=None):
-    network = bmr.nn.MLP(4, (8,), 1, key=jax.random.key(0), activation=jax.nn.relu)
-    rates = jnp.exp(0.3 * bmr.random_module("net", network, bmr.priors.Normal(1.0))(x))
+    network = bmr.zoo.MLP(4, (8,), 1, key=jax.random.key(0), activation=jax.nn.relu)
+    rates = jnp.exp(0.3 * bmr.random_module("net", network, bmr.priors.NormalPrior(1.0))(x))
     numpyro.sample("y", dist.Poisson(rates.squeeze(-1)), obs=y[:, 0] > 0)
 
 
@@ -170,7 +170,7 @@ def test_running_statistics_are_kept():
     network = Normalised(nnx.Rngs(0))
 
     def program(x, y=None):
-        out = bmr.random_module("net", network, bmr.priors.Normal(1.0))(x)[:, 0]
+        out = bmr.random_module("net", network, bmr.priors.NormalPrior(1.0))(x)[:, 0]
         numpyro.sample("y", dist.Normal(out, 0.5), obs=y)
 
     result = bmr.sparsify(

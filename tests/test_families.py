@@ -24,8 +24,8 @@ KEEP = jnp.array([True, False, True])
 FAMILIES = {
     "normal": (dist.Normal(jnp.array([0.3, -1.0, 2.0]), 0.5), reduction.Normal, 0.0),
     "spike-and-slab": (
-        families.SpikeAndSlab(jnp.array([0.3, -1.0, 2.0]), 0.5, 1.0),
-        reduction.SpikeAndSlab,
+        families.DiscreteSpikeAndSlab(jnp.array([0.3, -1.0, 2.0]), 0.5, 1.0),
+        reduction.ZeroOrNormal,
         0.0,
     ),
     "log-normal": (
@@ -62,7 +62,7 @@ class TestQuestions:
         _, fn, kind, value = family
         q = families.removed(families.read(fn), KEEP)
         assert type(q) is kind
-        shown = families.shown(q, KEEP)
+        shown = families.shown_elements(q, KEEP)
         assert shown.value == value
         assert (np.asarray(shown.distribution.variance) > 0).all()  # nothing divides by a zero
         for moment in ("mean", "variance"):
@@ -273,7 +273,7 @@ def test_only_sites_on_the_real_line_may_ask_for_a_laplace_posterior():
 
 def mixed():
     numpyro.sample("normal", dist.Normal(0.0, 2.0).expand([3]).to_event(1))
-    numpyro.sample("spiked", families.SpikeAndSlab(0.0, 1.0, 0.0).expand([3]).to_event(1))
+    numpyro.sample("spiked", families.DiscreteSpikeAndSlab(0.0, 1.0, 0.0).expand([3]).to_event(1))
     numpyro.sample("noise", families.PerDatum(families.TruncatedLogUniform(jnp.full(3, -20.0))))
     numpyro.sample("positive", dist.HalfNormal(1.0))
     asks = {"infer": {"posterior": "gamma"}}

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 import bmrjax as bmr
-from bmrjax import criteria, nn, reduction, structure
+from bmrjax import criteria, reduction, structure, zoo
 from bmrjax.criteria import SitePosteriors, smallest_magnitude_first
 from bmrjax.criteria.reduce_once import reduce_once
 
@@ -25,7 +25,7 @@ def members(groups):
 
 
 def test_a_neuron_is_its_weights_and_its_bias():
-    groups = structure.groups(nn.MLP(4, (3,), 2, key=KEY), jnp.ones(4))
+    groups = structure.unit_groups(zoo.MLP(4, (3,), 2, key=KEY), jnp.ones(4))
     found = members(groups)
     assert found[:3] == [{"net.layers.0.weight": 4, "net.layers.0.bias": 1}] * 3
     # The network's outputs cannot go: each of their weights is on its own.
@@ -33,16 +33,18 @@ def test_a_neuron_is_its_weights_and_its_bias():
 
 
 def test_what_reads_a_unit():
-    found = members(structure.groups(nn.MLP(4, (3,), 2, key=KEY), jnp.ones(4), along="inputs"))
+    found = members(
+        structure.unit_groups(zoo.MLP(4, (3,), 2, key=KEY), jnp.ones(4), along="inputs")
+    )
     assert found[:4] == [{"net.layers.0.weight": 3}] * 4
     assert [g for g in found if "net.layers.1.weight" in g] == [{"net.layers.1.weight": 2}] * 3
 
 
 def test_filters_and_heads():
-    found = members(structure.groups(nn.LeNet5(key=KEY), jnp.ones((1, 28, 28)), name="f"))
+    found = members(structure.unit_groups(zoo.LeNet5(key=KEY), jnp.ones((1, 28, 28)), name="f"))
     assert found.count({"f.convs.1.weight": 6 * 25, "f.convs.1.bias": 1}) == 16
-    vit = nn.ViT(image_size=8, depth=1, width=8, heads=2, hidden=6, key=KEY)
-    found = members(structure.groups(vit, jnp.ones((1, 8, 8))))
+    vit = zoo.ViT(image_size=8, depth=1, width=8, heads=2, hidden=6, key=KEY)
+    found = members(structure.unit_groups(vit, jnp.ones((1, 8, 8))))
     parts = ("query", "key", "value")
     head = {f"net.blocks.0.attention.{p}.weight": 4 * 8 for p in parts}
     head |= {f"net.blocks.0.attention.{p}.bias": 4 for p in parts}
@@ -50,13 +52,13 @@ def test_filters_and_heads():
 
 
 def test_flax_networks():
-    network = nn.NNXMLP(4, (3,), 2, rngs=nnx.Rngs(0))
-    found = members(structure.groups(network, jnp.ones((2, 4))))
+    network = zoo.NNXMLP(4, (3,), 2, rngs=nnx.Rngs(0))
+    found = members(structure.unit_groups(network, jnp.ones((2, 4))))
     assert found.count({"net.layers.0.kernel": 4, "net.layers.0.bias": 1}) == 3
     with pytest.raises(ValueError, match="along must be"):
-        structure.groups(network, jnp.ones((2, 4)), along="rows")
+        structure.unit_groups(network, jnp.ones((2, 4)), along="rows")
     with pytest.raises(ValueError, match="groups: NNXMLP does not run on"):
-        structure.groups(network, jnp.ones((2, 5)))
+        structure.unit_groups(network, jnp.ones((2, 5)))
 
 
 def posterior():
@@ -147,9 +149,9 @@ def test_a_capped_round_takes_whole_groups(fraction):
 
 
 def test_neurons_go_whole_while_training_and_then_physically():
-    data = bmr.data.load("digits")
-    network = nn.MLP(64, (60,), 10, key=KEY)
-    groups = structure.groups(network, jnp.ones(64))
+    data = bmr.data.load_dataset("digits")
+    network = zoo.MLP(64, (60,), 10, key=KEY)
+    groups = structure.unit_groups(network, jnp.ones(64))
     result = bmr.sparsify(
         bmr.programs.classifier(network, bmr.priors.Flat()),
         data.train,
@@ -186,7 +188,7 @@ def test_a_weight_that_is_added_to_a_product_is_read_as_that_is() -> None:
 
     network = LowRank(jnp.ones((3, 2)), jnp.ones((2, 3)), jnp.ones((1, 3)), jnp.ones((2, 1)))
     made, read = (
-        bmr.structure.groups(network, jnp.ones(2), along=along).ids
+        bmr.structure.unit_groups(network, jnp.ones(2), along=along).ids
         for along in ("outputs", "inputs")
     )
     assert (made["net.w1"] == jnp.arange(3)[:, None]).all()
@@ -208,10 +210,10 @@ def test_a_mask_does_not_hide_which_axis_is_read() -> None:
 
     square = jnp.ones((3, 3))
     network = Masked(square, square, square, square)
-    ids = bmr.structure.groups(network, jnp.ones(3)).ids
+    ids = bmr.structure.unit_groups(network, jnp.ones(3)).ids
     assert (ids["net.w"] == ids["net.m"]).all()
     assert len(set(np.asarray(ids["net.o"]).ravel().tolist())) == 9
-    ids = bmr.structure.groups(network, jnp.ones(3), along="inputs").ids
+    ids = bmr.structure.unit_groups(network, jnp.ones(3), along="inputs").ids
     for name in ("net.o", "net.h", "net.w", "net.m"):
         assert (ids[name][0] == ids[name][1]).all(), name
 
@@ -220,10 +222,10 @@ def test_features_of_any_network_that_flattens_are_read() -> None:
     network = nnx.Sequential(
         nnx.Linear(4, 3, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(3, 2, rngs=nnx.Rngs(1))
     )
-    first = bmr.structure.groups(network, jnp.ones((2, 4)), along="inputs").ids[
+    first = bmr.structure.unit_groups(network, jnp.ones((2, 4)), along="inputs").ids[
         "net.layers.0.kernel"
     ]
     assert (first == first[:, :1]).all()
-    images = bmr.nn.MLP(4, (3,), 2, key=jax.random.key(0))
-    ids = bmr.structure.groups(images, jnp.ones((1, 2, 2)), along="inputs").ids
+    images = bmr.zoo.MLP(4, (3,), 2, key=jax.random.key(0))
+    ids = bmr.structure.unit_groups(images, jnp.ones((1, 2, 2)), along="inputs").ids
     assert (ids["net.layers.0.weight"][0] == ids["net.layers.0.weight"][1]).all()

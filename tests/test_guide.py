@@ -11,7 +11,7 @@ from starting import started
 import bmrjax as bmr
 from bmrjax import criteria, handlers, infer, priors, schedules, sparsify
 from bmrjax.criteria import SitePosteriors
-from bmrjax.distributions import SpikeAndSlab, StraightThroughSpikeAndSlab
+from bmrjax.distributions import DiscreteSpikeAndSlab, StraightThroughSpikeAndSlab
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 
@@ -23,7 +23,7 @@ def make(seed):
 
 
 def linear(x, y=None):
-    beta = priors.SpikeAndSlab().sample("beta", (100,))
+    beta = priors.SpikeAndSlabPrior().sample("beta", (100,))
     noise = numpyro.sample("noise", dist.HalfNormal(1.0))
     numpyro.sample("y", dist.Normal(x @ beta, noise), obs=y)
 
@@ -49,7 +49,7 @@ def test_the_direct_fit_finds_five_coefficients_among_a_hundred(temperature):
     result = fit(temperature=temperature)
     assert np.flatnonzero(result.keep["beta"]).tolist() == sorted(TRUE)
     posterior = result.posterior()["beta"]
-    assert isinstance(posterior, bmr.reduction.SpikeAndSlab)
+    assert isinstance(posterior, bmr.reduction.ZeroOrNormal)
     for index, value in TRUE.items():
         assert abs(posterior.loc[index] - value) < 4 * posterior.scale[index]
         assert posterior.inclusion_prob[index] > 0.95
@@ -64,7 +64,7 @@ def test_one_coefficient_against_the_exact_posterior():
     y = 0.25 * x + jax.random.normal(jax.random.key(1), (30,))
 
     def model(x, y=None):
-        beta = numpyro.sample("beta", SpikeAndSlab(0.0, 1.0, jnp.log(0.3 / 0.7)))
+        beta = numpyro.sample("beta", DiscreteSpikeAndSlab(0.0, 1.0, jnp.log(0.3 / 0.7)))
         numpyro.sample("y", dist.Normal(x * beta, 1.0), obs=y)
 
     precision = 1 + float(jnp.sum(x * x))
@@ -143,7 +143,7 @@ def test_a_criterion_reads_its_own_family():
     with pytest.raises(ValueError, match="needs a latent site with a normal prior"):
         sparsify(linear, make(0), key=jax.random.key(0), num_epochs=1, progress=False)
     plain = lambda x, y=None: numpyro.sample(  # noqa: E731
-        "y", dist.Normal(x @ priors.Normal(1.0).sample("beta", (100,)), 1.0), obs=y
+        "y", dist.Normal(x @ priors.NormalPrior(1.0).sample("beta", (100,)), 1.0), obs=y
     )
     with pytest.raises(ValueError, match="Inclusion needs a latent site with a spike-and-slab"):
         sparsify(
@@ -157,11 +157,11 @@ def test_a_criterion_reads_its_own_family():
 
 
 def test_inclusion_keeps_what_was_removed_removed():
-    q = {"w": bmr.reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.array([-1.0, 3.0]))}
-    p = {"w": bmr.reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.zeros(2))}
+    q = {"w": bmr.reduction.ZeroOrNormal(jnp.zeros(2), jnp.ones(2), jnp.array([-1.0, 3.0]))}
+    p = {"w": bmr.reduction.ZeroOrNormal(jnp.zeros(2), jnp.ones(2), jnp.zeros(2))}
     criterion = criteria.Inclusion()
     first = jax.jit(criterion)(SitePosteriors(q, p))
-    back = {"w": bmr.reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.array([9.0, 3.0]))}
+    back = {"w": bmr.reduction.ZeroOrNormal(jnp.zeros(2), jnp.ones(2), jnp.array([9.0, 3.0]))}
     assert criterion(SitePosteriors(back, p), first.keep).keep["w"].tolist() == [False, True]
     exact = np.log(jax.nn.sigmoid(jnp.array([1.0, -3.0]))) - np.log(0.5)
     np.testing.assert_allclose(first.delta_f["w"], exact, rtol=1e-5)
@@ -184,7 +184,7 @@ def test_numpyros_own_svi_finds_what_is_included():
     y = 2 * x[:, 0] - x[:, 3] + 0.5 * jax.random.normal(jax.random.key(1), (100,))
 
     def program(x, y=None):
-        beta = priors.SpikeAndSlab().sample("beta", (6,))
+        beta = priors.SpikeAndSlabPrior().sample("beta", (6,))
         numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
     guide = bmr.infer.AutoMeanField(program)

@@ -9,7 +9,7 @@ from numpyro.infer import MCMC, NUTS, Predictive
 from scipy import stats
 from starting import started
 
-from bmrjax import infer, nn, priors, programs, sparsify
+from bmrjax import infer, priors, programs, sparsify, zoo
 from bmrjax.distributions import LogGamma
 
 TRUE = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
@@ -30,7 +30,7 @@ def test_the_quotient_of_gammas_is_a_half_cauchy_squared(x):
 
 
 def test_the_scales_follow_the_definition():
-    found = draws(priors.RegularizedHorseshoe(0.3, local=True), (2,), 8000)
+    found = draws(priors.RegularizedHorseshoePrior(0.3, local=True), (2,), 8000)
     layer, row, local = (
         np.exp(0.5 * np.asarray(found[f"b.{part}.log_a"] - found[f"b.{part}.log_b"], np.float64))
         for part in ("global", "row", "local.value")
@@ -45,17 +45,17 @@ def test_the_scales_follow_the_definition():
 
 
 def test_a_narrow_slab_bounds_the_tails():
-    found = draws(priors.RegularizedHorseshoe(1.0, slab_concentration=100.0, slab_rate=100.0))
+    found = draws(priors.RegularizedHorseshoePrior(1.0, slab_concentration=100.0, slab_rate=100.0))
     assert np.asarray(found["b.scale.value"]).max() < 1.7
-    plain = draws(priors.RegularizedHorseshoe(1.0, slab_concentration=1.0, slab_rate=1e6))
+    plain = draws(priors.RegularizedHorseshoePrior(1.0, slab_concentration=1.0, slab_rate=1e6))
     # Without a slab: υ τ has the tail of a product of two half-Cauchy variables.
     product = stats.halfcauchy.rvs(size=(2, 200000), random_state=0).prod(0)
     assert stats.ks_2samp(plain["b.scale.value"], np.minimum(product, 1e3)).statistic < 0.02
 
 
 def test_rows_are_shared_by_the_tensors_of_a_layer():
-    network = nn.MLP(3, [4], 2, key=jax.random.key(0))
-    model = programs.classifier(network, priors.RegularizedHorseshoe(0.1))
+    network = zoo.MLP(3, [4], 2, key=jax.random.key(0))
+    model = programs.classifier(network, priors.RegularizedHorseshoePrior(0.1))
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(jnp.ones((2, 3)))
     assert trace["net.layers.0.row.log_a"]["value"].shape == (4,)
@@ -65,8 +65,8 @@ def test_rows_are_shared_by_the_tensors_of_a_layer():
 
 
 def test_rows_of_a_flax_kernel_are_its_outputs():
-    network = nn.NNXMLP(3, [4], 2, rngs=nnx.Rngs(0))
-    model = programs.classifier(network, priors.RegularizedHorseshoe(0.1))
+    network = zoo.NNXMLP(3, [4], 2, rngs=nnx.Rngs(0))
+    model = programs.classifier(network, priors.RegularizedHorseshoePrior(0.1))
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(jnp.ones((2, 3)))
     assert trace["net.layers.0.row.log_a"]["value"].shape == (4,)
@@ -93,8 +93,8 @@ def regression(prior):
 @pytest.mark.parametrize("local", [False, True])
 def test_svi_finds_five_coefficients_among_a_hundred(local):
     x, beta, y = make(0)
-    scale = priors.RegularizedHorseshoe.expected_scale(5, 100, 200, noise=0.5)
-    model = regression(priors.RegularizedHorseshoe(scale, local=local))
+    scale = priors.RegularizedHorseshoePrior.expected_scale(5, 100, 200, noise=0.5)
+    model = regression(priors.RegularizedHorseshoePrior(scale, local=local))
     result = sparsify(
         model,
         (x, y),
@@ -128,7 +128,7 @@ def test_nuts_agrees_with_numpyros_own_half_cauchy():
 
     found = {}
     for name, model in {
-        "ours": regression(priors.RegularizedHorseshoe(0.1)),
+        "ours": regression(priors.RegularizedHorseshoePrior(0.1)),
         "reference": reference,
     }.items():
         kernel = NUTS(model, target_accept_prob=0.95)
@@ -144,12 +144,12 @@ def test_nuts_agrees_with_numpyros_own_half_cauchy():
 
 def test_a_fit_starts_at_the_scale_of_the_network_or_of_the_slab():
     """Started in the pole of the prior, a factorised posterior stays there."""
-    weights = nn.MLP(30, [40], 2, key=jax.random.key(0))
+    weights = zoo.MLP(30, [40], 2, key=jax.random.key(0))
     x, _, y = make(0)
     for model, args, site, expected in [
-        (regression(priors.RegularizedHorseshoe(1e-3)), (x, y), "beta.scale.value", 0.866),
+        (regression(priors.RegularizedHorseshoePrior(1e-3)), (x, y), "beta.scale.value", 0.866),
         (
-            programs.classifier(weights, priors.RegularizedHorseshoe(1e-3)),
+            programs.classifier(weights, priors.RegularizedHorseshoePrior(1e-3)),
             (jnp.ones((2, 30)), jnp.zeros(2, int)),
             "net.layers.0.scale.weight",
             float(jnp.std(weights.layers[0].weight)),
@@ -162,7 +162,7 @@ def test_a_fit_starts_at_the_scale_of_the_network_or_of_the_slab():
 
 @pytest.mark.parametrize("size", [1e-20, 1e-8, 1.0, 1e8])
 def test_extreme_scales_stay_finite(size):
-    prior = priors.RegularizedHorseshoe(1e-12, local=True)
+    prior = priors.RegularizedHorseshoePrior(1e-12, local=True)
     sites = ["global", "row", "local.value"]
     values = {f"b.{s}.log_a": jnp.full((2,) if s != "global" else (), np.log(size)) for s in sites}
 
@@ -178,9 +178,12 @@ def test_extreme_scales_stay_finite(size):
 @pytest.mark.parametrize(
     ("make_prior", "message"),
     [
-        (lambda: priors.RegularizedHorseshoe(0.0), "global_scale must be positive"),
-        (lambda: priors.RegularizedHorseshoe(slab_rate=-1.0), "slab_rate must be positive"),
-        (lambda: priors.RegularizedHorseshoe.expected_scale(9, 9, 10), "between 0 and num_total"),
+        (lambda: priors.RegularizedHorseshoePrior(0.0), "global_scale must be positive"),
+        (lambda: priors.RegularizedHorseshoePrior(slab_rate=-1.0), "slab_rate must be positive"),
+        (
+            lambda: priors.RegularizedHorseshoePrior.expected_scale(9, 9, 10),
+            "between 0 and num_total",
+        ),
     ],
 )
 def test_bad_numbers_are_refused(make_prior, message):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from bmrjax import nn
+from bmrjax import zoo
 from bmrjax.structure import compile_fastest, inference
 from bmrjax.structure.shifted import shifted
 
@@ -68,7 +68,7 @@ def test_other_operations_have_no_such_form():
 @pytest.mark.parametrize("faster", [True, False])
 def test_outputs_are_the_networks_in_either_form(faster, monkeypatch):
     monkeypatch.setattr(inference, "_faster", lambda *args: faster)
-    network = nn.LeNet5Caffe(conv_features=(2, 3), hidden=4, key=jax.random.key(0))
+    network = zoo.LeNet5Caffe(conv_features=(2, 3), hidden=4, key=jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (3, 1, 28, 28))
     found = compile_fastest(jax.vmap(network), x)(x)
     np.testing.assert_allclose(found, jax.vmap(network)(x), atol=1e-5)
@@ -76,7 +76,7 @@ def test_outputs_are_the_networks_in_either_form(faster, monkeypatch):
 
 def test_other_shapes_are_run_too(monkeypatch):
     monkeypatch.setattr(inference, "_faster", lambda *args: True)
-    network = nn.LeNet5Caffe(conv_features=(2, 3), hidden=4, key=jax.random.key(0))
+    network = zoo.LeNet5Caffe(conv_features=(2, 3), hidden=4, key=jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (3, 1, 28, 28))
     fast = compile_fastest(jax.vmap(network), x)
     np.testing.assert_allclose(fast(x[:2]), fast(x)[:2], atol=1e-5)

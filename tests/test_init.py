@@ -186,7 +186,7 @@ def test_log_scales_are_positive_and_never_infinite():
 
 def test_programs_that_start_at_other_networks_are_compiled_once(monkeypatch):
     def start(seed, width):
-        network = bmr.nn.MLP(3, (width,), 2, key=jax.random.key(seed))
+        network = bmr.zoo.MLP(3, (width,), 2, key=jax.random.key(seed))
         model = bmr.programs.classifier(network, bmr.priors.Flat())
         guide = bmr.infer.AutoMeanField(model)
         batch = jnp.ones((8, 3)), jnp.zeros(8, int)

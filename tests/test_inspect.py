@@ -120,8 +120,8 @@ def priors(group, x, y=None):
         "point", dist.Normal(0.0, 1.0).expand([3]), infer={"posterior": "point"}
     )
     total += bmr.priors.Flat().sample("single", ())
-    total += x @ bmr.priors.RegularizedHorseshoe().sample("regular", (3,))
-    total += x @ bmr.priors.SpikeAndSlab().sample("spiked", (3,))
+    total += x @ bmr.priors.RegularizedHorseshoePrior().sample("regular", (3,))
+    total += x @ bmr.priors.SpikeAndSlabPrior().sample("spiked", (3,))
 
     def step(before, _):
         state = numpyro.sample("state", dist.Normal(0.9 * before, 1.0))
@@ -188,9 +188,11 @@ def test_what_a_guide_makes_readable():
     assert guides[0].prototype_trace is None
 
 
-@pytest.mark.parametrize("prior", [bmr.priors.Normal(), bmr.priors.SoftWeightSharing(components=3)])
+@pytest.mark.parametrize(
+    "prior", [bmr.priors.NormalPrior(), bmr.priors.SoftWeightSharing(components=3)]
+)
 def test_networks_are_judged_whole(prior):
-    network = bmr.nn.MLP(3, (4,), 1, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, (4,), 1, key=jax.random.key(0))
     program = bmr.programs.regression(network, prior)
     found = bmr.inspect(program, {"x": X, "y": Y}, batch_size=None)
     assert found["net.layers.1.bias"].shape == (1,)  # a single element
@@ -199,8 +201,8 @@ def test_networks_are_judged_whole(prior):
 
 
 def test_noise_is_judged_by_its_own_criteria():
-    network = bmr.nn.with_noise(bmr.nn.MLP(3, (4,), 1, key=jax.random.key(0)))
-    program = bmr.programs.regression(network, bmr.priors.Normal())
+    network = bmr.nn.with_noise(bmr.zoo.MLP(3, (4,), 1, key=jax.random.key(0)))
+    program = bmr.programs.regression(network, bmr.priors.NormalPrior())
     found = bmr.inspect(program, (X, Y), criterion=bmr.criteria.BMRSNormal())
     assert found.judged
     assert {found[name].posterior for name in found.judged} == {"log-normal"}
@@ -248,7 +250,7 @@ def test_a_run_judges_what_inspect_says(tmp_path):
 def test_errors_carry_the_reasons():
     with pytest.raises(ValueError, match=r"\['theta'\] cannot be") as caught:
         fit(reparam(radon, config={"theta": LocScaleReparam(0)}), sites=["theta"])
-    assert "'theta': it is no latent site of the program" in str(caught.value)
+    assert "'theta': it is not a latent site of the program" in str(caught.value)
     assert "'theta_decentered'" in str(caught.value)
     message = r"\['heavy'\] cannot be reduced(.|\n)*'heavy': its prior is Cauchy, which no"
 

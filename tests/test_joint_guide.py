@@ -11,7 +11,7 @@ from starting import started
 
 import bmrjax as bmr
 from bmrjax import handlers, infer, reduction, schedules, sparsify
-from bmrjax.distributions import without
+from bmrjax.distributions import pruned_joint
 
 ROWS, SIZE, NOISE = 60, 6, 0.5
 TRUE = jnp.array([1.0, 0.0, 0.0, -0.7, 0.0, 0.0])
@@ -208,4 +208,4 @@ def test_constrained_sites_cannot_be_removed():
 
 def test_only_joint_normals_are_reduced():
     with pytest.raises(TypeError, match="no reduction for a Normal"):
-        without(dist.Normal(jnp.zeros(2), 1.0), jnp.array([True, False]))
+        pruned_joint(dist.Normal(jnp.zeros(2), 1.0), jnp.array([True, False]))

@@ -86,7 +86,7 @@ def test_site_posteriors_names_a_pair_of_families_without_a_closed_form():
     """A spike-and-slab prior under a normal posterior."""
 
     def spiked():
-        prior = bmr.distributions.SpikeAndSlab(jnp.full(2, 0.5), 1.0, 0.5)
+        prior = bmr.distributions.DiscreteSpikeAndSlab(jnp.full(2, 0.5), 1.0, 0.5)
         numpyro.sample("w", prior.to_event(1))
 
     def normal():

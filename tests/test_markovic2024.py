@@ -11,7 +11,7 @@ import pytest
 from numpyro.infer import TraceMeanField_ELBO
 
 import bmrjax as bmr
-from bmrjax import nn, priors, programs
+from bmrjax import priors, programs, zoo
 from bmrjax.infer.init import initialise
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -35,8 +35,8 @@ def script():
 @pytest.fixture(scope="module")
 def started():
     """Return a posterior of the horseshoe in which the layer's scale is wide."""
-    prior = priors.RegularizedHorseshoe(0.1)
-    network = nn.MLP(4, [3], 2, key=jax.random.key(0))
+    prior = priors.RegularizedHorseshoePrior(0.1)
+    network = zoo.MLP(4, [3], 2, key=jax.random.key(0))
     model = programs.classifier(network, prior)
     guide = bmr.infer.AutoMeanField(model)
     batch = jax.random.normal(jax.random.key(1), (8, 4)), jnp.zeros(8, jnp.int32)
@@ -193,7 +193,7 @@ def test_a_run_that_diverges_is_a_row_of_its_own(script, monkeypatch, seeds):
         raise error if seeds == 1 else bmr.EnsembleError(results, {0: error})
 
     monkeypatch.setattr(script.bmr, "sparsify" if seeds == 1 else "ensemble", diverge)
-    network = nn.MLP(16, [3], 2, key=jax.random.key(0))
+    network = zoo.MLP(16, [3], 2, key=jax.random.key(0))
     settings = script.Settings(2, 5)
     data = np.zeros((8, 1, 4, 4), np.float32), np.zeros(8, np.int32)
     found = script.fit(

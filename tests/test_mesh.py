@@ -14,7 +14,7 @@ import pytest
 
 import bmrjax as bmr
 from bmrjax.cli.build import build_mesh
-from bmrjax.cli.options import Sparsify
+from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.infer.placement import Placement
 
 SCRIPT = Path(__file__).with_name("mesh_run.py")
@@ -123,7 +123,7 @@ def test_two_processes_are_one_run(found, tmp_path):
 
 def test_one_device_mesh_changes_nothing():
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
-    network = bmr.nn.MLP(3, [4], 2, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, [4], 2, key=jax.random.key(0))
     program = bmr.programs.classifier(network, bmr.priors.Flat())
     a, b = (
         bmr.sparsify(
@@ -147,7 +147,7 @@ def test_bad_meshes_are_told():
     with pytest.raises(TypeError, match="jax.make_mesh"):
         Placement({"data": 2})
     x = np.zeros((8, 3), np.float32)
-    network = bmr.nn.MLP(3, [4], 2, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, [4], 2, key=jax.random.key(0))
     program = bmr.programs.classifier(network, bmr.priors.Flat())
     with pytest.raises(ValueError, match="ensemble: members share one device"):
         bmr.ensemble(
@@ -170,10 +170,10 @@ def test_bad_meshes_are_told():
 )
 def test_meshes_of_the_command_line_that_cannot_be(text, message):
     with pytest.raises(ValueError, match=message):
-        build_mesh(Sparsify(data="digits", out=Path("runs"), mesh=text))
+        build_mesh(SparsifyOptions(data="digits", out=Path("runs"), mesh=text))
 
 
 def test_mesh_of_the_command_line():
-    assert build_mesh(Sparsify(data="digits", out=Path("runs"))) is None
-    mesh = build_mesh(Sparsify(data="digits", out=Path("runs"), mesh="data=1, model=1"))
+    assert build_mesh(SparsifyOptions(data="digits", out=Path("runs"))) is None
+    mesh = build_mesh(SparsifyOptions(data="digits", out=Path("runs"), mesh="data=1, model=1"))
     assert dict(mesh.shape) == {"data": 1, "model": 1}

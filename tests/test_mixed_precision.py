@@ -13,11 +13,14 @@ import optax
 import pytest
 
 import bmrjax as bmr
-from bmrjax import infer, nn, priors, programs
+from bmrjax import infer, nn, priors, programs, zoo
+from bmrjax.cli.check_options import check_options
 from bmrjax.cli.documents import write_json
-from bmrjax.cli.options import Sparsify, check_options, config_of
+from bmrjax.cli.run_folder import config_of
+from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.mixed_precision import of_program, with_low_matmuls
+from bmrjax.infer.svi_step import SVIStep
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
 LOW = ("bfloat16", "bfloat16", "float32")
@@ -208,20 +211,23 @@ def small_conv():
 
 
 def gru():
-    return nn.GRU(2, 4, 3, key=jax.random.key(0))
+    return zoo.GRU(2, 4, 3, key=jax.random.key(0))
+
+
+def engine_of(model, data, guide=None, **options):
+    guide = infer.AutoMeanField(model) if guide is None else guide(model)
+    rows = len(data[0])
+    options = {"loss": infer.elbo("global"), **options}
+    optimizer = optax.adabelief(1e-2)
+    return Engine(model, guide, optimizer=optimizer, num_data=4 * rows, batch_size=rows, **options)
 
 
 def step_of(model, data, guide=None, **options):
     """Return a training step and its arguments."""
-    guide = infer.AutoMeanField(model) if guide is None else guide(model)
-    rows = len(data[0])
-    options = {"loss": infer.elbo("global"), **options}
-    engine = Engine(
-        model, guide, optimizer=optax.adabelief(1e-2), num_data=4 * rows, batch_size=rows, **options
-    )
+    engine = engine_of(model, data, guide, **options)
     state = engine.init(jax.random.key(0), data)
     rate = jnp.ones(())
-    return engine._step_on_batch, ((state, jnp.zeros(1)), 0, data, {}, jax.random.key(1), rate)
+    return engine.steps.on_batch, ((state, jnp.zeros(1)), 0, data, {}, jax.random.key(1), rate)
 
 
 STEPS = {
@@ -258,7 +264,7 @@ def test_all_products_of_a_step_and_nothing_else(make, shape, estimator):
 
 
 def test_noise_layers():
-    network = nn.with_noise(nn.MLP(6, [5], 3, key=jax.random.key(0)))
+    network = nn.with_noise(zoo.MLP(6, [5], 3, key=jax.random.key(0)))
     model = programs.classifier(network, None)
     run, args = step_of(model, (normal(0, 8, 6), classes()), matmul_dtype="bfloat16")
     assert set(products(run, *args)) == {LOW}
@@ -296,7 +302,7 @@ def _flat(step):
 
 
 def fit(data, **options):
-    network = nn.MLP(64, [20], 10, key=jax.random.key(0))
+    network = zoo.MLP(64, [20], 10, key=jax.random.key(0))
     return bmr.sparsify(
         programs.classifier(network, priors.Flat()),
         data.train,
@@ -311,7 +317,7 @@ def fit(data, **options):
 
 @pytest.fixture(scope="module")
 def digits():
-    return bmr.data.load("digits")
+    return bmr.data.load_dataset("digits")
 
 
 def test_a_run_is_as_good_and_compiles_once(digits):
@@ -328,7 +334,7 @@ def test_a_run_is_as_good_and_compiles_once(digits):
 
 def test_what_is_measured_is_measured_in_full():
     data = normal(0, 8, 3), normal(1, 8)
-    engine = step_of(regression, data, matmul_dtype="bfloat16")[0].__self__
+    engine = engine_of(regression, data, matmul_dtype="bfloat16")
     state = engine.init(jax.random.key(0), data)
     measure = engine._free_energy._step
     args = jnp.zeros(()), 0, engine.constrain(state), {}, data, jax.random.key(1)
@@ -349,13 +355,13 @@ def small(run=bmr.sparsify, **options):
 def test_an_ensemble(monkeypatch):
     keys = jax.random.split(jax.random.key(1), 3)
     seen = []
-    step = Engine._update_of_many
+    step = SVIStep.update_of_many
 
-    def update(self, *args):
-        seen.extend(products(lambda *args: step(self, *args), *args))
-        return step(self, *args)
+    def update(self, *args, shared):
+        seen.extend(products(lambda *args: step(self, *args, shared=shared), *args))
+        return step(self, *args, shared=shared)
 
-    monkeypatch.setattr(Engine, "_update_of_many", update)
+    monkeypatch.setattr(SVIStep, "update_of_many", update)
     found = small(bmr.ensemble, keys=keys, options=LOWERED)
     assert seen
     assert set(seen) == {LOW}
@@ -393,7 +399,7 @@ def test_a_run_goes_on_in_its_own_precision(tmp_path):
 
 
 def test_the_command_line_keeps_it(tmp_path):
-    before = Sparsify(data="digits", out=tmp_path, matmul_dtype="bfloat16")
+    before = SparsifyOptions(data="digits", out=tmp_path, matmul_dtype="bfloat16")
     write_json(tmp_path / "run.json", config_of(before))
     check_options(replace(before, resume=True))
     with pytest.raises(ValueError, match="--matmul-dtype was bfloat16"):

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import Predictive
 
-from bmrjax import nn, priors, random_module
+from bmrjax import priors, random_module, zoo
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 KEY = jax.random.key(0)
@@ -16,7 +16,7 @@ TINY = {"image_size": 8, "depth": 2, "width": 8, "token_hidden": 6, "channel_hid
 
 @pytest.fixture(scope="module")
 def network():
-    return nn.MLPMixer(1, 3, **TINY, key=KEY)
+    return zoo.MLPMixer(1, 3, **TINY, key=KEY)
 
 
 @eqx.filter_jit
@@ -57,7 +57,7 @@ def test_the_published_size_has_the_published_parts():
     block = 2 * (2 * 256) + tokens + channels
     total = linear(4 * 4 * 1, 256) + 6 * block + 2 * 256 + linear(256, 10)
     assert total == 1_987_722
-    network = eqx.filter_eval_shape(lambda: nn.MLPMixer(key=KEY))
+    network = eqx.filter_eval_shape(lambda: zoo.MLPMixer(key=KEY))
     assert sum(a.size for a in jax.tree.leaves(network) if hasattr(a, "size")) == total
 
 
@@ -66,12 +66,12 @@ def test_outputs_for_grey_and_colour_images(network):
     outputs = jax.jit(jax.vmap(network))(x)
     assert outputs.shape == (2, 3)
     np.testing.assert_allclose(outputs[1], run(network, x[1]), rtol=1e-4, atol=1e-5)
-    colour = nn.MLPMixer(3, 5, **{**TINY, "image_size": (4, 12), "depth": 1}, key=KEY)
+    colour = zoo.MLPMixer(3, 5, **{**TINY, "image_size": (4, 12), "depth": 1}, key=KEY)
     assert run(colour, images(3, 4, 12)).shape == (5,)
 
 
 def test_images_of_28_pixels_are_padded_with_zeros():
-    network = nn.MLPMixer(1, 3, **{**TINY, "image_size": 28, "depth": 1}, key=KEY)
+    network = zoo.MLPMixer(1, 3, **{**TINY, "image_size": 28, "depth": 1}, key=KEY)
     x = images(1, 28, 28)
     padded = jnp.pad(x, ((0, 0), (2, 2), (2, 2)))
     np.testing.assert_allclose(run(network, x), run(network, padded), rtol=1e-5)
@@ -79,7 +79,7 @@ def test_images_of_28_pixels_are_padded_with_zeros():
 
 def test_sizes_that_do_not_fit_are_refused(network):
     with pytest.raises(ValueError, match="Patches of 4×4 do not tile images of 10×10"):
-        nn.MLPMixer(image_size=10, key=KEY)
+        zoo.MLPMixer(image_size=10, key=KEY)
     with pytest.raises(ValueError, match="built for images of 8×8, got 16×16"):
         network(jnp.ones((1, 16, 16)))
 
@@ -137,7 +137,7 @@ def test_sites_are_named_after_the_layers(network):
 
 
 def test_predictive_draws_weights_and_labels(network):
-    predictive = Predictive(program_of(network, priors.Normal(1.0)), num_samples=3)
+    predictive = Predictive(program_of(network, priors.NormalPrior(1.0)), num_samples=3)
     draws = jax.jit(predictive)(KEY, images(4, 1, 8, 8))
     assert draws["y"].shape == (3, 4)
     assert set(np.unique(draws["y"])) <= {0, 1, 2}
@@ -146,7 +146,7 @@ def test_predictive_draws_weights_and_labels(network):
 
 def test_every_tensor_has_a_gradient_but_the_bias_that_the_norms_take_out(network):
     x, y = images(6, 1, 8, 8), jnp.arange(6) % 3
-    program = program_of(network, priors.Normal(1.0))
+    program = program_of(network, priors.NormalPrior(1.0))
     draw = np.random.default_rng(0)
     values = {
         name: jnp.asarray(draw.normal(0.0, 0.5, shape), jnp.float32)

@@ -12,7 +12,7 @@ from numpyro.infer import SVI, TraceMeanField_ELBO
 from starting import started
 
 import bmrjax as bmr
-from bmrjax import criteria, handlers, nn, reduction, schedules
+from bmrjax import criteria, handlers, nn, reduction, schedules, zoo
 from bmrjax.distributions import PerDatum, TruncatedLogNormal, TruncatedLogUniform
 from bmrjax.infer import AutoMeanField
 from bmrjax.infer.engine import Engine
@@ -33,7 +33,7 @@ class Noisy(nnx.Module):
 
 
 def equinox_network():
-    return nn.with_noise(nn.MLP(4, (6,), 3, activation=jax.nn.relu, key=KEY))
+    return nn.with_noise(zoo.MLP(4, (6,), 3, activation=jax.nn.relu, key=KEY))
 
 
 NETWORKS = {
@@ -156,7 +156,7 @@ class TestRandomModule:
 
 def test_the_divergence_counts_once_and_by_its_weight():
     def divergence(rows, weight):
-        network = nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), kl_weight=weight)
+        network = nn.with_noise(zoo.MLP(4, (6,), 3, key=KEY), kl_weight=weight)
         program = bmr.programs.classifier(network, None)
         asked = handlers.draws(handlers.hide_data(program), rows)
         guide = AutoMeanField(program)
@@ -216,7 +216,7 @@ def test_removed_noise_is_zero_without_divergence_and_without_gradient():
 
 
 def test_noise_of_a_batch_is_drawn_once():
-    network = nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), per_datum=False)
+    network = nn.with_noise(zoo.MLP(4, (6,), 3, key=KEY), per_datum=False)
     program = bmr.programs.classifier(network, None)
     site = "net.layers.0.after.value"
     assert latents(handlers.draws(program, 10), *data(10))[site]["value"].shape == (6,)
@@ -269,18 +269,18 @@ def everywhere(path, layer):
 
 
 def small_resnet():
-    build = eqx.nn.make_with_state(nn.ResNet)
+    build = eqx.nn.make_with_state(zoo.ResNet)
     return build(1, 3, blocks=(1, 1), width=4, small_images=True, key=KEY)
 
 
 # Make a network; where its noise goes; the shape of a data point; how many layers get noise.
 ZOO = {
-    "ViT": (lambda: nn.ViT(**SMALL, heads=2, hidden=6, key=KEY), None, IMAGE, 7),
-    "ViT, both": (lambda: nn.ViT(**SMALL, heads=2, hidden=6, key=KEY), everywhere, IMAGE, 8),
+    "ViT": (lambda: zoo.ViT(**SMALL, heads=2, hidden=6, key=KEY), None, IMAGE, 7),
+    "ViT, both": (lambda: zoo.ViT(**SMALL, heads=2, hidden=6, key=KEY), everywhere, IMAGE, 8),
     "Mixer": (
-        lambda: nn.MLPMixer(**SMALL, token_hidden=6, channel_hidden=5, key=KEY), None, IMAGE, 5,
+        lambda: zoo.MLPMixer(**SMALL, token_hidden=6, channel_hidden=5, key=KEY), None, IMAGE, 5,
     ),
-    "GRU": (lambda: nn.GRU(2, 4, 1, key=KEY), lambda path, layer: "inputs", (8, 2), 1),
+    "GRU": (lambda: zoo.GRU(2, 4, 1, key=KEY), lambda path, layer: "inputs", (8, 2), 1),
     "ResNet": (small_resnet, None, IMAGE, 6),
     "MultiheadAttention": (lambda: Attends(KEY), everywhere, (3, 8), 4),
 }  # fmt: skip
@@ -336,7 +336,7 @@ class TestWithNoise:
         assert np.abs(run(drawn, x) - wanted).max() > 1e-2
 
     def test_a_vision_transformer_has_gradients_of_its_noise(self):
-        network = nn.with_noise(nn.ViT(**SMALL, heads=2, hidden=6, out_size=3, key=KEY))
+        network = nn.with_noise(zoo.ViT(**SMALL, heads=2, hidden=6, out_size=3, key=KEY))
         program = bmr.programs.classifier(network, None)
         x = jax.random.normal(KEY, (6, *IMAGE))
         y = jnp.argmax(x[:, 0, 0, :3], -1)
@@ -354,7 +354,7 @@ class TestWithNoise:
         assert all(np.isfinite(v).all() and np.abs(v).max() > 0 for v in locs.values())
 
     def test_a_vision_transformer_becomes_smaller(self):
-        network = with_random_noise(nn.with_noise(nn.ViT(**SMALL, heads=2, hidden=6, key=KEY)))
+        network = with_random_noise(nn.with_noise(zoo.ViT(**SMALL, heads=2, hidden=6, key=KEY)))
 
         def values(n):
             return [n.blocks[0].mlp.hidden.after.value, n.blocks[0].attention.value.after.value]
@@ -395,10 +395,10 @@ class TestWithNoise:
         with pytest.raises(AttributeError, match="'Noisy' object has no attribute 'absent'"):
             noisy.first.absent  # noqa: B018
         with pytest.raises(ValueError, match=r"none of the layers \['last'\] gets noise"):
-            nn.with_noise(nn.GRU(2, 4, 1, key=KEY))
+            nn.with_noise(zoo.GRU(2, 4, 1, key=KEY))
 
     def test_is_the_same_network_and_folds_into_it(self):
-        network = nn.MLP(4, (6, 5), 3, key=KEY)
+        network = zoo.MLP(4, (6, 5), 3, key=KEY)
         noisy = nn.with_noise(network, lambda path, layer: "both")
         x = data(7)[0]
         np.testing.assert_array_equal(jax.vmap(noisy)(x), jax.vmap(network)(x))
@@ -451,15 +451,15 @@ class TestWithNoise:
 
     def test_tells_what_it_cannot_do(self):
         with pytest.raises(ValueError, match="none of the layers"):
-            nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), lambda path, layer: None)
+            nn.with_noise(zoo.MLP(4, (6,), 3, key=KEY), lambda path, layer: None)
         with pytest.raises(ValueError, match="'left'; give 'inputs'"):
-            nn.with_noise(nn.MLP(4, (6,), 3, key=KEY), lambda path, layer: "left")
+            nn.with_noise(zoo.MLP(4, (6,), 3, key=KEY), lambda path, layer: "left")
         with pytest.raises(TypeError, match="NNXMultiplicativeNoise"):
-            nn.with_noise(nn.NNXMLP(4, (6,), 3, rngs=nnx.Rngs(0)))
+            nn.with_noise(zoo.NNXMLP(4, (6,), 3, rngs=nnx.Rngs(0)))
 
 
 def test_a_criterion_of_noise_needs_noise():
-    program = bmr.programs.classifier(nn.MLP(4, (6,), 3, key=KEY), bmr.priors.Flat())
+    program = bmr.programs.classifier(zoo.MLP(4, (6,), 3, key=KEY), bmr.priors.Flat())
     with pytest.raises(ValueError, match="multiplicative noise, and the program has none"):
         bmr.sparsify(program, data(), key=KEY, criterion=criteria.BMRSNormal(), num_epochs=1)
 

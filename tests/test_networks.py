@@ -8,7 +8,7 @@ import pytest
 from numpyro import handlers as numpyro_handlers
 
 import bmrjax as bmr
-from bmrjax import nn
+from bmrjax import zoo
 
 KEY = jax.random.key(0)
 
@@ -40,13 +40,13 @@ def run(network, x, key=None):
     ("build", "parameters"),
     [
         # 500·785 + 300·501 + 10·301
-        (lambda: nn.MLP(784, (500, 300), 10, activation=jax.nn.relu, key=KEY), 545_810),
-        (lambda: nn.LeNet5Caffe(key=KEY), 431_080),
+        (lambda: zoo.MLP(784, (500, 300), 10, activation=jax.nn.relu, key=KEY), 545_810),
+        (lambda: zoo.LeNet5Caffe(key=KEY), 431_080),
         # What torchvision states of its models with 1000 outputs.
-        (lambda: nn.resnet18(3, 1000, key=KEY), 11_689_512),
-        (lambda: nn.resnet50(3, 1000, key=KEY), 25_557_032),
+        (lambda: zoo.resnet18(3, 1000, key=KEY), 11_689_512),
+        (lambda: zoo.resnet50(3, 1000, key=KEY), 25_557_032),
         # The convolutions and normalisations of torchvision's vgg16_bn, and the two linear layers.
-        (lambda: stateful(nn.VGG), 14_714_688 + 2 * 4_224 + 513 * 512 + 2 * 512 + 513 * 10),
+        (lambda: stateful(zoo.VGG), 14_714_688 + 2 * 4_224 + 513 * 512 + 2 * 512 + 513 * 10),
     ],
     ids=["LeNet-500-300", "LeNet-5-Caffe", "ResNet-18", "ResNet-50", "VGG"],
 )
@@ -56,7 +56,7 @@ def test_the_published_sizes(build, parameters):
 
 def test_a_third_convolution_is_the_linear_layer_of_others():
     """LeNet-5 as in Wright et al.: two convolutions with ReLU and max pooling, three linear layers."""
-    network = nn.LeNet5(
+    network = zoo.LeNet5(
         conv_features=(3, 4, 6), hidden=5, activation=jax.nn.relu, max_pool=True, key=KEY
     )
 
@@ -75,14 +75,14 @@ def test_a_third_convolution_is_the_linear_layer_of_others():
 
 @pytest.mark.parametrize("side", [28, 32, 33])
 def test_a_vgg_rounds_half_pixels_up(side):
-    network = stateful(nn.VGG, features=(2, 2, 2), depths=(1, 1, 1), hidden=3, image_size=side)
+    network = stateful(zoo.VGG, features=(2, 2, 2), depths=(1, 1, 1), hidden=3, image_size=side)
     assert network[0].hidden.weight.shape == (3, 2 * (-(-side // 8)) ** 2)
     assert run(network, jnp.ones((2, 3, side, side)))[0].shape == (2, 10)
 
 
 def test_a_vgg_scales_its_widths_and_drops_activations():
     network, state = stateful(
-        nn.VGG, features=(8, 8), depths=(2, 1), k=0.5, dropout=(0.3, 0.4, 0.5)
+        zoo.VGG, features=(8, 8), depths=(2, 1), k=0.5, dropout=(0.3, 0.4, 0.5)
     )
     assert [conv.weight.shape[0] for conv in network.convs] == [4, 4, 4]
     assert network.hidden.weight.shape[0] == 256
@@ -96,17 +96,17 @@ def test_a_vgg_scales_its_widths_and_drops_activations():
 
 def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match="takes images of 28×28"):
-        nn.LeNet5Caffe(key=KEY)(jnp.ones((1, 32, 32)))
-    network, state = stateful(nn.VGG, features=(2,), depths=(1,))
+        zoo.LeNet5Caffe(key=KEY)(jnp.ones((1, 32, 32)))
+    network, state = stateful(zoo.VGG, features=(2,), depths=(1,))
     with pytest.raises(ValueError, match="built for images of 32×32, got"):
         network(jnp.ones((3, 28, 28)), state)
     with pytest.raises(ValueError, match="k=0.01 leaves a layer without units"):
-        nn.VGG(k=0.01, key=KEY)
+        zoo.VGG(k=0.01, key=KEY)
 
 
 def test_running_statistics_are_usable_from_the_first_batch():
     """Equinox's own start makes the variance a hundred times too large after one batch."""
-    network, state = stateful(nn.ResNet, blocks=(1,), width=2, small_images=True)
+    network, state = stateful(zoo.ResNet, blocks=(1,), width=2, small_images=True)
     x = jax.random.normal(KEY, (64, 3, 8, 8))
     features = jax.vmap(network.stem)(x)
     for batches in (1, 2):
@@ -122,10 +122,10 @@ def test_running_statistics_are_usable_from_the_first_batch():
 
 
 def test_a_residual_network_is_lifted_whole():
-    network = stateful(nn.ResNet, blocks=(1,), width=2, bottleneck=True, small_images=True)
+    network = stateful(zoo.ResNet, blocks=(1,), width=2, bottleneck=True, small_images=True)
 
     def program(x):
-        return bmr.random_module("net", network, bmr.priors.Normal())(x)
+        return bmr.random_module("net", network, bmr.priors.NormalPrior())(x)
 
     with numpyro_handlers.seed(rng_seed=0):
         trace = numpyro_handlers.trace(program).get_trace(jnp.ones((2, 3, 8, 8)))

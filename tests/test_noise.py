@@ -13,16 +13,18 @@ SHAPES = [(), (0,), (1,), (7,), (33, 5), (2, 3, 4), (10_001,)]
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gives_the_numbers_of_jax_for_other_generators(shape):
     key = jax.random.key(11, impl="rbg")
-    np.testing.assert_array_equal(noise.normal(key, shape), jax.random.normal(key, shape))
+    np.testing.assert_array_equal(noise.normal_noise(key, shape), jax.random.normal(key, shape))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_compiled_or_not_on_any_backend_the_numbers_are_the_same(shape):
     key = jax.random.key(11)
-    drawn = noise.normal(key, shape)
+    drawn = noise.normal_noise(key, shape)
     assert drawn.shape == shape
     assert drawn.dtype == jnp.float32
-    np.testing.assert_allclose(jax.jit(lambda k: noise.normal(k, shape))(key), drawn, rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(lambda k: noise.normal_noise(k, shape))(key), drawn, rtol=1e-5
+    )
     # The kernel of other backends.
     count = -(-drawn.size // 2)
     pairs = jax.jit(lambda k: noise._all_pairs(jax.random.key_data(k), count, noise._normal_pair))(
@@ -32,7 +34,7 @@ def test_compiled_or_not_on_any_backend_the_numbers_are_the_same(shape):
     np.testing.assert_allclose(flat.reshape(shape), drawn, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("draw", [noise.normal, noise.uniform])
+@pytest.mark.parametrize("draw", [noise.normal_noise, noise.uniform])
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (33, 5), (2, 3, 4)])
 def test_one_by_one_they_are_the_same_numbers(draw, shape):
     key = jax.random.key(4)
@@ -51,14 +53,14 @@ def test_sine_and_cosine():
 def test_takes_raw_keys_and_double_precision(x64):
     key = jax.random.PRNGKey(3)
     expected = jax.random.normal(key, (9,), jnp.float64)
-    np.testing.assert_array_equal(noise.normal(key, (9,), jnp.float64), expected)
+    np.testing.assert_array_equal(noise.normal_noise(key, (9,), jnp.float64), expected)
 
 
 def test_is_what_normal_sites_draw():
     fn = dist.Normal(jnp.arange(3.0), 2.0).to_event(1)
     key = jax.random.key(5)
     fast = noise.with_fast_noise(fn)
-    expected = jnp.arange(3.0) + 2.0 * noise.normal(key, (3,))
+    expected = jnp.arange(3.0) + 2.0 * noise.normal_noise(key, (3,))
     np.testing.assert_allclose(fast.sample(key), expected, rtol=1e-6)
     np.testing.assert_allclose(fast.log_prob(jnp.ones(3)), fn.log_prob(jnp.ones(3)), rtol=1e-6)
     other = dist.Gamma(2.0, 1.0)
@@ -67,27 +69,31 @@ def test_is_what_normal_sites_draw():
 
 def test_vmaps_over_keys():
     keys = jax.random.split(jax.random.key(0), 4)
-    rows = jnp.stack([noise.normal(k, (6,)) for k in keys])
-    batched = jax.jit(jax.vmap(lambda k: noise.normal(k, (6,))))(keys)
+    rows = jnp.stack([noise.normal_noise(k, (6,)) for k in keys])
+    batched = jax.jit(jax.vmap(lambda k: noise.normal_noise(k, (6,))))(keys)
     np.testing.assert_allclose(batched, rows, rtol=1e-6)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_takes_raw_keys(compiled):
     key = jax.random.PRNGKey(3)
-    draw = jax.jit(lambda k: noise.normal(k, (9,))) if compiled else lambda k: noise.normal(k, (9,))
-    np.testing.assert_allclose(draw(key), noise.normal(jax.random.key(3), (9,)), rtol=1e-5)
+    draw = (
+        jax.jit(lambda k: noise.normal_noise(k, (9,)))
+        if compiled
+        else lambda k: noise.normal_noise(k, (9,))
+    )
+    np.testing.assert_allclose(draw(key), noise.normal_noise(jax.random.key(3), (9,)), rtol=1e-5)
 
 
 def test_keeps_low_precision():
     key = jax.random.key(4)
-    mine = noise.normal(key, (9,), jnp.bfloat16)
+    mine = noise.normal_noise(key, (9,), jnp.bfloat16)
     np.testing.assert_array_equal(mine, jax.random.normal(key, (9,), jnp.bfloat16))
     assert mine.dtype == jnp.bfloat16
 
 
 def test_is_standard_normal():
-    draws = np.asarray(noise.normal(jax.random.key(0), (100_000,)), np.float64)
+    draws = np.asarray(noise.normal_noise(jax.random.key(0), (100_000,)), np.float64)
     assert len(np.unique(draws)) > 99_000
     assert stats.kstest(draws, "norm").pvalue > 0.01
     # Four standard errors of the mean, the variance and the fourth moment.
@@ -103,7 +109,7 @@ def test_is_standard_normal():
 
 
 def test_extreme_draws_are_finite():
-    draws = noise.normal(jax.random.key(1), (3_000_000,))
+    draws = noise.normal_noise(jax.random.key(1), (3_000_000,))
     assert np.isfinite(draws).all()
     # The largest of three million normals lies between 4.5 and 6.5 almost surely.
     assert 4.5 < np.abs(draws).max() < 6.5
@@ -126,7 +132,7 @@ def test_normal_sites_keep_shapes_and_parameters(fn):
         mine, theirs = fast.sample(key, sample_shape), fn.sample(key, sample_shape)
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
         unit = (mine - fn.mean) / jnp.sqrt(fn.variance)
-        expected = noise.normal(key, mine.shape)
+        expected = noise.normal_noise(key, mine.shape)
         np.testing.assert_allclose(unit, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(fast.log_prob(mine), fn.log_prob(mine), rtol=1e-6)
 
@@ -139,4 +145,4 @@ def test_gradients_of_draws_are_those_of_the_parameters():
 
     loc, scale = jax.grad(total, argnums=(0, 1))(jnp.zeros(5), jnp.ones(5))
     np.testing.assert_array_equal(loc, 1.0)
-    np.testing.assert_allclose(scale, noise.normal(key, (5,)), rtol=1e-5)
+    np.testing.assert_allclose(scale, noise.normal_noise(key, (5,)), rtol=1e-5)

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 import bmrjax as bmr
 from bmrjax import reduction
-from bmrjax.group.between import Components, integrate
+from bmrjax.group.between import VarianceComponents, integrate_level
 
 
 class Study:
@@ -513,9 +513,9 @@ def test_elements_name_what_varies():
 
 def test_integration_does_not_depend_on_the_start():
     level = fixed(Study(count=6))._level
-    components = Components(("all",), np.zeros(3, int), 0.25, 1.0)
-    one = integrate(level, components)
-    two = integrate(level, components, start=np.array([2.0]))
+    components = VarianceComponents(("all",), np.zeros(3, int), 0.25, 1.0)
+    one = integrate_level(level, components)
+    two = integrate_level(level, components, start=np.array([2.0]))
     assert one.log_evidence == pytest.approx(two.log_evidence, abs=0.02)
 
 

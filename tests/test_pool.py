@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bmrjax.nn.pool import HalvingMaxPool2d
+from bmrjax.zoo.pool import HalvingMaxPool2d
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 6), (2, 5, 7)])

@@ -185,16 +185,16 @@ def test_a_gamma_posterior_of_something_real_is_refused():
 
 @pytest.mark.parametrize("precision", [1.0, (1.0, 0.0), (1.0,), (-1.0, 1.0)])
 def test_a_precision_that_is_no_pair_is_refused(precision):
-    network = bmr.nn.MLP(3, (), 1, key=jax.random.key(0))
+    network = bmr.zoo.MLP(3, (), 1, key=jax.random.key(0))
     with pytest.raises(ValueError, match="the shape and the rate of a gamma prior"):
-        bmr.programs.regression(network, bmr.priors.Normal(), precision=precision)
+        bmr.programs.regression(network, bmr.priors.NormalPrior(), precision=precision)
 
 
 @pytest.mark.parametrize("targets", [1, 2])
 def test_a_regression_learns_its_precision(targets):
     x, y = data(400, targets)
-    network = bmr.nn.MLP(3, (), targets, key=jax.random.key(0))
-    program = bmr.programs.regression(network, bmr.priors.Normal(), precision=(1.0, 1.0))
+    network = bmr.zoo.MLP(3, (), targets, key=jax.random.key(0))
+    program = bmr.programs.regression(network, bmr.priors.NormalPrior(), precision=(1.0, 1.0))
     if targets == 1:
         y = y[:, 0]
     result = bmr.sparsify(

@@ -8,15 +8,15 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from scipy import stats
 from starting import started
 
-from bmrjax import infer, init_to_network, nn, priors, programs
+from bmrjax import infer, init_to_network, priors, programs, zoo
 
 PRIORS = [
     priors.Flat(),
     priors.Flat(0.5, 3.0, 1.0),
-    priors.Normal(0.7),
-    priors.RegularizedHorseshoe(0.1),
-    priors.RegularizedHorseshoe(0.1, local=True),
-    priors.SpikeAndSlab(0.3),
+    priors.NormalPrior(0.7),
+    priors.RegularizedHorseshoePrior(0.1),
+    priors.RegularizedHorseshoePrior(0.1, local=True),
+    priors.SpikeAndSlabPrior(0.3),
 ]
 
 
@@ -28,9 +28,9 @@ class TestContract:
 
     @pytest.mark.parametrize("guide_class", [AutoNormal, AutoDelta])
     def test_a_fit_starts_at_the_network(self, prior, guide_class):
-        if isinstance(prior, priors.SpikeAndSlab):
+        if isinstance(prior, priors.SpikeAndSlabPrior):
             return  # which these guides refuse; see below
-        network, x = nn.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
+        network, x = zoo.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
         args = (x, jnp.zeros(5, int))
         model = programs.classifier(network, prior)
         guide = guide_class(model, init_loc_fn=init_to_network)
@@ -47,7 +47,7 @@ class TestContract:
         np.testing.assert_allclose(found - found[:, :1], expected - expected[:, :1], rtol=1e-4)
 
     def test_tensors_of_a_layer_share_its_name(self, prior):
-        model = programs.classifier(nn.MLP(3, [4], 2, key=jax.random.key(0)), prior)
+        model = programs.classifier(zoo.MLP(3, [4], 2, key=jax.random.key(0)), prior)
         layers = {}
 
         def look(x):
@@ -60,8 +60,8 @@ class TestContract:
 
 
 def test_a_spike_and_slab_fit_starts_at_the_network():
-    network, x = nn.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
-    model = programs.classifier(network, priors.SpikeAndSlab(0.3))
+    network, x = zoo.MLP(3, [4], 2, key=jax.random.key(0)), jnp.ones((5, 3))
+    model = programs.classifier(network, priors.SpikeAndSlabPrior(0.3))
     params = started(model, infer.AutoMeanField(model), x, jnp.zeros(5, int))
     start = 0.3 * params["net.layers.0.weight_auto_loc"]
     np.testing.assert_allclose(start, network.layers[0].weight, rtol=1e-6)
@@ -78,7 +78,7 @@ def test_flat_is_a_students_t():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: priors.Normal(0.0), "Normal: scale must be positive"),
+        (lambda: priors.NormalPrior(0.0), "Normal: scale must be positive"),
         (lambda: priors.Flat(scale=-1.0), "Flat: scale must be positive"),
         (lambda: priors.Flat(rate=0.0), "Flat: rate must be positive"),
     ],
@@ -90,7 +90,7 @@ def test_bad_numbers_are_refused(make, message):
 
 def test_a_hyperparameter_may_be_traced():
     def total(tau):
-        prior = priors.RegularizedHorseshoe(global_scale=tau, slab_rate=10 * tau)
+        prior = priors.RegularizedHorseshoePrior(global_scale=tau, slab_rate=10 * tau)
         return numpyro.handlers.seed(prior.sample, jax.random.key(0))("b", (5,)).sum()
 
     assert np.isfinite(jax.jit(jax.grad(total))(0.1))

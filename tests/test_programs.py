@@ -16,7 +16,7 @@ from programs import PROGRAMS, Program
 
 import bmrjax as bmr
 from bmrjax.infer.program_data import program_data
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 
 RATE, DRAWS, MEASURED = 0.03, 1000, 200
 

@@ -10,7 +10,7 @@ from flax import nnx
 from numpyro.infer import SVI, Predictive, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-from bmrjax import handlers, init_to_network, nn, priors, random_module, sparsify
+from bmrjax import handlers, init_to_network, priors, random_module, sparsify, zoo
 
 KEY = jax.random.key(0)
 
@@ -64,8 +64,8 @@ class NormedNNX(nnx.Module):
 def eqx_networks():
     x = jax.random.normal(KEY, (5, 4))
     images = jax.random.normal(KEY, (2, 1, 28, 28))
-    yield "mlp", nn.MLP(4, [5, 6], 3, key=KEY), x
-    yield "lenet5", nn.LeNet5(conv_features=(2, 3, 4), hidden=5, key=KEY), images
+    yield "mlp", zoo.MLP(4, [5, 6], 3, key=KEY), x
+    yield "lenet5", zoo.LeNet5(conv_features=(2, 3, 4), hidden=5, key=KEY), images
     yield "nested", Nested(KEY), x
     yield "gru", Recurrent(eqx.nn.GRUCell(2, 3, key=KEY)), jax.random.normal(KEY, (5, 6, 2))
     yield "embedding", eqx.nn.Embedding(7, 3, key=KEY), jnp.arange(5)
@@ -75,7 +75,7 @@ def eqx_networks():
 
 def nnx_networks():
     x = jax.random.normal(KEY, (5, 4))
-    yield "mlp", nn.NNXMLP(4, [5, 6], 3, rngs=nnx.Rngs(0)), x
+    yield "mlp", zoo.NNXMLP(4, [5, 6], 3, rngs=nnx.Rngs(0)), x
     yield "conv", nnx.Conv(2, 3, (3,), rngs=nnx.Rngs(0)), jax.random.normal(KEY, (5, 8, 2))
     yield "norm", nnx.LayerNorm(4, rngs=nnx.Rngs(0)), x
     yield "embed", nnx.Embed(7, 3, rngs=nnx.Rngs(0)), jnp.arange(5)
@@ -84,7 +84,7 @@ def nnx_networks():
 
 def program_of(network, prior=None):
     def program(x, y=None):
-        out = random_module("net", network, prior or priors.Normal(1.0))(x)
+        out = random_module("net", network, prior or priors.NormalPrior(1.0))(x)
         numpyro.sample("y", dist.Normal(out, 1.0).to_event(out.ndim - 1), obs=y)
 
     return program
@@ -137,7 +137,7 @@ def test_sites_have_readable_names():
 
 
 def test_both_libraries_give_the_same_loss():
-    mine, theirs = nn.MLP(4, [5], 3, key=KEY), nn.NNXMLP(4, [5], 3, rngs=nnx.Rngs(0))
+    mine, theirs = zoo.MLP(4, [5], 3, key=KEY), zoo.NNXMLP(4, [5], 3, rngs=nnx.Rngs(0))
     for layer, other in zip(mine.layers, theirs.layers, strict=True):
         other.kernel[...], other.bias[...] = layer.weight.T, layer.bias
     x, y = jax.random.normal(KEY, (5, 4)), jnp.ones((5, 3))
@@ -151,7 +151,7 @@ def test_both_libraries_give_the_same_loss():
 
 
 def test_predictive_and_svi_work_without_the_engine():
-    network = nn.MLP(4, [5], 3, dropout=0.3, key=KEY)
+    network = zoo.MLP(4, [5], 3, dropout=0.3, key=KEY)
     program, x = program_of(network, priors.Flat()), jax.random.normal(KEY, (6, 4))
     draws = jax.jit(Predictive(program, num_samples=3))(jax.random.key(1), x)
     assert draws["y"].shape == (3, 6, 3)
@@ -189,7 +189,7 @@ def test_batch_norm_state_is_kept(library):
 
 
 @pytest.mark.parametrize(
-    "network", [nn.MLP(4, [30], 2, dropout=0.5, key=KEY), NormedNNX(nnx.Rngs(0))]
+    "network", [zoo.MLP(4, [30], 2, dropout=0.5, key=KEY), NormedNNX(nnx.Rngs(0))]
 )
 def test_dropout_follows_the_key_and_stops_at_inference(network):
     x = jax.random.normal(KEY, (5, 4))
@@ -210,11 +210,11 @@ def test_dropout_follows_the_key_and_stops_at_inference(network):
 
 
 def test_layers_can_stay_deterministic():
-    network = nn.MLP(4, [5], 3, key=KEY)
+    network = zoo.MLP(4, [5], 3, key=KEY)
 
     def program(x):
         return random_module(
-            "net", network, priors.Normal(), random=lambda path: path == "layers.1"
+            "net", network, priors.NormalPrior(), random=lambda path: path == "layers.1"
         )(x)
 
     seeded = numpyro.handlers.seed(program, KEY)
@@ -260,7 +260,7 @@ def test_what_cannot_be_lifted_is_named(network, message):
 
 def test_a_prior_must_be_a_prior():
     with pytest.raises(TypeError, match="the prior is a Normal; give a bmrjax prior"):
-        random_module("net", nn.MLP(2, [2], 1, key=KEY), dist.Normal())
+        random_module("net", zoo.MLP(2, [2], 1, key=KEY), dist.Normal())
 
 
 def test_a_prior_must_return_every_tensor():
@@ -271,4 +271,4 @@ def test_a_prior_must_return_every_tensor():
     with pytest.raises(
         ValueError, match="returned nothing for tensor 'bias' of layer 'net.layers.0'"
     ):
-        random_module("net", nn.MLP(2, [2], 1, key=KEY), Forgetful())
+        random_module("net", zoo.MLP(2, [2], 1, key=KEY), Forgetful())

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import bmrjax as bmr
-from bmrjax import data, nn
-from bmrjax.data.series import periodic
+from bmrjax import data, zoo
+from bmrjax.data.signals import periodic
 
 
 def test_the_state_is_what_the_gates_say():
     """One step by hand."""
-    network = nn.GRU(2, 3, 1, key=jax.random.key(0))
+    network = zoo.GRU(2, 3, 1, key=jax.random.key(0))
     cell, x = network.cell, jnp.array([[0.3, -1.2]])
     from_input = cell.weight_ih @ x[0] + cell.bias
     reset = jax.nn.sigmoid(from_input[:3])
@@ -40,7 +40,7 @@ def test_signals_repeat_after_a_period(kind):
 
 
 def test_signals_are_data_sets():
-    found = data.load("square")
+    found = data.load_dataset("square")
     assert found.input_shape == (8, 1)
     assert found.num_classes is None
     assert len(found.test[0]) == pytest.approx(0.2 * 992, abs=1)
@@ -51,8 +51,8 @@ def test_signals_are_data_sets():
 
 
 def test_a_recurrent_network_learns_without_samples_of_its_weights():
-    found = data.load("sine")
-    network = nn.GRU(1, 4, 1, key=jax.random.key(0))
+    found = data.load_dataset("sine")
+    network = zoo.GRU(1, 4, 1, key=jax.random.key(0))
     result = bmr.sparsify(
         bmr.programs.regression(network, bmr.priors.Flat()),
         tuple(part[:128] for part in found.train),

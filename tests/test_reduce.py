@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from bmrjax import criteria
 from bmrjax.criteria import Decision
 from bmrjax.criteria.reduce_once import jit_reduce, reduce_once
-from bmrjax.criteria.select import smallest
+from bmrjax.criteria.smallest import smallest
 from bmrjax.reduction import Normal
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")

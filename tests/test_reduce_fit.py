@@ -18,7 +18,7 @@ from scipy import stats
 import bmrjax as bmr
 from bmrjax import infer, reduction
 from bmrjax.fitted import search
-from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.normality import tail_shape
 from bmrjax.fitted.swept import Precision, Swept
 
@@ -646,14 +646,14 @@ def test_a_program_that_reads_values_of_its_data_is_evaluated():
 
 
 def test_names_of_several_sites():
-    layout = Layout.of_sites({"a": (2,), "b": (), "c": (2, 2)}, {"c": ["x", "y"]})
+    layout = ElementLayout.of_sites({"a": (2,), "b": (), "c": (2, 2)}, {"c": ["x", "y"]})
     assert layout.label == ("a[0]", "a[1]", "b", "c[0, x]", "c[0, y]", "c[1, x]", "c[1, y]")
     assert layout.find("a", "forced") == [0, 1]
     assert layout.find("c[1, x]", "forced") == [5]
     assert layout.find("0, y", "forced") == [4]
     with pytest.raises(ValueError, match="Numbers count the elements of one"):
         layout.find(0, "forced")
-    twice = Layout.of_sites({"a": (2,), "b": (2,)}, ["x", "y"])
+    twice = ElementLayout.of_sites({"a": (2,), "b": (2,)}, ["x", "y"])
     with pytest.raises(ValueError, match=r"Write which one: \['a\[x\]', 'b\[x\]'\]"):
         twice.find("x", "forced")
     back = twice.by_site(np.arange(4.0), np.nan)

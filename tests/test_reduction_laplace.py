@@ -133,5 +133,5 @@ def test_a_laplace_posterior_has_its_own_ratio(x64):
         reduction.delta_f_each(q, log_uniform)
     with pytest.raises(TypeError, match="no closed form for a normal posterior under a prior"):
         reduction.delta_f_each(
-            Normal(q.loc, q.scale), reduction.SpikeAndSlab(q.loc, q.scale, q.loc)
+            Normal(q.loc, q.scale), reduction.ZeroOrNormal(q.loc, q.scale, q.loc)
         )

@@ -378,7 +378,7 @@ def test_the_summary_has_names_and_moments():
     assert (scored["inclusion_prob"][mask] > 0.9).all()
     with pytest.raises(ValueError, match=r"summary: the program or its guide needs arguments"):
         result.summary(criterion=bmr.criteria.Shrinkage())
-    with pytest.raises(ValueError, match="Inclusion reads SpikeAndSlab posteriors, and no site"):
+    with pytest.raises(ValueError, match="Inclusion reads ZeroOrNormal posteriors, and no site"):
         result.summary(data()[0], criterion=bmr.criteria.Inclusion())
     ax = bmr.plot.coefficients(result).axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["age", "weight"]
@@ -397,7 +397,7 @@ def test_the_summary_has_names_and_moments():
 
 def test_the_summary_of_atoms_has_inclusion_probabilities():
     def spiked(x, y=None):
-        beta = bmr.priors.SpikeAndSlab().sample("beta", (SIZE,))
+        beta = bmr.priors.SpikeAndSlabPrior().sample("beta", (SIZE,))
         numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
     result = made_up(infer.AutoMeanField, spiked)

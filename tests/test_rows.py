@@ -16,7 +16,7 @@ from bmrjax.infer import FreeEnergy
 from bmrjax.infer.arguments import arguments, length
 from bmrjax.infer.check_data import check_data, column_names, row_paths
 from bmrjax.infer.program_data import program_data
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 
 ROWS = 90
 KEY = jax.random.key(0)

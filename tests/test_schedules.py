@@ -370,6 +370,15 @@ def test_a_criterion_that_never_proposes_anything_leaves_half_of_the_run_to_the_
     assert bench.epochs("reduce")[3] == 6
 
 
+def test_a_short_run_in_which_nothing_can_go_trains_to_its_end():
+    """With an epoch between rounds, a last pass that removes nothing must not be asked for again at once."""
+    schedule = Verified(wait=1, refit=1, cooldown=2)
+    bench = Bench(schedule, 10, vfes=range(100, 0, -1), removals=[0] * 60)
+    actions = bench.run()
+    assert len(actions) < 60
+    assert sum(not a.reduce for a in actions) >= 5  # epochs without a round
+
+
 def test_the_cooldown_ends_the_last_pass():
     schedule = Verified(wait=0, refit=1, cooldown=3)
     bench = Bench(schedule, 6, vfes=[9.0, 8.0, 8.0, 10.0], removals=[2, 0, 1])

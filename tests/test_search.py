@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bmrjax.run.search import lowest
+from bmrjax.run.count_search import lowest
 
 
 class Measured:

@@ -44,7 +44,7 @@ class TestDistribution:
     def test_a_normal_pays_it_at_its_mean(self):
         q = dist.Normal(jnp.asarray(VALUES, jnp.float32), 0.3)
         alone = reduction.log_uniform_divergence(reduction.Normal(q.loc, q.scale))
-        base = distributions.ImproperLogUniform((4,))
+        base = distributions.ImproperReciprocal((4,))
         found = kl_divergence(q, shared(base, 0.02))
         np.testing.assert_allclose(found, alone - 0.02 * log_mixture(), rtol=1e-4, atol=1e-5)
 
@@ -64,7 +64,7 @@ class TestDistribution:
 
 
 def network(key=0):
-    return bmr.nn.MLP(3, (8,), 2, key=jax.random.key(key))
+    return bmr.zoo.MLP(3, (8,), 2, key=jax.random.key(key))
 
 
 DATA = (jax.random.normal(jax.random.key(1), (64, 3)), jnp.arange(64) % 2)
@@ -217,7 +217,7 @@ class TestCollapse:
 
 
 def test_no_mixture_is_told():
-    model = bmr.programs.classifier(network(), priors.Normal(1.0))
+    model = bmr.programs.classifier(network(), priors.NormalPrior(1.0))
     result = bmr.sparsify(
         model, DATA, key=jax.random.key(2), num_epochs=1, criterion=None, progress=False
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bmrjax import criteria, nn
+from bmrjax import criteria, zoo
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MODULES = ("speed", "speed_steps", "speed_peers", "speed_report")
@@ -30,7 +30,7 @@ def data(rows=16):
 
 
 def network():
-    return nn.MLP(6, (5,), 3, key=jax.random.key(0))
+    return zoo.MLP(6, (5,), 3, key=jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_side_is_compiled_once_and_goes_on_from_where_it_is(scripts, stepped):
 
 
 def test_operations_are_those_of_the_matrix_products(scripts):
-    wide = nn.MLP(300, (200,), 10, key=jax.random.key(0))
+    wide = zoo.MLP(300, (200,), 10, key=jax.random.key(0))
     x = jnp.zeros((64, 300)), jnp.zeros(64, jnp.int32)
     found = scripts.speed_steps.flops(wide, x, 64)
     # Forwards, and backwards to the weights; to the input in the second layer only.

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from bmrjax import cli, criteria, reduction
 from bmrjax.criteria import SitePosteriors
-from bmrjax.streaming import layer, pilot, reduce_folder
+from bmrjax.streaming import pilot, reduce_folder, streamed_layer
 from bmrjax.streaming.pilot import Guess, blocks_of
 from bmrjax.streaming.solve import included_at, solve, zeta_of
 from bmrjax.streaming.sums import TILE, delta_f_double, powers_of
@@ -285,16 +285,16 @@ def test_what_a_thread_raises_comes_out_and_leaves_nothing(tmp_path, workers, mo
 def test_no_more_weights_wait_than_there_is_room_for(tmp_path, monkeypatch):
     loc, scale = mixture(np.random.default_rng(5), (1000, 200))
     folder = write(tmp_path / "in", {"m": {"w.loc": loc, "w.scale": scale}})
-    waiting, add = [], layer.Layer.add
+    waiting, add = [], streamed_layer.StreamedLayer.add
     monkeypatch.setattr(pilot, "LEAST", 4096)
-    monkeypatch.setattr(layer, "MOST_UNDECIDED", 5)
+    monkeypatch.setattr(streamed_layer, "MOST_UNDECIDED", 5)
 
     def watched(self, name, piece):
         answer = add(self, name, piece)
         waiting.append(sum(len(e) for f in self._undecided.values() for _, e in f))
         return answer
 
-    monkeypatch.setattr(layer.Layer, "add", watched)
+    monkeypatch.setattr(streamed_layer.StreamedLayer, "add", watched)
     found = run(folder, tmp_path / "out", CRITERIA["spike-slab"], prior_scale=PRIOR_SCALE)
     assert max(waiting) <= 5
     assert found.layers["w"].reads == 2
@@ -419,7 +419,7 @@ def changed(name, at, value):
         ({"m": {"w.scale": GOOD["w.scale"]}}, r"'w.scale' in .*m.safetensors has no 'w.loc'"),
         ({"m": {**GOOD, "w.precision": GOOD["w.loc"]}}, "has 'w.scale' and 'w.precision'"),
         ({"m": {**GOOD, "w.scale": np.ones((4, 3), np.float32)}}, r"\(3, 4\), .* \(4, 3\)"),
-        ({"m": {**GOOD, "w.scale": np.ones((3, 4), np.int32)}}, "'w.scale' in .* is no float"),
+        ({"m": {**GOOD, "w.scale": np.ones((3, 4), np.int32)}}, "'w.scale' in .* is not a float"),
         ({"m": GOOD, "n": {"w.loc": GOOD["w.loc"]}}, "both in m.safetensors and in n.safetensors"),
         (changed("w.loc", (1, 2), np.nan), r"'w.loc' in .*m.safetensors is nan at \(1, 2\)"),
         (changed("w.loc", (2, 0), -np.inf), r"is -inf at \(2, 0\): means must be finite"),
@@ -495,7 +495,7 @@ def test_a_run_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(layer.Layer, "settle", stop)
+    monkeypatch.setattr(streamed_layer.StreamedLayer, "settle", stop)
     with pytest.raises(KeyboardInterrupt):
         run(folder, tmp_path / "out", CRITERIA["spike-slab"], prior_scale=1.0)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]

@@ -47,5 +47,5 @@ def test_a_curve_needs_two_points():
 
 def test_the_plot_marks_the_knee():
     curve = TradeOff("accuracy", np.array([0, 0.5, 1]), np.array([0.9, 0.9, 0.1]), np.arange(3))
-    ax = bmr.plot.trade_off(curve).axes[0]
+    ax = bmr.plot.trade_off_curve(curve).axes[0]
     assert "knee: 50.0 % removed" in ax.get_legend().get_texts()[0].get_text()

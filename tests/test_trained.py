@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from test_trained_layers import NETWORKS
 
 import bmrjax as bmr
-from bmrjax.trained.choice import Point, as_good, chosen, temperature
+from bmrjax.trained.choice import PathPoint, as_good, chosen_point, temperature
 
 
 @pytest.fixture(scope="module")
@@ -336,18 +336,18 @@ class TestChoice:
 
     def point(self, *, good=False, accuracy=0.9):
         metrics = {"loss": 0.0, "accuracy": accuracy}
-        return Point(0.5, 0.0, 0.0, 0.0, 0.0, metrics, as_good=good)
+        return PathPoint(0.5, 0.0, 0.0, 0.0, 0.0, metrics, as_good=good)
 
     def test_the_path_is_followed_until_two_points_in_a_row_are_worse(self):
         good = [True, True, False, True, False, False, True]
         points = [self.point(good=x) for x in good]
-        assert chosen(points, lose_at_most=None, keep=None) == 3
-        assert chosen(points[:1], lose_at_most=None, keep=None) == 0
-        assert chosen(points, lose_at_most=None, keep=0.3) == 6
+        assert chosen_point(points, lose_at_most=None, keep=None) == 3
+        assert chosen_point(points[:1], lose_at_most=None, keep=None) == 0
+        assert chosen_point(points, lose_at_most=None, keep=0.3) == 6
 
     def test_points_of_accuracy(self):
         points = [self.point(accuracy=accuracy) for accuracy in (0.9, 0.898, 0.896, 0.893, 0.88)]
-        assert chosen(points, lose_at_most=0.5, keep=None) == 2
+        assert chosen_point(points, lose_at_most=0.5, keep=None) == 2
 
     def test_paired_rows_tell_what_unpaired_ones_cannot(self):
         rng = np.random.default_rng(0)

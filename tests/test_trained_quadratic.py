@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bmrjax.trained import BinaryCrossEntropy, CrossEntropy, FunctionLoss, SquaredError
-from bmrjax.trained.eliminate import remove
-from bmrjax.trained.layers import Layer
-from bmrjax.trained.moments import Moments
+from bmrjax.trained.eliminate import remove_elements
+from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.moments import LayerMoments
 from bmrjax.trained.quadratic import Quadratic, prior_precision
-from bmrjax.trained.rows import rows_of
+from bmrjax.trained.weight_rows import rows_of
 
 NOISE, DELTA = 0.7, 1.7
 
@@ -28,9 +28,9 @@ def problem(x, weights):
     count = len(x)
     a = x.T @ x / count
     strength = np.full((1, len(weights)), NOISE**-2)
-    moments = Moments(a[None], (a @ weights.T)[None], strength)
+    moments = LayerMoments(a[None], (a @ weights.T)[None], strength)
     index = np.arange(weights.size).reshape(1, *weights.shape)
-    rows = rows_of([Layer("w", 0, index, None, ())], [weights])
+    rows = rows_of([TracedLayer("w", 0, index, None, ())], [weights])
     return rows, [[Quadratic(moments, 0, count, DELTA, weights, has_bias=False)]]
 
 
@@ -45,7 +45,7 @@ def log_evidence(x, y):
 def test_evidence_and_weights_of_a_linear_network_are_exact(count):
     x, y, weights = regression(np.random.default_rng(0))
     rows, quadratics = problem(x, weights)
-    removed = remove(rows, quadratics, count)
+    removed = remove_elements(rows, quadratics, count)
     assert sum(row.free() for row in rows) == weights.size - count == 18 - len(removed.saliency)
     exact = 0.0
     for o, row in enumerate(rows):
@@ -61,7 +61,7 @@ def test_evidence_and_weights_of_a_linear_network_are_exact(count):
 def test_the_predicted_loss_is_that_of_a_linear_network():
     x, _, weights = regression(np.random.default_rng(1))
     rows, quadratics = problem(x, weights)
-    removed = remove(rows, quadratics, 9)
+    removed = remove_elements(rows, quadratics, 9)
     new = np.stack([row.weights for row in rows])
     error = x @ (new - weights).T
     np.testing.assert_allclose(removed.loss, 0.5 * np.sum(error**2) / NOISE**2, rtol=1e-9)
@@ -70,7 +70,7 @@ def test_the_predicted_loss_is_that_of_a_linear_network():
 def test_each_removal_is_the_cheapest_that_is_left():
     x, _, weights = regression(np.random.default_rng(2))
     rows, quadratics = problem(x, weights)
-    removed = remove(rows, quadratics, 12)
+    removed = remove_elements(rows, quadratics, 12)
     other, _ = problem(x, weights)
     costs = []
     for _ in range(12):
@@ -90,10 +90,10 @@ def test_the_order_of_inputs_and_rows_changes_nothing():
     rng = np.random.default_rng(3)
     x, _, weights = regression(rng)
     rows, quadratics = problem(x, weights)
-    remove(rows, quadratics, 8)
+    remove_elements(rows, quadratics, 8)
     inputs, outputs = rng.permutation(6), rng.permutation(3)
     moved, others = problem(x[:, inputs], weights[outputs][:, inputs])
-    remove(moved[::-1], others, 8)
+    remove_elements(moved[::-1], others, 8)
     for o, row in zip(outputs, moved, strict=True):
         np.testing.assert_array_equal(row.keep, rows[o].keep[inputs])
         np.testing.assert_allclose(row.weights, rows[o].weights[inputs], rtol=1e-8, atol=1e-12)
@@ -102,10 +102,10 @@ def test_the_order_of_inputs_and_rows_changes_nothing():
 def test_removal_in_two_goes_is_removal_in_one():
     x, _, weights = regression(np.random.default_rng(4))
     once, quadratics = problem(x, weights)
-    remove(once, quadratics, 10)
+    remove_elements(once, quadratics, 10)
     twice, _ = problem(x, weights)
-    remove(twice, quadratics, 4)
-    remove(twice, quadratics, 6)
+    remove_elements(twice, quadratics, 4)
+    remove_elements(twice, quadratics, 6)
     for a, b in zip(once, twice, strict=True):
         np.testing.assert_array_equal(a.keep, b.keep)
         np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
@@ -115,9 +115,9 @@ def test_everything_can_go():
     x, y, weights = regression(np.random.default_rng(7))
     rows, quadratics = problem(x, weights)
     removed = [
-        remove(rows, quadratics, 15),
-        remove(rows, quadratics, 3),
-        remove(rows, quadratics, 1),
+        remove_elements(rows, quadratics, 15),
+        remove_elements(rows, quadratics, 3),
+        remove_elements(rows, quadratics, 1),
     ]
     assert [len(part.saliency) for part in removed] == [15, 3, 0]
     assert not any(row.weights.any() or row.keep.any() for row in rows)
@@ -131,10 +131,10 @@ def test_a_bias_takes_up_the_mean_of_what_went():
     x = np.concatenate([rng.normal(size=(200, 3)) + [2.0, 0.0, 0.0], np.ones((200, 1))], 1)
     weights = np.array([[0.01, 1.0, -1.0, 0.5]])
     a = x.T @ x / len(x)
-    moments = Moments(a[None], (a @ weights.T)[None], np.ones((1, 1)))
-    layer = Layer("w", 0, np.arange(3).reshape(1, 1, 3), (1, np.zeros((1, 1), int)), ())
+    moments = LayerMoments(a[None], (a @ weights.T)[None], np.ones((1, 1)))
+    layer = TracedLayer("w", 0, np.arange(3).reshape(1, 1, 3), (1, np.zeros((1, 1), int)), ())
     rows = rows_of([layer], [weights[:, :3], weights[0, 3:]])
-    remove(rows, [[Quadratic(moments, 0, len(x), 1e-6, weights, has_bias=True)]], 1)
+    remove_elements(rows, [[Quadratic(moments, 0, len(x), 1e-6, weights, has_bias=True)]], 1)
     assert list(rows[0].keep) == [False, True, True, True]
     expected = np.linalg.lstsq(x[:, 1:], x @ weights[0], rcond=None)[0]
     np.testing.assert_allclose(rows[0].weights[1:], expected, rtol=1e-4)
@@ -144,7 +144,7 @@ def test_a_bias_takes_up_the_mean_of_what_went():
 def test_prior_precision_maximises_the_evidence():
     x, _, weights = regression(np.random.default_rng(6))
     a = x.T @ x / len(x)
-    moments = Moments(a[None], np.zeros((1, 6, 3)), np.array([[1.0, 0.1, 3.0]]))
+    moments = LayerMoments(a[None], np.zeros((1, 6, 3)), np.array([[1.0, 0.1, 3.0]]))
     found = prior_precision(moments, weights[None], 40.0, has_bias=False)
 
     def evidence(log_precision):

@@ -64,7 +64,7 @@ class TestDistribution:
     def test_divergence_is_registered(self):
         q = dist.Normal(jnp.array([0.3, -2.0]), 0.5)
         expected = divergence(jnp.array([0.3, -2.0]), 0.5)
-        p = distributions.ImproperLogUniform((2,))
+        p = distributions.ImproperReciprocal((2,))
         np.testing.assert_allclose(kl_divergence(q, p), expected, rtol=1e-6)
         whole = kl_divergence(q.to_event(1), p.to_event(1))
         np.testing.assert_allclose(whole, expected.sum(), rtol=1e-6)
@@ -72,16 +72,16 @@ class TestDistribution:
     def test_a_removed_element_costs_nothing(self):
         keep = jnp.array([True, False])
         q = distributions.pruned(dist.Normal(jnp.array([0.3, -2.0]), 0.5), keep, name="w")
-        p = distributions.pruned(distributions.ImproperLogUniform((2,)), keep, name="w")
+        p = distributions.pruned(distributions.ImproperReciprocal((2,)), keep, name="w")
         found = kl_divergence(q, p)
         np.testing.assert_allclose(found, [divergence(0.3, 0.5), 0.0], rtol=1e-6)
 
     def test_cannot_be_drawn(self):
         with pytest.raises(NotImplementedError, match="1/|w| has no integral"):
-            distributions.ImproperLogUniform().sample(jax.random.key(0))
+            distributions.ImproperReciprocal().sample(jax.random.key(0))
 
     def test_goes_through_jax(self):
-        p = distributions.ImproperLogUniform((3,))
+        p = distributions.ImproperReciprocal((3,))
         assert jax.jit(lambda p: p)(p).batch_shape == (3,)
         assert np.isfinite(p.log_prob(jnp.array([0.0, 1e-30, 2.0]))).all()
 
@@ -118,7 +118,7 @@ class TestCriterion:
 
 
 def regression(x, y=None):
-    beta = priors.LogUniform().sample("beta", (20,))
+    beta = priors.LogUniformPrior().sample("beta", (20,))
     numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
 
@@ -236,7 +236,7 @@ class TestStart:
 
 def test_estimators_need_a_guide_of_normals():
     model = bmr.programs.classifier(
-        bmr.nn.MLP(3, (4,), 2, key=jax.random.key(0)), priors.LogUniform()
+        bmr.zoo.MLP(3, (4,), 2, key=jax.random.key(0)), priors.LogUniformPrior()
     )
     guide = numpyro.infer.autoguide.AutoDelta(model, init_loc_fn=bmr.init_to_network)
     data = (jnp.ones((8, 3)), jnp.zeros(8, int))

@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 from numpyro.infer import Predictive
 
-from bmrjax import handlers, nn, priors, random_module
-from bmrjax.nn.patches import count_patches, to_patches
+from bmrjax import handlers, priors, random_module, zoo
+from bmrjax.zoo.patches import count_patches, to_patches
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 KEY = jax.random.key(0)
@@ -23,11 +23,11 @@ TINY = {"image_size": 8, "depth": 2, "width": 8, "heads": 2, "hidden": 12}
 
 @functools.cache
 def tiny(**options):
-    return nn.ViT(1, 3, **{**TINY, **options}, key=KEY)
+    return zoo.ViT(1, 3, **{**TINY, **options}, key=KEY)
 
 
 def tiny_nnx(**options):
-    return nn.NNXViT(1, 3, **{**TINY, **options}, rngs=nnx.Rngs(0))
+    return zoo.NNXViT(1, 3, **{**TINY, **options}, rngs=nnx.Rngs(0))
 
 
 @eqx.filter_jit
@@ -116,7 +116,7 @@ def test_patches_must_tile_the_image(size, patch, message):
     with pytest.raises(ValueError, match=message):
         count_patches(size, patch)
     with pytest.raises(ValueError, match=message):
-        nn.ViT(image_size=size, patch=patch, key=KEY)
+        zoo.ViT(image_size=size, patch=patch, key=KEY)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_images_of_another_size_are_refused(built, size, message):
 
 
 def test_the_published_size_has_the_published_parts():
-    network = eqx.filter_eval_shape(lambda: nn.ViT(key=KEY))
+    network = eqx.filter_eval_shape(lambda: zoo.ViT(key=KEY))
     linear = {(i, o): i * o + o for i, o in [(16, 256), (256, 256), (256, 512), (512, 256)]}
     block = 2 * 2 * 256 + 4 * linear[256, 256] + linear[256, 512] + linear[512, 256]
     embedding = linear[16, 256] + 256 + (1 + 64) * 256
@@ -143,19 +143,19 @@ def test_the_published_size_has_the_published_parts():
     assert total == 3_186_954
     sizes = [leaf.size for leaf in jax.tree.leaves(network) if hasattr(leaf, "size")]
     assert sum(sizes) == total
-    theirs = nnx.eval_shape(lambda: nn.NNXViT(rngs=nnx.Rngs(0)))
+    theirs = nnx.eval_shape(lambda: zoo.NNXViT(rngs=nnx.Rngs(0)))
     assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(theirs, nnx.Param))) == total
 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 28)])
 def test_one_image_gives_one_row_of_outputs(channels, size):
     options = {**TINY, "image_size": size}
-    network = nn.ViT(channels, 3, **options, key=KEY)
+    network = zoo.ViT(channels, 3, **options, key=KEY)
     x = images(2, channels, size, size)
     outputs = run_batch(network, x)
     assert outputs.shape == (2, 3)
     np.testing.assert_allclose(outputs[1], run(network, x[1]), rtol=1e-4, atol=1e-5)
-    theirs = nn.NNXViT(channels, 3, **options, rngs=nnx.Rngs(0))
+    theirs = zoo.NNXViT(channels, 3, **options, rngs=nnx.Rngs(0))
     assert run_nnx(theirs, x).shape == (2, 3)
     with pytest.raises(ValueError, match="The network was built for images of"):
         network(jnp.ones((channels, 12, 8)))
@@ -324,7 +324,7 @@ def test_embeddings_have_no_fan_in(make):
     seen = {}
 
     @dataclasses.dataclass(frozen=True)
-    class Spy(priors.Normal):
+    class Spy(priors.NormalPrior):
         def layer(self, layer):
             seen[layer.name] = layer.fan_in
             return super().layer(layer)
@@ -336,7 +336,7 @@ def test_embeddings_have_no_fan_in(make):
 
 
 def test_predictive_draws_weights_and_labels():
-    program = program_of(tiny(dropout=0.5), priors.Normal(1.0))
+    program = program_of(tiny(dropout=0.5), priors.NormalPrior(1.0))
     predictive = Predictive(program, num_samples=3)
     draws = jax.jit(predictive)(KEY, images(4, 1, 8, 8))
     assert draws["y"].shape == (3, 4)
@@ -348,7 +348,7 @@ def test_predictive_draws_weights_and_labels():
 @pytest.mark.parametrize("make", [tiny, tiny_nnx])
 def test_every_tensor_has_a_gradient_but_the_bias_of_the_keys(make):
     x, y = images(6, 1, 8, 8), jnp.arange(6) % 3
-    program = handlers.inference(program_of(make(), priors.Normal(1.0)))
+    program = handlers.inference(program_of(make(), priors.NormalPrior(1.0)))
     draw = np.random.default_rng(0)
     values = {
         name: jnp.asarray(draw.normal(0.0, 0.5, shape), jnp.float32)

@@ -9,14 +9,14 @@ from flax import nnx
 from jax import lax
 from safetensors.numpy import load_file, save_file
 
-from bmrjax import nn, structure
+from bmrjax import nn, structure, zoo
 from bmrjax.structure.network_arrays import is_numeric, parts_of
 
 TINY = {"blocks": (1, 1), "width": 4}
 NETWORKS = {
-    "MLP": lambda key: nn.MLP(4, (3,), 2, key=key),
-    "with state": lambda key: eqx.nn.make_with_state(nn.ResNet)(**TINY, key=key),
-    "NNX": lambda key: nn.NNXMLP(4, (3,), 2, rngs=nnx.Rngs(int(jax.random.bits(key)))),
+    "MLP": lambda key: zoo.MLP(4, (3,), 2, key=key),
+    "with state": lambda key: eqx.nn.make_with_state(zoo.ResNet)(**TINY, key=key),
+    "NNX": lambda key: zoo.NNXMLP(4, (3,), 2, rngs=nnx.Rngs(int(jax.random.bits(key)))),
 }
 
 
@@ -238,16 +238,16 @@ def test_a_residual_network_with_names_of_torchvision(stages, bottleneck, path):
         n.replace("running_var", "num_batches_tracked"): np.int64(7) for n in w if "_var" in n
     }
     save_file({**w, **{n: np.asarray(v) for n, v in counters.items()}}, path)
-    build = eqx.nn.make_with_state(nn.ResNet)
+    build = eqx.nn.make_with_state(zoo.ResNet)
     network = build(3, 5, blocks=stages, bottleneck=bottleneck, width=4, key=jax.random.key(0))
-    loaded, state = nn.load_weights(network, path, rename=nn.torchvision_resnet)
+    loaded, state = nn.load_weights(network, path, rename=zoo.torchvision_resnet)
     x = jax.random.normal(jax.random.key(1), (3, 32, 32))
     found = eqx.filter_jit(eqx.nn.inference_mode(loaded))(x, state)[0]
     expected = jax.jit(lambda x: torchvision_resnet(w, x, stages))(x)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     save_file({n: a for n, a in w.items() if n != "layer2.0.bn1.running_mean"}, path)
     with pytest.raises(ValueError, match=r"'stages.1.0.norms.0.batch_state_index.0' .* is missing"):
-        nn.load_weights(network, path, rename=nn.torchvision_resnet)
+        nn.load_weights(network, path, rename=zoo.torchvision_resnet)
 
 
 def test_the_convolutions_of_torchvisions_vgg(path):
@@ -261,9 +261,9 @@ def test_the_convolutions_of_torchvisions_vgg(path):
         position += 1
     w = draw({**shapes, "classifier.0.weight": (8, 4)})
     save_file({**w, "features.1.num_batches_tracked": np.asarray(3)}, path)
-    network = eqx.nn.make_with_state(nn.VGG)(features=features, hidden=3, key=jax.random.key(0))
+    network = eqx.nn.make_with_state(zoo.VGG)(features=features, hidden=3, key=jax.random.key(0))
     keep = ("hidden*", "head.*")
-    loaded, state = nn.load_weights(network, path, rename=nn.torchvision_vgg, keep=keep)
+    loaded, state = nn.load_weights(network, path, rename=zoo.torchvision_vgg, keep=keep)
     x = y = jax.random.normal(jax.random.key(1), (3, 32, 32))
     pooled = {f"features.{i}.weight" for i in (3, 10, 20, 30, 40)}
     for name in [n for n in w if w[n].ndim == 4]:
@@ -332,11 +332,11 @@ def test_a_vision_transformer_with_tensors_of_timm(path):
     }
     w = draw(shapes)
     save_file(w, path)
-    network = nn.ViT(
+    network = zoo.ViT(
         3, 3, image_size=8, depth=2, width=size, heads=2, hidden=12, exact_gelu=True, norm_eps=1e-6,
         key=jax.random.key(0),
     )  # fmt: skip
-    loaded = nn.load_weights(network, path, translate=nn.timm_vit)
+    loaded = nn.load_weights(network, path, translate=zoo.timm_vit)
     x = jax.random.normal(jax.random.key(1), (3, 8, 8))
     np.testing.assert_allclose(
         eqx.filter_jit(loaded)(x), timm_vit(w, x, 2, 2), rtol=1e-4, atol=1e-5

@@ -66,7 +66,7 @@ def main() -> None:
 
 def run(name: str, split: int, args: argparse.Namespace) -> dict[str, Any]:
     """Return the row of a table and a split: the run of the command line, and the baselines."""
-    from bmrjax.data import load
+    from bmrjax.data import load_dataset
 
     folder = args.runs / f"{name}-{split}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def run(name: str, split: int, args: argparse.Namespace) -> dict[str, Any]:
     if finished.returncode not in (0, 3):
         raise SystemExit(f"{name}, split {split}: {finished.stderr}")
     ours = json.loads((folder / "run" / "results.json").read_text())
-    found = load(str(file), seed=split)
+    found = load_dataset(str(file), seed=split)
     config = ours["config"]
     return {
         "set": name,

@@ -40,7 +40,7 @@ def _sine_and_cosine(turns: Float[Array, " n"]) -> tuple[Array, Array]:
     return jnp.where(quadrant >= 2, -first, first), jnp.where(negative, -second, second)
 
 
-Pair = Callable[[UInt32[Array, "..."], UInt32[Array, "..."]], tuple[Array, Array]]
+DrawPair = Callable[[UInt32[Array, "..."], UInt32[Array, "..."]], tuple[Array, Array]]
 
 
 def _normal_pair(high: Array, low: Array) -> tuple[Array, Array]:
@@ -57,7 +57,7 @@ def _hashed(words: UInt32[Array, "2"], counter: UInt32[Array, "..."]) -> tuple[A
     return threefry2x32((words[0], words[1]), jnp.zeros_like(counter), counter)
 
 
-def _all_pairs(words: UInt32[Array, "2"], count: int, pair: Pair) -> Complex64[Array, " n"]:
+def _all_pairs(words: UInt32[Array, "2"], count: int, pair: DrawPair) -> Complex64[Array, " n"]:
     # One array, so that one kernel computes both from one hash.
     return lax.complex(*pair(*_hashed(words, lax.iota(jnp.uint32, count))))
 
@@ -99,7 +99,7 @@ def one_by_one() -> Iterator[None]:
         _ONE_BY_ONE.reset(token)
 
 
-def _drawn(pair: Pair, key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
+def _drawn(pair: DrawPair, key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Draw pairs of numbers from a threefry key, and lay them out: first all firsts, then all seconds."""
     draw = _drawn_one_by_one if _ONE_BY_ONE.get() else _drawn_in_pairs
     return draw(pair, jax.random.key_data(key), shape)
@@ -108,7 +108,7 @@ def _drawn(pair: Pair, key: Array, shape: tuple[int, ...]) -> Float[Array, "..."
 # Traced and lowered once for each shape, however many draws of it a program has.
 @partial(jax.jit, static_argnums=(0, 2))
 def _drawn_in_pairs(
-    pair: Pair, words: UInt32[Array, "2"], shape: tuple[int, ...]
+    pair: DrawPair, words: UInt32[Array, "2"], shape: tuple[int, ...]
 ) -> Float[Array, "..."]:
     size = math.prod(shape)
     count = -(-size // 2)
@@ -119,7 +119,7 @@ def _drawn_in_pairs(
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _drawn_one_by_one(
-    pair: Pair, words: UInt32[Array, "2"], shape: tuple[int, ...]
+    pair: DrawPair, words: UInt32[Array, "2"], shape: tuple[int, ...]
 ) -> Float[Array, "..."]:
     count = -(-math.prod(shape) // 2)
     place = jnp.zeros(shape, jnp.uint32)
@@ -139,7 +139,7 @@ def _is_fast(key: Array, shape: tuple[int, ...], dtype: Any) -> bool:
 
 
 def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Draw uniform noise in (0, 1), never exactly 0; see `normal`.
+    """Draw uniform noise in (0, 1), never exactly 0; see `normal_noise`.
 
     Args:
         key: A JAX PRNG key of any implementation.
@@ -153,7 +153,7 @@ def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
     return jnp.maximum(_drawn(_uniform_pair, key, shape), jnp.finfo(jnp.float32).tiny)
 
 
-def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+def normal_noise(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
     """Draw standard normal noise; the same numbers on every backend, up to rounding.
 
     Both words of a threefry hash make a pair of draws, where `jax.random.normal` uses one. For
@@ -182,11 +182,11 @@ class _FastNormal(dist.Normal):
         dtype = jnp.result_type(self.loc, self.scale, float)
         shape = sample_shape + self.batch_shape
         loc, scale = jnp.asarray(self.loc), jnp.asarray(self.scale)
-        return loc + normal(key, shape, dtype) * scale
+        return loc + normal_noise(key, shape, dtype) * scale
 
 
 def with_fast_noise(fn: dist.Distribution) -> dist.Distribution:
-    """Return `fn` with its normal noise drawn by `normal`; any other distribution unchanged."""
+    """Return `fn` with its normal noise drawn by `normal_noise`; any other distribution unchanged."""
     if isinstance(fn, dist.Independent):
         base = with_fast_noise(fn.base_dist)
         return fn if base is fn.base_dist else base.to_event(fn.reinterpreted_batch_ndims)

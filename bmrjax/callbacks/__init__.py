@@ -6,7 +6,7 @@ run ends. All numbers of a record are on the host already; nothing here is trace
 """
 
 from bmrjax.callbacks.base import Callback as Callback
-from bmrjax.callbacks.csv_file import CSV as CSV
+from bmrjax.callbacks.csv_log import CSV as CSV
 from bmrjax.callbacks.json_lines import JSONLines as JSONLines
 from bmrjax.callbacks.records import EpochEnd as EpochEnd
 from bmrjax.callbacks.records import PointAdded as PointAdded

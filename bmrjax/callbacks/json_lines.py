@@ -20,7 +20,7 @@ class JSONLines(LogFile):
 
     Raises:
         FileExistsError: When a run starts that is not resumed, and the file holds another log.
-        ValueError: When a run is resumed, and the file is no such log.
+        ValueError: When a run is resumed, and the file is not such a log.
 
     Example:
         >>> import json, pathlib, tempfile

@@ -44,7 +44,7 @@ class LogFile(abc.ABC):
 
         Raises:
             FileExistsError: If the run is not resumed and the file holds another log.
-            ValueError: If it is resumed, and the file is no log.
+            ValueError: If it is resumed, and the file is not a log.
         """
         if not record.resumed and not self._ours and self._text():
             raise FileExistsError(

@@ -8,28 +8,28 @@ from typing import Any
 
 import tyro
 
+from bmrjax.cli.check_options import check_options
 from bmrjax.cli.limited import run_limited
-from bmrjax.cli.options import Check, Compact, Compress, Info, Predict, Sparsify, check_options
-from bmrjax.cli.reduce_options import Reduce
+from bmrjax.cli.reduce_options import ReduceOptions
+from bmrjax.cli.saved_options import (
+    CheckOptions,
+    CompactOptions,
+    CompressOptions,
+    InfoOptions,
+    PredictOptions,
+)
+from bmrjax.cli.sparsify_options import SparsifyOptions
 
-COMMANDS: dict[str, Any] = {
-    "sparsify": Sparsify,
-    "info": Info,
-    "predict": Predict,
-    "check": Check,
-    "compact": Compact,
-    "compress": Compress,
-    "reduce": Reduce,
-}
-# Where the function of each command is; help and refused options load none of them, nor JAX.
-_MODULES = {
-    Sparsify: "sparsify",
-    Info: "saved",
-    Predict: "saved",
-    Check: "check",
-    Compact: "saved",
-    Compress: "compress",
-    Reduce: "reduce",
+# What a command takes, and the module of the function that runs it: help and refused options load none of
+# these, nor JAX.
+COMMANDS: dict[str, tuple[type, str]] = {
+    "sparsify": (SparsifyOptions, "sparsify"),
+    "info": (InfoOptions, "saved"),
+    "predict": (PredictOptions, "saved"),
+    "check": (CheckOptions, "check"),
+    "compact": (CompactOptions, "saved"),
+    "compress": (CompressOptions, "compress"),
+    "reduce": (ReduceOptions, "reduce"),
 }
 
 
@@ -57,12 +57,12 @@ def main(arguments: list[str] | None = None, *, limited: bool = False) -> None:
             not have been loaded.
     """
     command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
+        {name: kind for name, (kind, _) in COMMANDS.items()},
         prog="bmrjax",
         description="Bayesian model reduction for JAX and NumPyro.",
         args=arguments,
     )
-    if limited and isinstance(command, Predict) and command.directory.is_file():
+    if limited and isinstance(command, PredictOptions) and command.directory.is_file():
         run_limited(
             lambda: _run(command),
             what=f"the network in {command.directory}",
@@ -75,12 +75,12 @@ def main(arguments: list[str] | None = None, *, limited: bool = False) -> None:
 
 def _run(command: Any) -> None:
     try:
-        if isinstance(command, Sparsify):
+        if isinstance(command, SparsifyOptions):
             check_options(command)
-        kind = type(command)
-        module = importlib.import_module(f"bmrjax.cli.{_MODULES[kind]}")
+        name = next(name for name, (kind, _) in COMMANDS.items() if kind is type(command))
+        module = importlib.import_module(f"bmrjax.cli.run_{COMMANDS[name][1]}")
         importlib.import_module("bmrjax.backend.compile_cache").keep_compiled()
-        getattr(module, f"run_{kind.__name__.lower()}")(command)
+        getattr(module, f"run_{name}")(command)
     except BrokenPipeError:
         raise  # the reader has read enough, which is no error
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 from numpyro.infer.autoguide import AutoDelta
 
-from bmrjax import callbacks, criteria, nn, priors, programs, reduction, schedules, structure
-from bmrjax.cli.options import (
+from bmrjax import callbacks, criteria, nn, priors, programs, reduction, schedules, structure, zoo
+from bmrjax.cli.sparsify_options import (
     BLOCK_NETS,
     IMAGE_NETS,
     NOISE_RATE,
-    Sparsify,
+    SparsifyOptions,
     kl_warmup_of,
     learning_rate_of,
     schedule_of,
@@ -21,7 +21,7 @@ from bmrjax.cli.options import (
 from bmrjax.infer import AutoMeanField, init_to_network
 
 
-def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+def build_network(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     """Return the network that the options name."""
     dropout = 0.2 if options.method == "map" else 0.0
     key = jax.random.key(options.seed)
@@ -31,9 +31,9 @@ def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int)
         )
     if options.net == "lenet5":
         wide = {"conv_features": (18, 48, 360), "hidden": 256} if input_shape[0] == 3 else {}
-        return nn.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
+        return zoo.LeNet5(input_shape[0], outputs, dropout=dropout, key=key, **wide)
     if options.net == "lenet5-caffe":
-        return nn.LeNet5Caffe(input_shape[0], outputs, dropout=dropout, key=key)
+        return zoo.LeNet5Caffe(input_shape[0], outputs, dropout=dropout, key=key)
     if options.net in BLOCK_NETS:
         return _block_network(options, input_shape, outputs, dropout, key)
     if options.net == "gru":
@@ -42,14 +42,14 @@ def build_network(options: Sparsify, input_shape: tuple[int, ...], outputs: int)
                 f"gru takes sequences, (length, features) per data point; '{options.data}' has inputs of "
                 f"{input_shape}."
             )
-        return nn.GRU(input_shape[1], _given(options.hidden)[0], outputs, key=key)
+        return zoo.GRU(input_shape[1], _given(options.hidden)[0], outputs, key=key)
     in_size = math.prod(input_shape)
     if options.net == "mlp-nnx":
         from flax import nnx
 
         rngs = nnx.Rngs(options.seed)
-        return nn.NNXMLP(in_size, _given(options.hidden), outputs, dropout=dropout, rngs=rngs)
-    return nn.MLP(in_size, _given(options.hidden), outputs, dropout=dropout, key=key)
+        return zoo.NNXMLP(in_size, _given(options.hidden), outputs, dropout=dropout, rngs=rngs)
+    return zoo.MLP(in_size, _given(options.hidden), outputs, dropout=dropout, key=key)
 
 
 def _given(setting: Any) -> Any:
@@ -59,7 +59,7 @@ def _given(setting: Any) -> Any:
 
 
 def _block_network(
-    options: Sparsify, input_shape: tuple[int, ...], outputs: int, dropout: float, key: Any
+    options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int, dropout: float, key: Any
 ) -> Any:
     size: dict[str, Any] = {"image_size": input_shape[1:]}
     if options.depth is not None:
@@ -68,18 +68,18 @@ def _block_network(
         # Without dropout, for a point estimate too, as published.
         if (width := options.width) is not None:
             size |= {"width": width, "token_hidden": 2 * width, "channel_hidden": 2 * width}
-        return nn.MLPMixer(input_shape[0], outputs, key=key, **size)
+        return zoo.MLPMixer(input_shape[0], outputs, key=key, **size)
     if (width := options.width) is not None:
         size |= {"width": width, "hidden": 2 * width}
     if options.net == "vit":
-        return nn.ViT(input_shape[0], outputs, dropout=dropout, key=key, **size)
+        return zoo.ViT(input_shape[0], outputs, dropout=dropout, key=key, **size)
     from flax import nnx
 
     rngs = nnx.Rngs(options.seed)
-    return nn.NNXViT(input_shape[0], outputs, dropout=dropout, rngs=rngs, **size)
+    return zoo.NNXViT(input_shape[0], outputs, dropout=dropout, rngs=rngs, **size)
 
 
-def build_schedule(options: Sparsify) -> Any:
+def build_schedule(options: SparsifyOptions) -> Any:
     """Return the schedule that the options name."""
     given: dict[str, Any] = {
         name: value
@@ -112,7 +112,7 @@ def build_schedule(options: Sparsify) -> Any:
 
 
 def build_programs(
-    options: Sparsify, input_shape: tuple[int, ...], outputs: int, num_classes: int | None
+    options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int, num_classes: int | None
 ) -> tuple:
     """Return the program and its guide."""
     network = build_network(options, input_shape, outputs)
@@ -128,21 +128,21 @@ def build_programs(
     return model, AutoMeanField(model)
 
 
-def build_prior(options: Sparsify) -> Any:
+def build_prior(options: SparsifyOptions) -> Any:
     """Return the prior that the options name."""
     if options.prior == "log-uniform":
-        return priors.LogUniform()
+        return priors.LogUniformPrior()
     kind = {
         "flat": priors.Flat,
-        "horseshoe": priors.RegularizedHorseshoe,
-        "spike-slab": priors.SpikeAndSlab,
+        "horseshoe": priors.RegularizedHorseshoePrior,
+        "spike-slab": priors.SpikeAndSlabPrior,
     }[options.prior]
     if options.prior_scale is not None:
         return kind(options.prior_scale)
     return kind(0.1) if options.prior == "spike-slab" else kind()
 
 
-def build_optimizer(options: Sparsify) -> Any:
+def build_optimizer(options: SparsifyOptions) -> Any:
     """Return AdaBelief, with a rate of its own for the parameters of noise."""
     rate = learning_rate_of(options)
     if options.method != "noise":
@@ -158,7 +158,7 @@ def build_optimizer(options: Sparsify) -> Any:
     return optax.partition(rates, label)
 
 
-def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+def build_criterion(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     """Return the criterion that the options name, or None."""
     if options.method == "noise":
         if options.rule == "snr":
@@ -184,15 +184,15 @@ def build_criterion(options: Sparsify, input_shape: tuple[int, ...], outputs: in
     return kinds[_given(options.reduced_prior)]()
 
 
-def _units(options: Sparsify, input_shape: tuple[int, ...], outputs: int) -> Any:
+def _units(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     network, example = build_network(options, input_shape, outputs), jnp.zeros(input_shape)
     along: Any = options.groups
     if options.net.endswith("-nnx"):
-        return structure.groups(network, example[None], along=along)
-    return structure.groups(network, example, along=along)
+        return structure.unit_groups(network, example[None], along=along)
+    return structure.unit_groups(network, example, along=along)
 
 
-def build_callbacks(options: Sparsify) -> list[Any]:
+def build_callbacks(options: SparsifyOptions) -> list[Any]:
     """Return what logs the run, if anything does."""
     if options.log is None:
         return []
@@ -205,7 +205,7 @@ def num_outputs(found: Any) -> int:
     return found.num_classes or math.prod(found.train[1].shape[1:])
 
 
-def build_mesh(options: Sparsify) -> Any:
+def build_mesh(options: SparsifyOptions) -> Any:
     """Return the mesh that ``--mesh`` asks for, or None without it."""
     if options.mesh is None:
         return None

@@ -14,7 +14,7 @@ from bmrjax.structure.network_arrays import equinox_batched, is_equinox, nnx_bat
 
 
 class CompressedNetwork:
-    """A network from a file, with what goes with it.
+    """A network from a file, with what is stored beside it.
 
     Args:
         path: Of a file that `bmrjax compress` wrote.
@@ -58,7 +58,7 @@ class CompressedNetwork:
 
 
 def _checked(extra: Any, path: Path) -> dict[str, Any]:
-    """Return what goes with a network, if it is what `bmrjax compress` writes."""
+    """Return what is stored beside a network, if it is what `bmrjax compress` writes."""
     try:
         shape = tuple(extra["input_shape"])
         arrays = [np.asarray(extra[f"input_{part}"], np.float64) for part in ("mean", "scale")]
@@ -77,6 +77,6 @@ def _checked(extra: Any, path: Path) -> dict[str, Any]:
     if not good:
         raise CodecError(
             f"{path} holds a network without its data's shape and units, which bmrjax compress writes. In "
-            "Python, codec.load reads it."
+            "Python, codec.load_network reads it."
         )
     return {"num_classes": None, **extra}

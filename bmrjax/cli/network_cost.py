@@ -31,7 +31,7 @@ def check_modules(modules: int, size: int) -> None:
         >>> check_modules(300, 1000)
         >>> check_modules(9000, 1341)
         Traceback (most recent call last):
-        bmrjax.codec.errors.CodecError: the network has 9,000 modules; a file of 1,341 bytes may have 423...
+        bmrjax.codec.codec_error.CodecError: the network has 9,000 modules; a file of 1,341 bytes may...
     """
     most = FREE_MODULES + size // BYTES_PER_MODULE
     if modules > most:

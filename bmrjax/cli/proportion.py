@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bmrjax.cli.options import Sparsify, is_verified
+from bmrjax.cli.sparsify_options import SparsifyOptions, is_verified
 
 # Up to so many rows, images are fitted as the bundled digits are.
 _FEW_IMAGES = 10_000
@@ -78,7 +78,9 @@ def proportions_of(
     return Proportions((400,) * 5, 50, None, 0.0)
 
 
-def in_proportion(options: Sparsify, rows: int, input_shape: tuple[int, ...]) -> Sparsify:
+def in_proportion(
+    options: SparsifyOptions, rows: int, input_shape: tuple[int, ...]
+) -> SparsifyOptions:
     """Return the options with what was left out filled in; see `proportions_of`."""
     found = proportions_of(
         rows, input_shape, net=options.net, method=options.method, epochs=options.epochs
@@ -99,7 +101,7 @@ def in_proportion(options: Sparsify, rows: int, input_shape: tuple[int, ...]) ->
     return replace(options, **filled)
 
 
-def proportion_line(given: Sparsify, options: Sparsify, rows: int) -> str:
+def proportion_line(given: SparsifyOptions, options: SparsifyOptions, rows: int) -> str:
     """Return what was chosen for the data, in one line.
 
     Args:

@@ -8,7 +8,7 @@ import tyro
 
 
 @dataclass
-class Reduce:
+class ReduceOptions:
     """Reduce a posterior in a folder of safetensors shards, piece by piece, and write its masks.
 
     Example: bmrjax reduce posterior --prior-scale 0.1 --criterion spike-slab --out masks

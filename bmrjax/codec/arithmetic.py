@@ -12,7 +12,7 @@ import numpy as np
 from constriction import stream  # pyright: ignore[reportAttributeAccessIssue]
 
 from bmrjax.codec.budget import DIGIT, LETTER, MODEL, SYMBOL, Budget
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 
 # What each symbol counts before any has passed.
 PRIOR_COUNT = 0.5

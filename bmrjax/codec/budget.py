@@ -10,7 +10,7 @@ networks of thousands of parameters per byte.
 import math
 from dataclasses import dataclass
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 
 # What each file may cost, and what it may cost more for each byte. Below the documented limits of 50 ms,
 # 64 MB and 4096 bytes per byte, for what is not charged: reading, the checksum, the interpreter.
@@ -40,10 +40,6 @@ MODULE = Price(10_000, 2000)
 # An array, and running statistics that are held apart.
 ARRAY = Price(100_000, 6000)
 STATE = Price(80_000, 6000)
-# A layer of a Flax perceptron, and a transformer and each of its blocks.
-FLAX_LAYER = Price(2_000_000, 100_000)
-FLAX_TRANSFORMER = Price(10_000_000, 500_000)
-FLAX_BLOCK = Price(32_000_000, 1_000_000)
 # A number of an array, zero or not.
 NUMBER = Price(4, 17)
 # An entry of a sparse array: its place and its value; one that is drawn costs more.
@@ -90,7 +86,7 @@ class Budget:
             >>> budget.charge(NUMBER, 1000)
             >>> budget.charge(NUMBER, 2**40)
             Traceback (most recent call last):
-            bmrjax.codec.errors.CodecError: the file declares more than its 100 bytes can pay for...
+            bmrjax.codec.codec_error.CodecError: the file declares more than its 100 bytes can pay for...
         """
         self._nanoseconds += price.nanoseconds * count * repeats
         self._memory += price.memory * count

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmrjax.codec.budget import CHARACTER, Budget
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.compression_dictionary import PHRASES
-from bmrjax.codec.errors import CodecError
 
 MAGIC = b"BMRJ"
 VERSION = 1
@@ -64,7 +64,9 @@ def unpack(data: bytes, budget: Budget | None = None) -> Container:
         CodecError: If they are none, of another version, damaged, or declare more than there is.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"decode takes bytes, got {type(data).__name__}; codec.load reads a file.")
+        raise TypeError(
+            f"decode takes bytes, got {type(data).__name__}; codec.load_network reads a file."
+        )
     data = bytes(data)
     if len(data) < _HEAD + 3 or data[: len(MAGIC)] != MAGIC:
         raise CodecError("these bytes are no network of the codec, or only a part of one.")
@@ -88,7 +90,7 @@ def unpack(data: bytes, budget: Budget | None = None) -> Container:
     try:
         found = json.loads(extra) if extra else None
     except (ValueError, RecursionError) as error:
-        raise CodecError(f"what goes with the network is damaged: {error}") from None
+        raise CodecError(f"what belongs to the network is damaged: {error}") from None
     return Container(CODERS[body[0]], parameters, text, found, body[at + size :])
 
 

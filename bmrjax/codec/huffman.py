@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 
 from bmrjax.codec.budget import DIGIT, SYMBOL, Budget
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 
 LENGTH_BITS = 5
 LONGEST = 2**LENGTH_BITS - 1

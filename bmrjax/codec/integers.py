@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from bmrjax.codec.budget import INTEGER
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 
 # Numbers below have a symbol each; of larger ones the highest bit and LEADING more make the symbol.
-SMALL = 16
+SMALL_INTEGERS = 16
 LEADING = 2
-_FIRST = SMALL.bit_length() - 1
+_FIRST = SMALL_INTEGERS.bit_length() - 1
 
 
 def _alphabet(largest: int) -> int:
@@ -22,18 +22,18 @@ def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     values = values.astype(np.int64)
     # Exact below 2**53, which no count here reaches.
     exponent = np.frexp(np.maximum(values, 1).astype(np.float64))[1].astype(np.int64) - 1
-    width = np.where(values < SMALL, 0, exponent - LEADING)
+    width = np.where(values < SMALL_INTEGERS, 0, exponent - LEADING)
     top = values >> width
-    large = SMALL + ((exponent - _FIRST) << LEADING) + top - (1 << LEADING)
-    return np.where(values < SMALL, values, large), width, values - (top << width)
+    large = SMALL_INTEGERS + ((exponent - _FIRST) << LEADING) + top - (1 << LEADING)
+    return np.where(values < SMALL_INTEGERS, values, large), width, values - (top << width)
 
 
 def _widths(symbols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how many bits each symbol leaves, and the number that it stands for without them."""
-    above = np.maximum(symbols - SMALL, 0)
+    above = np.maximum(symbols - SMALL_INTEGERS, 0)
     width = (above >> LEADING) + _FIRST - LEADING
     top = (above & ((1 << LEADING) - 1)) + (1 << LEADING)
-    small = symbols < SMALL
+    small = symbols < SMALL_INTEGERS
     return np.where(small, 0, width), np.where(small, symbols, top << width)
 
 

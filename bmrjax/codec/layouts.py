@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bmrjax.codec.budget import ACROSS, ENTRY, FLAG, INTEGER, LINE
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 
 

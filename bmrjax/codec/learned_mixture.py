@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.quantise import Mixture, to_bfloat16
 from bmrjax.codec.scales import only_network
 from bmrjax.distributions import mixture_log_prob
@@ -29,7 +29,7 @@ def learned_mixture(result: Any, *inputs: Any) -> Mixture:
     Example:
         >>> import jax, jax.numpy as jnp
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(3, (8,), 2, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(3, (8,), 2, key=jax.random.key(0))
         >>> sharing = bmr.priors.SoftWeightSharing(components=5, dropout=False)
         >>> model = bmr.programs.classifier(network, sharing)
         >>> data = jax.random.normal(jax.random.key(1), (64, 3)), jnp.arange(64) % 2

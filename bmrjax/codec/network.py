@@ -9,18 +9,19 @@ from typing import Any, Literal
 import numpy as np
 
 from bmrjax.codec.arithmetic import ArithmeticReader, ArithmeticWriter
+from bmrjax.codec.array_records import ArrayRow, RecordReader, RecordWriter
 from bmrjax.codec.budget import Budget
+from bmrjax.codec.build_network import Builder
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.container import Container, pack, unpack
-from bmrjax.codec.description import Builder, Describer, Hole
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.describe_network import Describer, Hole
+from bmrjax.codec.file_report import FileReport
 from bmrjax.codec.flax_networks import to_equinox, to_flax
 from bmrjax.codec.huffman import HuffmanReader, HuffmanWriter
 from bmrjax.codec.layouts import Bitmap, Layout
 from bmrjax.codec.quantise import Mixture, Quantiser, Uniform
 from bmrjax.codec.rate_distortion import RateDistortion
-from bmrjax.codec.records import RecordReader, RecordWriter, Row
 from bmrjax.codec.relative_entropy import RelativeEntropy
-from bmrjax.codec.report import Report
 from bmrjax.codec.scales import only_network, posterior_scales
 from bmrjax.files import write_atomically
 from bmrjax.run.result import Result
@@ -52,7 +53,7 @@ def encode(
 
     Args:
         network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, a
-            `nn.NNXMLP` or `nn.NNXViT`, what `compact` returned, or a `Result` with one random module.
+            `zoo.NNXMLP` or `zoo.NNXViT`, what `compact` returned, or a `Result` with one random module.
         inputs: For a result: one batch of its program's arguments, without the targets.
         posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation
             of its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those
@@ -62,22 +63,22 @@ def encode(
         layout: `Gaps`, `Bitmap`, `CSR` or `Dense`; by default the smallest for each array.
         coder: ``"range"``, ``"ans"``, or ``"huffman"`` as in the paper.
         dense: ``"float32"`` to leave arrays that are not quantised as they are.
-        extra: Plain values that go with the network, as JSON has them; `inspect` returns them.
+        extra: Plain values that go with the network, as JSON has them; `inspect_file` returns them.
 
     Returns:
         The bytes of a file, which `decode` reads.
 
     Raises:
         CodecError: For a network that no file can hold; the message names the part.
-        TypeError: For another Flax NNX network, or what is no network.
+        TypeError: For another Flax NNX network, or what is not a network.
         ValueError: For options that do not fit together.
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import codec, nn
-        >>> network = nn.MLP(64, (32,), 10, key=jax.random.key(0))
+        >>> from bmrjax import codec, zoo
+        >>> network = zoo.MLP(64, (32,), 10, key=jax.random.key(0))
         >>> data = codec.encode(network, quantiser=codec.KMeans(16))
-        >>> codec.decode(data).layers[0].weight.shape, codec.inspect(data).ratio > 6
+        >>> codec.decode(data).layers[0].weight.shape, codec.inspect_file(data).ratio > 6
         ((32, 64), True)
 
     References:
@@ -202,7 +203,7 @@ def _check_scales(holes: list[Hole], scales: dict[str, np.ndarray]) -> None:
 
 def _read(
     data: bytes, max_parameters: int
-) -> tuple[Container, Builder, list[np.ndarray], list[Row]]:
+) -> tuple[Container, Builder, list[np.ndarray], list[ArrayRow]]:
     budget = Budget(len(data)) if isinstance(data, Sized) else None
     container = unpack(data, budget)
     return container, *_read_arrays(container, budget, max_parameters=max_parameters)
@@ -210,7 +211,7 @@ def _read(
 
 def _read_arrays(
     container: Container, budget: Budget | None, *, max_parameters: int
-) -> tuple[Builder, list[np.ndarray], list[Row]]:
+) -> tuple[Builder, list[np.ndarray], list[ArrayRow]]:
     builder = Builder(container.text, budget)
     total = sum(hole.extent for hole in builder.holes)
     if total > max_parameters:
@@ -267,7 +268,7 @@ class Opened:
 
 
 def open_bytes(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Opened:
-    """Return the network that `encode` made bytes of, and what goes with it, for the price of one.
+    """Return the network that `encode` made bytes of, and its extra values, for the price of one.
 
     Args:
         data: What `encode` returned.
@@ -287,7 +288,7 @@ def open_bytes(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Opened:
     return Opened(network, container.extra, builder.modules)
 
 
-def inspect(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Report:
+def inspect_file(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> FileReport:
     """Return what the bytes of a network take, array by array.
 
     Args:
@@ -302,14 +303,14 @@ def inspect(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Report:
 
     Example:
         >>> import jax
-        >>> from bmrjax import codec, nn
-        >>> print(codec.inspect(codec.encode(nn.MLP(8, (4,), 2, key=jax.random.key(0)))))
+        >>> from bmrjax import codec, zoo
+        >>> print(codec.inspect_file(codec.encode(zoo.MLP(8, (4,), 2, key=jax.random.key(0)))))
         array ...
         description ...
     """
     container, _, _, rows = _read(data, max_parameters)
     # Unlike the arrays' parts, which are shares of one code, this is what it is to the byte.
-    return Report(
+    return FileReport(
         size=len(data),
         original=4 * container.parameters,
         coder=container.coder,
@@ -319,7 +320,7 @@ def inspect(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Report:
     )
 
 
-def save(network: Any, path: str | Path, **options: Any) -> Report:
+def save_network(network: Any, path: str | Path, **options: Any) -> FileReport:
     """Encode a network into a file, which is written whole or not at all.
 
     Args:
@@ -332,14 +333,14 @@ def save(network: Any, path: str | Path, **options: Any) -> Report:
     """
     data = encode(network, **options)
     write_atomically(Path(path), data)
-    return inspect(data, max_parameters=2**62)
+    return inspect_file(data, max_parameters=2**62)
 
 
-def load(path: str | Path, *, max_parameters: int = MAX_PARAMETERS) -> Any:
+def load_network(path: str | Path, *, max_parameters: int = MAX_PARAMETERS) -> Any:
     """Decode the network in a file.
 
     Args:
-        path: Of a file that `save` wrote.
+        path: Of a file that `save_network` wrote.
         max_parameters: See `decode`.
 
     Raises:

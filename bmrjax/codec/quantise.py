@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 
 # A grid's step is one of eight to the octave, from 2**-96 on: ten bits say which.
 STEP_BITS = 10

@@ -20,7 +20,7 @@ from bmrjax.codec.quantise import (
 )
 
 # Steps that are tried, relative to the posterior width of an array, and points tried towards zero.
-WIDTHS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+ZERO_WIDTHS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 TOWARDS_ZERO = 6
 
 
@@ -91,7 +91,7 @@ class RateDistortion(Quantiser):
         width = math.exp(float(np.mean(np.log(known))))
         best: tuple[float, int, np.ndarray] | None = None
         tried = set()
-        for multiple in WIDTHS:
+        for multiple in ZERO_WIDTHS:
             index = on_grid(weights, step_below(multiple * width)).levels
             assert isinstance(index, Grid)
             if index.index in tried or index.index >= 2**STEP_BITS:

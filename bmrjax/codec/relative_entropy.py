@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bmrjax.codec.budget import DRAWN
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.integers import read_integer, read_integers, write_integer, write_integers
 from bmrjax.codec.quantise import STEP_BITS, check_positive, step_below, step_of
 
@@ -79,8 +79,8 @@ class RelativeEntropy:
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import codec, nn
-        >>> network = nn.MLP(8, (4,), 2, key=jax.random.key(0))
+        >>> from bmrjax import codec, zoo
+        >>> network = zoo.MLP(8, (4,), 2, key=jax.random.key(0))
         >>> scales = {f"layers.{i}.weight": 0.1 for i in (0, 1)}
         >>> data = codec.encode(network, posterior_scale=scales, quantiser=codec.RelativeEntropy())
         >>> gap = codec.decode(data).layers[0].weight - network.layers[0].weight

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bmrjax.codec.errors import CodecError
+from bmrjax.codec.codec_error import CodecError
 from bmrjax.reduction import LogNormal
 from bmrjax.structure import named_arrays
 

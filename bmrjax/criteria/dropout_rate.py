@@ -17,9 +17,9 @@ from bmrjax.criteria.site_posteriors import SitePosteriors
 class DropoutRate(Criterion):
     r"""Remove weights with a dropout rate b = σ² / (μ² + σ²) of `threshold` and more.
 
-    The rule of sparse variational dropout, for posteriors under `priors.LogUniform`. That prior has no
+    The rule of sparse variational dropout, for posteriors under `priors.LogUniformPrior`. That prior has no
     evidence, so `delta_f` says something else here: minus the divergence of the weight's posterior from the
-    prior, what the fit pays for it in nats. It is at most zero, and nearly that for what goes.
+    prior, what the fit pays for it in nats. It is at most zero, and nearly that for removed elements.
 
     Args:
         threshold: Least b that goes, between 0 and 1.

@@ -15,14 +15,14 @@ from bmrjax.criteria.site_posteriors import SitePosteriors
 class Inclusion(Criterion):
     """Keep the elements with q(λ = 1) ≥ ½: the median probability model.
 
-    For sites of `priors.SpikeAndSlab` that were fitted directly, with indicators of their own. What
+    For sites of `priors.SpikeAndSlabPrior` that were fitted directly, with indicators of their own. What
     a round removes stays removed.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from bmrjax import criteria, reduction
-        >>> q = {"w": reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.array([-1.0, 3.0]))}
-        >>> p = {"w": reduction.SpikeAndSlab(jnp.zeros(2), jnp.ones(2), jnp.zeros(2))}
+        >>> q = {"w": reduction.ZeroOrNormal(jnp.zeros(2), jnp.ones(2), jnp.array([-1.0, 3.0]))}
+        >>> p = {"w": reduction.ZeroOrNormal(jnp.zeros(2), jnp.ones(2), jnp.zeros(2))}
         >>> criterion = criteria.Inclusion()
         >>> criterion(criteria.SitePosteriors(q, p)).keep["w"]
         Array([False,  True], dtype=bool)
@@ -31,7 +31,7 @@ class Inclusion(Criterion):
         Barbieri and Berger (2004).
     """
 
-    family = reduction.SpikeAndSlab
+    family = reduction.ZeroOrNormal
 
     def __call__(
         self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Int
 from bmrjax.criteria.base import Decision, Masks, masks
 from bmrjax.criteria.groups import Groups
 from bmrjax.criteria.order import Order, smallest_snr_first
-from bmrjax.criteria.select import smallest
 from bmrjax.criteria.site_posteriors import SitePosteriors
+from bmrjax.criteria.smallest import smallest
 
 
 def limit(
@@ -35,7 +35,7 @@ def limit(
         decision: Of a criterion, on these.
         keep: The masks before, by site.
         fraction: Of the elements that `keep` keeps, from 0 to 1; rounded up to whole elements.
-        order: Which of them go first.
+        order: Which of them are removed first.
         groups: Which elements go together, if any do: `Criterion.groups`. The group that the fraction ends in
             goes whole.
         beyond: Whether elements that the decision keeps may go too, where the fraction asks for more.
@@ -96,7 +96,7 @@ def leaving(
     number = jnp.where(most >= 1.0, kept, part)
     scores = order(found.posterior, decision)
     if groups is not None:
-        # The Euclidean length of what goes together: to first order, what its removal moves.
+        # The Euclidean length of a group: to first order, what its removal moves.
         squares = {name: jnp.where(keep[name], jnp.square(scores[name]), 0.0) for name in names}
         scores = groups.spread(jnp.sqrt(groups.sum(squares)), squares)
     listed = [candidates[name] for name in names]

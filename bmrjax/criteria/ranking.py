@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 
 from bmrjax import reduction
 from bmrjax.criteria.base import Criterion, Decision, Masks, masks
-from bmrjax.criteria.select import smallest
 from bmrjax.criteria.site_posteriors import SitePosteriors
+from bmrjax.criteria.smallest import smallest
 from bmrjax.reduction import LogNormal, Normal
 
-Posterior = Normal | LogNormal
+ReadPosterior = Normal | LogNormal
 
 
 @jax.tree_util.register_dataclass
@@ -53,7 +53,7 @@ class Ranking(Criterion):
         return False
 
     @abc.abstractmethod
-    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: ReadPosterior) -> Float[Array, "..."]:
         """Return a non-negative score per element; the lowest are removed first.
 
         Args:
@@ -109,7 +109,7 @@ class SignalToNoise(Ranking):
         Neklyudov et al. (2017), section 4.4 and appendix D (equation 19 is misprinted).
     """
 
-    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: ReadPosterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
         del name
         return posterior.snr
@@ -133,7 +133,7 @@ class SignalPlusRobustness(Ranking):
         Nalisnick (2018), chapter 4; Beckers et al. (2024), equation 12.
     """
 
-    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: ReadPosterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
         del name
         return posterior.magnitude + posterior.standard_deviation
@@ -156,7 +156,7 @@ class Magnitude(Ranking):
         Array([False,  True], dtype=bool)
     """
 
-    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: ReadPosterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
         del name
         return posterior.magnitude
@@ -182,7 +182,7 @@ class GivenScores(Ranking):
 
     scores: Mapping[str, Float[Array, "..."]] = field(default_factory=dict)
 
-    def score(self, name: str, posterior: Posterior) -> Float[Array, "..."]:
+    def score(self, name: str, posterior: ReadPosterior) -> Float[Array, "..."]:
         """See `Ranking.score`."""
         if name not in self.scores or jnp.shape(self.scores[name]) != posterior.loc.shape:
             raise ValueError(

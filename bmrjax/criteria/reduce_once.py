@@ -1,4 +1,4 @@
-"""One round: ask the criterion, and limit what goes at once."""
+"""One round: a criterion's decision, capped."""
 
 from typing import Any, NamedTuple
 

@@ -67,7 +67,7 @@ class Shrinkage(Criterion):
         if self.groups is None:
             stays = {name: kept[name] & ~(df >= 0) for name, df in delta_f.items()}
             return Decision(stays, delta_f)
-        # What is gone already has nothing more to say about the rest of its group.
+        # Removed elements do not contribute to the score of the rest of their group.
         counted = {name: jnp.where(kept[name], df, 0.0) for name, df in delta_f.items()}
         together = self.groups.spread(~(self.groups.sum(counted) >= 0), delta_f)
         stays = {name: kept[name] & together[name] for name in delta_f}

@@ -14,7 +14,7 @@ class SitePosteriors:
 
     Attributes:
         posterior: Site name to its posterior, shaped as the site: `reduction.Normal`,
-            `reduction.SpikeAndSlab`, `reduction.LogNormal` or `reduction.Laplace`.
+            `reduction.ZeroOrNormal`, `reduction.LogNormal` or `reduction.Laplace`.
         prior: The same sites, of the same shapes or broadcastable to them: the prior that the posterior was
             fitted under (log-uniform for log-normal; Laplace also for normal), given the centres of its
             parents.

@@ -115,7 +115,7 @@ class SpikeAndSlab(Criterion):
                 alpha.update(dict.fromkeys(members, counts[0]))
                 beta.update(dict.fromkeys(members, counts[1]))
         else:
-            # What is gone already has nothing more to say about the rest of its group.
+            # Removed elements do not contribute to the score of the rest of their group.
             counted = {n: jnp.where(eligible[n], df, 0.0) for n, df in judged.items()}
             total, alive = self.groups.sum(counted), self.groups.any(eligible)
             included = jnp.zeros_like(total)

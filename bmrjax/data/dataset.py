@@ -69,7 +69,7 @@ class Dataset:
 
         Example:
             >>> import bmrjax as bmr
-            >>> train, validation = bmr.data.load("diabetes").split_train(validation=0.15)
+            >>> train, validation = bmr.data.load_dataset("diabetes").split_train(validation=0.15)
             >>> len(train[0]), len(validation[0])
             (301, 53)
         """

@@ -11,7 +11,7 @@ import numpy as np
 
 from bmrjax.data.dataset import Dataset, Split, Task, from_arrays, split_arrays
 from bmrjax.data.frames import from_csv
-from bmrjax.data.series import SIGNALS, periodic
+from bmrjax.data.signals import SIGNALS, periodic
 
 HUB = {
     "mnist": "ylecun/mnist",
@@ -21,7 +21,7 @@ HUB = {
 BUNDLED = ("digits", "diabetes")
 
 
-def load(
+def load_dataset(
     name: str,
     *,
     data_root: str | Path | None = None,

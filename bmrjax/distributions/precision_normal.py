@@ -72,7 +72,7 @@ def expected_log_prob(
     concentration: Float[Array, "..."],
     rate: Float[Array, "..."],
 ) -> Float[Array, "..."]:
-    """Return E[ln N(y; f, 1/γ)] under γ ~ Gamma(concentration, rate), nats an element.
+    """Return E[ln N(y; f, 1/γ)] under γ ~ Gamma(concentration, rate), nats per element.
 
     Args:
         square: E[(y - f)²]: a squared residual, plus the variance of f where that is uncertain too.

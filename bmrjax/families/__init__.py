@@ -20,7 +20,7 @@ Adding a family
    `facts`               family                          its name, and which criteria read it
    `has_closed_form`     family of a posterior           whether criteria can read it under a prior
    `removed`             family of a posterior           the posterior without some elements
-   `shown`               family of a posterior           its NumPyro distribution, for tables
+   `shown_elements`      family of a posterior           its NumPyro distribution, for tables
    `default_form`        family of a prior               how `infer.AutoMeanField` writes the posterior
    `kl_divergence`       pair of NumPyro distributions   NumPyro's own dispatch, for the training loss
    ====================  ==============================  ================================================
@@ -58,7 +58,7 @@ Example:
     (True, ['1.5', '-17.0'])
 """
 
-from bmrjax.families.base import Facts as Facts
+from bmrjax.families.base import FamilyFacts as FamilyFacts
 from bmrjax.families.base import Shown as Shown
 from bmrjax.families.base import affine as affine
 from bmrjax.families.base import center as center
@@ -71,7 +71,7 @@ from bmrjax.families.base import location as location
 from bmrjax.families.base import read as read
 from bmrjax.families.base import read_as_stored as read_as_stored
 from bmrjax.families.base import removed as removed
-from bmrjax.families.base import shown as shown
+from bmrjax.families.base import shown_elements as shown_elements
 from bmrjax.families.base import stored as stored
 from bmrjax.families.elements import NotElementwiseError as NotElementwiseError
 from bmrjax.families.elements import Prunable as Prunable
@@ -85,25 +85,25 @@ from bmrjax.families.guide_form import default_form as default_form
 from bmrjax.families.guide_form import offer as offer
 from bmrjax.families.joint_normal import PrunedJoint as PrunedJoint
 from bmrjax.families.joint_normal import marginals as marginals
+from bmrjax.families.joint_normal import pruned_joint as pruned_joint
 from bmrjax.families.joint_normal import read_joint as read_joint
-from bmrjax.families.joint_normal import without as without
 from bmrjax.families.laplace import LaplaceForm as LaplaceForm
 from bmrjax.families.log_normal import TruncatedLogNormal as TruncatedLogNormal
 from bmrjax.families.log_normal import TruncatedLogUniform as TruncatedLogUniform
-from bmrjax.families.log_uniform import ImproperLogUniform as ImproperLogUniform
+from bmrjax.families.log_uniform import ImproperReciprocal as ImproperReciprocal
 from bmrjax.families.log_uniform import is_log_uniform as is_log_uniform
 from bmrjax.families.matrix_normal import ScaledMatrixNormal as ScaledMatrixNormal
 from bmrjax.families.normal import divergence_under as divergence_under
 from bmrjax.families.normal import normal_parameters as normal_parameters
 from bmrjax.families.normal import stored_normal_parameters as stored_normal_parameters
 from bmrjax.families.per_datum import PerDatum as PerDatum
-from bmrjax.families.point import PointForm as PointForm
+from bmrjax.families.point_mass import PointForm as PointForm
 from bmrjax.families.pruned import PrunedElements as PrunedElements
 from bmrjax.families.pruned import pruned as pruned
 from bmrjax.families.shared_centers import SharedCenters as SharedCenters
 from bmrjax.families.shared_centers import mixture_log_prob as mixture_log_prob
+from bmrjax.families.spike_and_slab import DiscreteSpikeAndSlab as DiscreteSpikeAndSlab
 from bmrjax.families.spike_and_slab import RelaxedSpikeAndSlab as RelaxedSpikeAndSlab
-from bmrjax.families.spike_and_slab import SpikeAndSlab as SpikeAndSlab
 from bmrjax.families.spike_and_slab import (
     StraightThroughSpikeAndSlab as StraightThroughSpikeAndSlab,
 )

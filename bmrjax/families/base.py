@@ -105,7 +105,7 @@ def location(q: Any) -> tuple[Any, Any] | None:
     del q
 
 
-class Facts(NamedTuple):
+class FamilyFacts(NamedTuple):
     """How tables and messages describe a family.
 
     Attributes:
@@ -120,19 +120,19 @@ class Facts(NamedTuple):
 
 
 @functools.singledispatch
-def facts(q: Any) -> Facts:
+def facts(q: Any) -> FamilyFacts:
     """Return how tables and messages describe a family.
 
     Args:
         q: A class of `bmrjax.reduction`. For the class itself, in place of an object, there is `facts_of`.
     """
-    return Facts(type(q).__name__)
+    return FamilyFacts(type(q).__name__)
 
 
-def facts_of(family: type) -> Facts:
+def facts_of(family: type) -> FamilyFacts:
     """Return how tables and messages describe a family, given its class."""
     answer = facts.dispatch(family)
-    return Facts(family.__name__) if answer is facts.dispatch(object) else answer(None)
+    return FamilyFacts(family.__name__) if answer is facts.dispatch(object) else answer(None)
 
 
 @functools.singledispatch
@@ -184,7 +184,7 @@ class Shown(NamedTuple):
 
 
 @functools.singledispatch
-def shown(q: Any, keep: Bool[Array, "..."]) -> Shown:
+def shown_elements(q: Any, keep: Bool[Array, "..."]) -> Shown:
     """Return the NumPyro distribution of the elements of a posterior, and the value of removed ones.
 
     Args:
@@ -195,7 +195,7 @@ def shown(q: Any, keep: Bool[Array, "..."]) -> Shown:
         TypeError: For a family without distribution.
     """
     del keep
-    raise TypeError(f"shown: there is no NumPyro distribution of a {type(q).__name__}.")
+    raise TypeError(f"shown_elements: there is no NumPyro distribution of a {type(q).__name__}.")
 
 
 @functools.singledispatch

@@ -48,7 +48,7 @@ class PrunedJoint(dist.Distribution):
 
 
 @functools.singledispatch
-def without(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
+def pruned_joint(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
     """Return a joint normal of the elements of `fn` that stay.
 
     A factor of the covariance loses the rows (and, where it is triangular, the columns) of the
@@ -61,10 +61,10 @@ def without(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
     Raises:
         TypeError: For another distribution.
     """
-    raise TypeError(f"without: no reduction for a {type(fn).__name__}.")
+    raise TypeError(f"pruned_joint: no reduction for a {type(fn).__name__}.")
 
 
-@without.register(dist.MultivariateNormal)
+@pruned_joint.register(dist.MultivariateNormal)
 def _(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
     both = keep[:, None] & keep[None, :]
     diagonal = jnp.diag(jnp.where(keep, 0.0, 1.0))
@@ -73,7 +73,7 @@ def _(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
     return PrunedJoint(base, keep)
 
 
-@without.register(dist.LowRankMultivariateNormal)
+@pruned_joint.register(dist.LowRankMultivariateNormal)
 def _(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
     base = dist.LowRankMultivariateNormal(
         jnp.where(keep, fn.loc, 0.0),
@@ -118,7 +118,7 @@ def marginals(joint: Any) -> Normal:
     Raises:
         TypeError: For another family.
     """
-    raise TypeError(f"marginals: {type(joint).__name__} is no joint normal.")
+    raise TypeError(f"marginals: {type(joint).__name__} is not a joint normal.")
 
 
 @marginals.register(MultivariateNormal)

@@ -10,14 +10,14 @@ from jaxtyping import Array
 from numpyro.distributions.kl import kl_divergence
 
 from bmrjax.families.base import (
-    Facts,
+    FamilyFacts,
     Shown,
     affine,
     facts,
     has_closed_form,
     location,
     removed,
-    shown,
+    shown_elements,
     stored,
 )
 from bmrjax.families.guide_form import GuideForm, GuideSite, offer
@@ -42,9 +42,9 @@ def _(q: Laplace) -> tuple[Any, Any]:
 
 
 @facts.register(Laplace)
-def _(q: Any) -> Facts:
+def _(q: Any) -> FamilyFacts:
     del q
-    return Facts("Laplace", criteria="criteria.SpikeAndSlab(family=reduction.Laplace)")
+    return FamilyFacts("Laplace", criteria="criteria.SpikeAndSlab(family=reduction.Laplace)")
 
 
 @has_closed_form.register(Laplace)
@@ -57,7 +57,7 @@ def _(q: Laplace, keep: Any) -> Laplace:
     return Laplace(jnp.where(keep, q.loc, 0.0), jnp.where(keep, q.scale, 0.0))
 
 
-@shown.register(Laplace)
+@shown_elements.register(Laplace)
 def _(q: Laplace, keep: Any) -> Shown:
     return Shown(dist.Laplace(q.loc, jnp.where(keep, q.scale, 1.0)))
 

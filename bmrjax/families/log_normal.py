@@ -16,7 +16,15 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 from numpyro.util import not_jax_tracer
 
 from bmrjax.backend.noise import uniform
-from bmrjax.families.base import Facts, Shown, facts, has_closed_form, removed, shown, stored
+from bmrjax.families.base import (
+    FamilyFacts,
+    Shown,
+    facts,
+    has_closed_form,
+    removed,
+    shown_elements,
+    stored,
+)
 from bmrjax.families.elements import elementwise
 from bmrjax.families.guide_form import GuideForm, GuideSite, NormalForm, default_form
 from bmrjax.families.log_quantile import log_quantile
@@ -214,15 +222,15 @@ def _(fn: TruncatedLogUniform) -> LogUniform:
 
 
 @facts.register(LogNormal)
-def _(q: Any) -> Facts:
+def _(q: Any) -> FamilyFacts:
     del q
-    return Facts("log-normal", criteria="criteria.BMRSNormal()")
+    return FamilyFacts("log-normal", criteria="criteria.BMRSNormal()")
 
 
 @facts.register(LogUniform)
-def _(q: Any) -> Facts:
+def _(q: Any) -> FamilyFacts:
     del q
-    return Facts("log-uniform", posterior="log-normal")
+    return FamilyFacts("log-uniform", posterior="log-normal")
 
 
 @has_closed_form.register(LogNormal)
@@ -236,7 +244,7 @@ def _(q: LogNormal, keep: Any) -> LogNormal:
     return LogNormal(jnp.where(keep, q.loc, -jnp.inf), jnp.where(keep, q.scale, 0.0), low, high)
 
 
-@shown.register(LogNormal)
+@shown_elements.register(LogNormal)
 def _(q: LogNormal, keep: Any) -> Shown:
     loc, scale = jnp.where(keep, q.loc, q.low), jnp.where(keep, q.scale, 1.0)
     return Shown(TruncatedLogNormal(loc, scale, q.low, q.high), value=1.0)

@@ -11,10 +11,10 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import validate_sample
 
 from bmrjax import reduction
-from bmrjax.families.base import Facts, facts, read_as_stored, stored
+from bmrjax.families.base import FamilyFacts, facts, read_as_stored, stored
 
 
-class ImproperLogUniform(dist.Distribution):
+class ImproperReciprocal(dist.Distribution):
     """p(w) ∝ 1/|w| on the whole line: heavy tails, and a pole at zero that draws in what the data leave.
 
     It has no integral, so it cannot be drawn from; a program that has it needs a guide of normals, whose
@@ -24,8 +24,8 @@ class ImproperLogUniform(dist.Distribution):
         batch_shape: Shape of the independent variables.
 
     Example:
-        >>> from bmrjax.families import ImproperLogUniform
-        >>> ImproperLogUniform().log_prob(-0.5).round(3)
+        >>> from bmrjax.families import ImproperReciprocal
+        >>> ImproperReciprocal().log_prob(-0.5).round(3)
         Array(0.693, dtype=float32)
 
     References:
@@ -43,7 +43,7 @@ class ImproperLogUniform(dist.Distribution):
         return (), (self.batch_shape, self._validate_args)
 
     @classmethod
-    def tree_unflatten(cls, aux_data: Any, params: Any) -> "ImproperLogUniform":
+    def tree_unflatten(cls, aux_data: Any, params: Any) -> "ImproperReciprocal":
         """Undo `tree_flatten`."""
         del params
         return cls(aux_data[0], validate_args=aux_data[1])
@@ -51,7 +51,7 @@ class ImproperLogUniform(dist.Distribution):
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Raise NotImplementedError: an improper prior has no draws."""
         raise NotImplementedError(
-            "ImproperLogUniform cannot be sampled: 1/|w| has no integral. Draw from a posterior, or give the "
+            "ImproperReciprocal cannot be sampled: 1/|w| has no integral. Draw from a posterior, or give the "
             "site a value."
         )
 
@@ -62,22 +62,22 @@ class ImproperLogUniform(dist.Distribution):
         return -jnp.log(jnp.maximum(size, jnp.finfo(size.dtype).tiny))
 
 
-@kl_divergence.register(dist.Normal, ImproperLogUniform)
-def _(q: Any, p: ImproperLogUniform) -> Array:
+@kl_divergence.register(dist.Normal, ImproperReciprocal)
+def _(q: Any, p: ImproperReciprocal) -> Array:
     found = reduction.log_uniform_divergence(reduction.Normal(q.loc, q.scale))
     return jnp.broadcast_to(found, jnp.broadcast_shapes(q.batch_shape, p.batch_shape))
 
 
-@stored.register(ImproperLogUniform)
-def _(fn: ImproperLogUniform) -> reduction.ImproperLogUniform:
+@stored.register(ImproperReciprocal)
+def _(fn: ImproperReciprocal) -> reduction.ImproperLogUniform:
     del fn
     return reduction.ImproperLogUniform(jnp.ones(()))
 
 
 @facts.register(reduction.ImproperLogUniform)
-def _(q: Any) -> Facts:
+def _(q: Any) -> FamilyFacts:
     del q
-    return Facts("log-uniform")
+    return FamilyFacts("log-uniform")
 
 
 def is_log_uniform(fn: dist.Distribution) -> bool:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
-from bmrjax.backend.noise import normal
+from bmrjax.backend.noise import normal_noise
 from bmrjax.families.elements import Prunable
 from bmrjax.families.normal import normal_parameters
 from bmrjax.families.pruned import PrunedElements
@@ -92,7 +92,7 @@ class ScaledMatrixNormal(Prunable):
         """Draw; removed elements are zero."""
         dtype = jnp.result_type(self.loc, self.scale, float)
         shape = sample_shape + self._matrix(self.loc).shape
-        noise = jnp.where(self._matrix(self.keep), normal(key, shape, dtype), 0.0)
+        noise = jnp.where(self._matrix(self.keep), normal_noise(key, shape, dtype), 0.0)
         noise = self.correlated(noise).reshape(sample_shape + self.event_shape)
         return jnp.where(self.keep, self.loc + self.scale * noise, 0.0)
 

@@ -9,7 +9,7 @@ from jaxtyping import Array
 from numpyro.distributions.kl import kl_divergence
 
 from bmrjax.families.base import (
-    Facts,
+    FamilyFacts,
     Shown,
     affine,
     divergence_of_elements,
@@ -19,7 +19,7 @@ from bmrjax.families.base import (
     read,
     read_as_stored,
     removed,
-    shown,
+    shown_elements,
     stored,
 )
 from bmrjax.reduction import Normal, delta_f_under
@@ -41,9 +41,9 @@ def _(q: Normal) -> tuple[Any, Any]:
 
 
 @facts.register(Normal)
-def _(q: Normal) -> Facts:
+def _(q: Normal) -> FamilyFacts:
     del q
-    return Facts("normal", criteria="criteria.SpikeAndSlab() or criteria.Shrinkage()")
+    return FamilyFacts("normal", criteria="criteria.SpikeAndSlab() or criteria.Shrinkage()")
 
 
 @has_closed_form.register(Normal)
@@ -57,7 +57,7 @@ def _(q: Normal, keep: Any) -> Normal:
     return Normal(jnp.where(keep, q.loc, 0.0), jnp.where(keep, q.scale, 0.0))
 
 
-@shown.register(Normal)
+@shown_elements.register(Normal)
 def _(q: Normal, keep: Any) -> Shown:
     return Shown(dist.Normal(q.loc, jnp.where(keep, q.scale, 1.0)))
 

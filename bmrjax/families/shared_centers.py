@@ -96,7 +96,7 @@ def _(q: Any, p: SharedCenters) -> Array:
     if p.base_dist is None:
         raise ValueError(
             "SharedCenters: a normal posterior needs a prior of the weights beside that of their centres, or "
-            "nothing holds its width. Give base_dist, such as ImproperLogUniform; or use a point posterior."
+            "nothing holds its width. Give base_dist, such as ImproperReciprocal; or use a point posterior."
         )
     shared = -p.factor * p.log_mixture(q.loc)
     return shared + jnp.asarray(kl_divergence(q, p.base_dist))

@@ -18,8 +18,17 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import promote_shapes
 
 from bmrjax import reduction
-from bmrjax.backend.noise import normal
-from bmrjax.families.base import Facts, Shown, facts, has_closed_form, read, removed, shown, stored
+from bmrjax.backend.noise import normal_noise
+from bmrjax.families.base import (
+    FamilyFacts,
+    Shown,
+    facts,
+    has_closed_form,
+    read,
+    removed,
+    shown_elements,
+    stored,
+)
 from bmrjax.families.guide_form import GuideForm, GuideSite, default_form
 
 _atoms_are_known = ContextVar("_atoms_are_known", default=False)
@@ -47,7 +56,7 @@ def _no_bijection(constraint: _WithAtom) -> Any:
     raise NotImplementedError(
         "A spike-and-slab variable is zero with a positive probability, and neither MCMC nor this guide "
         "would ever see that. Fit it with bmrjax.infer.AutoMeanField and TraceMeanField_ELBO, as "
-        "bmrjax.sparsify does by default, or use priors.RegularizedHorseshoe."
+        "bmrjax.sparsify does by default, or use priors.RegularizedHorseshoePrior."
     )
 
 
@@ -61,7 +70,7 @@ def atoms_are_known() -> Iterator[None]:
         _atoms_are_known.reset(token)
 
 
-class SpikeAndSlab(dist.Distribution):
+class DiscreteSpikeAndSlab(dist.Distribution):
     r"""z = λ x with λ ~ Bernoulli(σ(logits)) and x ~ N(loc, scale²): zero, or a normal variable.
 
     The log density is taken with respect to a point mass at zero plus the Lebesgue measure, so
@@ -123,7 +132,7 @@ class SpikeAndSlab(dist.Distribution):
         """Draw; what is excluded is exactly zero."""
         slab_key, gate_key = jax.random.split(key)
         shape = sample_shape + self.batch_shape
-        slab = self.loc + self.scale * normal(slab_key, shape)
+        slab = self.loc + self.scale * normal_noise(slab_key, shape)
         return self._gate(gate_key, shape) * slab
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
@@ -154,7 +163,7 @@ class SpikeAndSlab(dist.Distribution):
         return jnp.where((q < below) | above, self.loc + self.scale * unit, 0.0)
 
 
-class RelaxedSpikeAndSlab(SpikeAndSlab):
+class RelaxedSpikeAndSlab(DiscreteSpikeAndSlab):
     """A spike-and-slab variable whose draws are differentiable in the log odds.
 
     The indicator is a binary concrete variable, σ((logits + logistic noise) / temperature); the
@@ -205,8 +214,8 @@ class StraightThroughSpikeAndSlab(RelaxedSpikeAndSlab):
         return exact + (relaxed - jax.lax.stop_gradient(relaxed))
 
 
-@kl_divergence.register(SpikeAndSlab, SpikeAndSlab)
-def _kl_spike_and_slab(q: SpikeAndSlab, p: SpikeAndSlab) -> Array:
+@kl_divergence.register(DiscreteSpikeAndSlab, DiscreteSpikeAndSlab)
+def _kl_spike_and_slab(q: DiscreteSpikeAndSlab, p: DiscreteSpikeAndSlab) -> Array:
     slab = kl_divergence(dist.Normal(q.loc, q.scale), dist.Normal(p.loc, p.scale))
     # In terms of softplus, -ln σ(x) = softplus(-x): finite for any log odds.
     included = slab + softplus(-p.logits) - softplus(-q.logits)
@@ -214,33 +223,33 @@ def _kl_spike_and_slab(q: SpikeAndSlab, p: SpikeAndSlab) -> Array:
     return sigmoid(q.logits) * included + sigmoid(-q.logits) * excluded
 
 
-@stored.register(SpikeAndSlab)
-def _(fn: SpikeAndSlab) -> reduction.SpikeAndSlab:
-    return reduction.SpikeAndSlab(fn.loc, fn.scale, fn.logits)
+@stored.register(DiscreteSpikeAndSlab)
+def _(fn: DiscreteSpikeAndSlab) -> reduction.ZeroOrNormal:
+    return reduction.ZeroOrNormal(fn.loc, fn.scale, fn.logits)
 
 
-@facts.register(reduction.SpikeAndSlab)
-def _(q: Any) -> Facts:
+@facts.register(reduction.ZeroOrNormal)
+def _(q: Any) -> FamilyFacts:
     del q
-    return Facts("spike-and-slab", criteria="criteria.Inclusion()")
+    return FamilyFacts("spike-and-slab", criteria="criteria.Inclusion()")
 
 
-@has_closed_form.register(reduction.SpikeAndSlab)
+@has_closed_form.register(reduction.ZeroOrNormal)
 def _(posterior: Any, prior: Any) -> bool:
-    return isinstance(prior, reduction.SpikeAndSlab)
+    return isinstance(prior, reduction.ZeroOrNormal)
 
 
-@removed.register(reduction.SpikeAndSlab)
-def _(q: reduction.SpikeAndSlab, keep: Any) -> reduction.SpikeAndSlab:
+@removed.register(reduction.ZeroOrNormal)
+def _(q: reduction.ZeroOrNormal, keep: Any) -> reduction.ZeroOrNormal:
     loc, scale = jnp.where(keep, q.loc, 0.0), jnp.where(keep, q.scale, 0.0)
-    return reduction.SpikeAndSlab(loc, scale, jnp.where(keep, q.logits, -jnp.inf))
+    return reduction.ZeroOrNormal(loc, scale, jnp.where(keep, q.logits, -jnp.inf))
 
 
-@shown.register(reduction.SpikeAndSlab)
-def _(q: reduction.SpikeAndSlab, keep: Any) -> Shown:
+@shown_elements.register(reduction.ZeroOrNormal)
+def _(q: reduction.ZeroOrNormal, keep: Any) -> Shown:
     scale, logits = jnp.where(keep, q.scale, 1.0), jnp.where(keep, q.logits, 0.0)
     included = jnp.broadcast_to(q.inclusion_prob, q.loc.shape)
-    return Shown(SpikeAndSlab(q.loc, scale, logits), inclusion_prob=included)
+    return Shown(DiscreteSpikeAndSlab(q.loc, scale, logits), inclusion_prob=included)
 
 
 class SpikeAndSlabForm(GuideForm):
@@ -265,10 +274,10 @@ class SpikeAndSlabForm(GuideForm):
     ) -> dist.Distribution:
         """See `GuideForm`; the indicators are exact."""
         del site
-        return SpikeAndSlab(parameter("loc"), parameter("scale"), parameter("logits"))
+        return DiscreteSpikeAndSlab(parameter("loc"), parameter("scale"), parameter("logits"))
 
 
-@default_form.register(reduction.SpikeAndSlab)
+@default_form.register(reduction.ZeroOrNormal)
 def _(prior: Any, site: GuideSite) -> SpikeAndSlabForm:
     del prior, site
     return SpikeAndSlabForm()
@@ -277,6 +286,6 @@ def _(prior: Any, site: GuideSite) -> SpikeAndSlabForm:
 def spike_and_slab_parameters(fn: dist.Distribution) -> tuple[Array, Array, Array] | None:
     """Return (loc, scale, logits), shaped as the site, of spike-and-slab variables; else None."""
     found = read(fn)
-    if not isinstance(found, reduction.SpikeAndSlab):
+    if not isinstance(found, reduction.ZeroOrNormal):
         return None
     return found.loc, found.scale, found.logits

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from bmrjax.fitted.credible_sets import likelihood_correlation
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.joint_normal import JointNormal
-from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import Averaged
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.search import Found
@@ -18,7 +18,7 @@ from bmrjax.run.inspection import Inspection
 
 
 def fit_reduction(
-    layout: Layout,
+    layout: ElementLayout,
     units: dict[str, Any],
     normal: JointNormal,
     found: Found,

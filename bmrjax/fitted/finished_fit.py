@@ -40,7 +40,7 @@ class FinishedFit:
 def finished_fit(
     fit: Any, *, model: Callable | None = None, params: Mapping[str, Any] | None = None
 ) -> FinishedFit:
-    """Describe a fit; the rest of `reduce_fit` knows no other form.
+    """Describe a fit; the rest of `reduce_fit` reads this form only.
 
     Args:
         fit: A `numpyro.infer.MCMC` that has run; draws by site; what has a group `posterior` with

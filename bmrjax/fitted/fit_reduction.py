@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from bmrjax.fitted.compare_families import compare_families
 from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
-from bmrjax.fitted.families import compare_families
-from bmrjax.fitted.layout import Layout, shortened
+from bmrjax.fitted.layout import ElementLayout, shortened
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality
 from bmrjax.fitted.search import Found
 from bmrjax.fitted.verification import Verification
@@ -84,7 +84,7 @@ class FitReduction:
     inspection: Inspection
     verification: Verification | None
     measured_inclusion_prob: BySite | None
-    _layout: Layout = field(repr=False)
+    _layout: ElementLayout = field(repr=False)
     _found: Found = field(repr=False)
     _correlation: Float[np.ndarray, "units units"] = field(repr=False)
     _log_odds: float = field(repr=False)

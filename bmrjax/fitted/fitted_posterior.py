@@ -14,7 +14,7 @@ from numpyro.infer.autoguide import AutoContinuous, AutoGuide, AutoNormal
 
 from bmrjax.fitted.finished_fit import FinishedFit
 from bmrjax.fitted.joint_normal import moments
-from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.layout import ElementLayout
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.draws import posterior_draws
 from bmrjax.infer.posterior import site_posteriors
@@ -68,7 +68,7 @@ def fitted_posterior(
     fit: FinishedFit,
     model: Callable,
     data: Data,
-    layout: Layout,
+    layout: ElementLayout,
     latent: Mapping[str, tuple[int, ...]],
     *,
     num_draws: int,
@@ -104,7 +104,7 @@ def fitted_posterior(
     return _of_draws(draws, fit.text, layout, latent)
 
 
-def _of_continuous(fit: FinishedFit, layout: Layout) -> FittedPosterior | None:
+def _of_continuous(fit: FinishedFit, layout: ElementLayout) -> FittedPosterior | None:
     """Return the posterior of a guide with one normal over all latent elements; None if it is none."""
     family: list[type] = []
 
@@ -150,7 +150,7 @@ def _of_mean_field(
     fit: FinishedFit,
     model: Callable,
     data: Data,
-    layout: Layout,
+    layout: ElementLayout,
     draws: dict[str, np.ndarray],
 ) -> FittedPosterior | None:
     """Return the posterior of a guide with independent elements; None if a judged site is not normal."""
@@ -186,7 +186,7 @@ def _guide_draws(fit: FinishedFit, data: Data, count: int, seed: int) -> dict[st
 def _of_draws(
     draws: Mapping[str, Any],
     text: str,
-    layout: Layout,
+    layout: ElementLayout,
     latent: Mapping[str, tuple[int, ...]],
 ) -> FittedPosterior:
     missing = [name for name in layout.index if name not in draws]
@@ -235,7 +235,9 @@ def _sizes(chains: Float[np.ndarray, "chains draws n"]) -> Float[np.ndarray, " n
 
 
 def _findings(
-    chains: Float[np.ndarray, "chains draws n"], size: Float[np.ndarray, " n"], layout: Layout
+    chains: Float[np.ndarray, "chains draws n"],
+    size: Float[np.ndarray, " n"],
+    layout: ElementLayout,
 ) -> list[Finding]:
     """Return what is wrong with draws, as far as the judged elements go."""
     if chains.shape[1] < 8:

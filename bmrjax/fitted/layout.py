@@ -13,7 +13,7 @@ Names = Sequence[str] | Mapping[str, Sequence[str]] | None
 
 
 @dataclass(frozen=True)
-class Layout:
+class ElementLayout:
     """The judged elements as one vector, site after site.
 
     Attributes:
@@ -36,7 +36,7 @@ class Layout:
         shapes: Mapping[str, tuple[int, ...]],
         names: Names = None,
         keep: Mapping[str, Any] | None = None,
-    ) -> "Layout":
+    ) -> "ElementLayout":
         """Lay out sites.
 
         Args:

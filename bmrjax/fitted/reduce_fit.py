@@ -9,14 +9,14 @@ import numpy as np
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.joint_normal import check_joint_normal, wide_elements
 from bmrjax.fitted.layout import Names
 from bmrjax.fitted.model_average import average
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality, measure_normality
 from bmrjax.fitted.search import search
-from bmrjax.fitted.source import Source, from_arrays, from_fit
+from bmrjax.fitted.source import Source, from_fit, source_from_arrays
 from bmrjax.fitted.swept import Precision, Swept
-from bmrjax.fitted.units import Groups, units_of
 from bmrjax.fitted.verification import Verification, verify_submodels
 from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding
@@ -35,7 +35,7 @@ def reduce_fit(
     prior: Normal | None = None,
     sites: Sequence[str] | None = None,
     names: Names = None,
-    groups: Groups = None,
+    groups: GivenGroups = None,
     forced: Sequence[str | int] = (),
     expected: float | None = None,
     num_draws: int = 4000,
@@ -118,7 +118,7 @@ def reduce_fit(
     if fit is None:
         if sites is not None or verify:
             raise TypeError("reduce_fit: arrays have no program, so sites and verify do not apply.")
-        source = from_arrays(loc, covariance, prior, names)
+        source = source_from_arrays(loc, covariance, prior, names)
     else:
         if loc is not None or covariance is not None or prior is not None:
             raise TypeError(

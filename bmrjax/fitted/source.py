@@ -10,7 +10,7 @@ from bmrjax.fitted.finished_fit import finished_fit
 from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole, fitted_posterior
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.judged_prior import judged_prior
-from bmrjax.fitted.layout import Layout, Names
+from bmrjax.fitted.layout import ElementLayout, Names
 from bmrjax.fitted.normality import whole_normal
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import column_names
@@ -40,7 +40,7 @@ class Source:
         independent_draws: Number of independent draws that the covariance is from; None for a closed form.
     """
 
-    layout: Layout
+    layout: ElementLayout
     normal: JointNormal
     text: str
     inspection: Inspection = Inspection()
@@ -52,7 +52,7 @@ class Source:
     independent_draws: float | None = None
 
 
-def from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
+def source_from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
     """Return what is reduced from a mean and a covariance.
 
     Args:
@@ -86,7 +86,7 @@ def from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
         raise ValueError(
             f"reduce_fit: the prior has the shapes {shapes}, which do not broadcast to {mean.shape}."
         ) from None
-    layout = Layout.of_sites({ARRAY_SITE: mean.shape}, names)
+    layout = ElementLayout.of_sites({ARRAY_SITE: mean.shape}, names)
     normal = JointNormal(mean, np.asarray(covariance, np.float64), prior_loc, prior_scale)
     precision = np.asarray(covariance).dtype
     rounding = float(np.finfo(precision).eps) if precision.kind == "f" else 0.0
@@ -125,7 +125,7 @@ def from_fit(
     prior = judged_prior(given.model, batch, sites)
     if names is None:
         names = _columns(data, given.columns, prior.shapes)
-    layout = Layout.of_sites(prior.shapes, names, given.keep)
+    layout = ElementLayout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
     posterior: FittedPosterior = fitted_posterior(

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.joint_normal import JointNormal
-from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.normality import log_joint, log_weights, tail_shape
 from bmrjax.infer.arguments import Data
 
@@ -61,7 +61,7 @@ def verify_submodels(
     predicted: Float[np.ndarray, " submodels"],
     inside: Bool[np.ndarray, "submodels n"],
     normal: JointNormal,
-    layout: Layout,
+    layout: ElementLayout,
     whole: Whole,
     model: Callable,
     data: Data,

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import gammaln, logsumexp
 from scipy.stats import chi2, norm, qmc
 
-from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.normality import tail_shape
 from bmrjax.group.second_level import AtScales, SecondLevel
 
@@ -24,7 +24,7 @@ _STEP = 1e-4
 
 
 @dataclass(frozen=True)
-class Components:
+class VarianceComponents:
     """Which elements share a standard deviation between subjects, and what is known of it beforehand.
 
     Attributes:
@@ -45,19 +45,19 @@ class Components:
 
 
 def components_of(
-    layout: Layout,
+    layout: ElementLayout,
     components: Mapping[str, Sequence[str | int]] | None,
     *,
     scale: float,
     spread: float,
-) -> Components:
+) -> VarianceComponents:
     """Return the components: those that are named, and one for every other element.
 
     Args:
         layout: The elements.
         components: Name of a component to its elements or sites.
-        scale: See `Components`.
-        spread: See `Components`.
+        scale: See `VarianceComponents`.
+        spread: See `VarianceComponents`.
 
     Raises:
         ValueError: For names that are not there, or elements in two components.
@@ -84,11 +84,11 @@ def components_of(
         if of_element[i] < 0:
             of_element[i] = len(names)
             names.append(label)
-    return Components(tuple(names), of_element, scale, spread)
+    return VarianceComponents(tuple(names), of_element, scale, spread)
 
 
 @dataclass(frozen=True)
-class Integral:
+class IntegratedLevel:
     """The second level, with the standard deviations between subjects integrated out.
 
     Attributes:
@@ -117,14 +117,14 @@ class Integral:
         return loc, within + np.einsum("b,bn,bm->nm", self.weight, away, away)
 
 
-def integrate(
+def integrate_level(
     level: SecondLevel,
-    components: Components,
+    components: VarianceComponents,
     *,
     start: Float[np.ndarray, " c"] | None = None,
     least_nodes: int = LEAST_NODES,
     seed: int = 0,
-) -> Integral:
+) -> IntegratedLevel:
     """Integrate over the standard deviations between subjects, by importance sampling.
 
     Their logarithms have a normal prior. The proposal is a multivariate t around the mode, moved and scaled
@@ -156,7 +156,7 @@ def integrate(
     log_mean = float(np.asarray(logsumexp(log_weight))) - np.log(len(weight))
     relative = np.exp(log_weight - log_mean)
     shape = tail_shape(log_weight)
-    return Integral(
+    return IntegratedLevel(
         log_mean,
         float(relative.std(ddof=1) / np.sqrt(len(weight))),
         float("nan") if shape is None else shape,
@@ -168,7 +168,7 @@ def integrate(
 
 
 def _log_posterior(
-    level: SecondLevel, components: Components, standard: np.ndarray
+    level: SecondLevel, components: VarianceComponents, standard: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, AtScales]:
     """Return ln of evidence times prior, up to a constant, its gradient, and the effects."""
     at = level.at(components.log_scale(standard))
@@ -177,7 +177,7 @@ def _log_posterior(
     return at.log_evidence - 0.5 * (standard**2).sum(1), gradient - standard, at
 
 
-def _mode(level: SecondLevel, components: Components, start: np.ndarray) -> np.ndarray:
+def _mode(level: SecondLevel, components: VarianceComponents, start: np.ndarray) -> np.ndarray:
     def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient, _ = _log_posterior(level, components, point[None])
         return -float(value[0]), -gradient[0]
@@ -187,7 +187,7 @@ def _mode(level: SecondLevel, components: Components, start: np.ndarray) -> np.n
     return minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds).x
 
 
-def _curvature(level: SecondLevel, components: Components, mode: np.ndarray) -> np.ndarray:
+def _curvature(level: SecondLevel, components: VarianceComponents, mode: np.ndarray) -> np.ndarray:
     """Return the covariance of Laplace's approximation, from differences of gradients."""
     steps = _STEP * np.eye(len(mode))
     points = np.concatenate([mode + steps, mode - steps])
@@ -201,7 +201,7 @@ def _curvature(level: SecondLevel, components: Components, mode: np.ndarray) -> 
 
 def _nodes(
     level: SecondLevel,
-    components: Components,
+    components: VarianceComponents,
     loc: np.ndarray,
     covariance: np.ndarray,
     count: int,

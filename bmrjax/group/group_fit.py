@@ -10,10 +10,10 @@ from jaxtyping import Float
 from scipy.special import ndtr
 
 from bmrjax.fitted.fit_reduction import FitReduction
-from bmrjax.fitted.layout import Layout, shortened
+from bmrjax.fitted.given_groups import GivenGroups
+from bmrjax.fitted.layout import ElementLayout, shortened
 from bmrjax.fitted.model_average import mixture_quantile
-from bmrjax.fitted.units import Groups
-from bmrjax.group.between import Components, Integral
+from bmrjax.group.between import IntegratedLevel, VarianceComponents
 from bmrjax.group.design import Design
 from bmrjax.group.leave_one_out import LeaveOneOut, leave_one_out
 from bmrjax.group.messages import errors_of
@@ -75,10 +75,10 @@ class GroupFit:
     pareto_k: Float[np.ndarray, " subjects"]
     findings: tuple[Finding, ...]
     _design: Design = field(repr=False)
-    _layout: Layout = field(repr=False)
-    _components: Components = field(repr=False)
+    _layout: ElementLayout = field(repr=False)
+    _components: VarianceComponents = field(repr=False)
     _level: SecondLevel = field(repr=False)
-    _integral: Integral = field(repr=False)
+    _integral: IntegratedLevel = field(repr=False)
     _unit: Float[np.ndarray, " q"] = field(repr=False)
     _origin: Float[np.ndarray, " q"] = field(repr=False)
     _prior_scale: Float[np.ndarray, " n"] = field(repr=False)
@@ -89,9 +89,9 @@ class GroupFit:
         cls,
         subjects: Subjects,
         design: Design,
-        components: Components,
+        components: VarianceComponents,
         level: SecondLevel,
-        integral: Integral,
+        integral: IntegratedLevel,
         findings: tuple[Finding, ...],
         seed: int,
     ) -> "GroupFit":
@@ -191,7 +191,7 @@ class GroupFit:
     def reduce(
         self,
         *,
-        groups: Groups = None,
+        groups: GivenGroups = None,
         forced: Sequence[str | int] = (),
         expected: float | None = None,
         verify: bool = True,
@@ -257,11 +257,13 @@ class GroupFit:
             seed=self._seed,
         )
 
-    def _second_layout(self) -> Layout:
+    def _second_layout(self) -> ElementLayout:
         if len(self.covariates) == 1:
-            return Layout.of_sites({self.covariates[0]: (len(self.elements),)}, list(self.elements))
+            return ElementLayout.of_sites(
+                {self.covariates[0]: (len(self.elements),)}, list(self.elements)
+            )
         shape = (len(self.elements),)
-        return Layout.of_sites(dict.fromkeys(self.covariates, shape), list(self.elements))
+        return ElementLayout.of_sites(dict.fromkeys(self.covariates, shape), list(self.elements))
 
     def _text(self) -> str:
         return (

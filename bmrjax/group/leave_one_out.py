@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
-from bmrjax.group.between import Components, Integral, integrate
+from bmrjax.group.between import IntegratedLevel, VarianceComponents, integrate_level
 from bmrjax.group.design import Design
 from bmrjax.group.second_level import SecondLevel
 
@@ -85,7 +85,7 @@ class LeaveOneOut:
 
 def leave_one_out(
     level: SecondLevel,
-    components: Components,
+    components: VarianceComponents,
     design: Design,
     start: Float[np.ndarray, " c"],
     column: int,
@@ -110,7 +110,7 @@ def leave_one_out(
     found = []
     for i in range(len(actual)):
         rest = design.without(i)
-        integral = integrate(
+        integral = integrate_level(
             level.without(i, rest.standardised),
             components,
             start=start,
@@ -155,7 +155,7 @@ def _log_likelihood(
     level: SecondLevel,
     subject: int,
     rows: Float[np.ndarray, "values covariates"],
-    integral: Integral,
+    integral: IntegratedLevel,
 ) -> Float[np.ndarray, " values"]:
     """Return ln of the evidence of one subject for each row of the design, averaged over the nodes."""
     precision, score, n = level.precision[subject], level.score[subject], level.size

@@ -8,7 +8,7 @@ import numpy as np
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.layout import Names, shortened
 from bmrjax.fitted.normality import TRUSTED_PARETO_K
-from bmrjax.group.between import components_of, integrate
+from bmrjax.group.between import components_of, integrate_level
 from bmrjax.group.design import Design, design_of
 from bmrjax.group.group_fit import GroupFit
 from bmrjax.group.messages import errors_of
@@ -153,7 +153,7 @@ def peb(
         columns.standardised,
         np.ones(len(columns.names) * subjects.layout.size, bool),
     )
-    integral = integrate(level, parts, seed=seed)
+    integral = integrate_level(level, parts, seed=seed)
     findings = _findings(subjects, columns, integral.pareto_k)
     for finding in findings:
         warn(f"peb: {finding}", FitWarning)

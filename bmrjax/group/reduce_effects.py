@@ -9,16 +9,16 @@ from jaxtyping import Bool, Float
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.joint_normal import JointNormal
-from bmrjax.fitted.layout import Layout
+from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import average
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.reduce_fit import log_prior_odds
 from bmrjax.fitted.search import OCCAMS_WINDOW, search
 from bmrjax.fitted.swept import Precision, Swept
-from bmrjax.fitted.units import Groups, units_of
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
-from bmrjax.group.between import Components, Integral, integrate
+from bmrjax.group.between import IntegratedLevel, VarianceComponents, integrate_level
 from bmrjax.group.second_level import SecondLevel
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
@@ -28,13 +28,13 @@ _REASON = "effects of a second level, whose evidence verify=True computes for ea
 
 def reduce_effects(
     level: SecondLevel,
-    components: Components,
-    integral: Integral,
-    layout: Layout,
+    components: VarianceComponents,
+    integral: IntegratedLevel,
+    layout: ElementLayout,
     unit: Float[np.ndarray, " q"],
     origin: Float[np.ndarray, " q"],
     *,
-    groups: Groups,
+    groups: GivenGroups,
     forced: Sequence[str | int],
     expected: float | None,
     verify: bool,
@@ -93,7 +93,7 @@ def reduce_effects(
 
 
 def _off(verification: Verification | None) -> tuple[Finding, ...]:
-    """Return that the posterior of the effects is no normal, if the evidence says so."""
+    """Return that the posterior of the effects is not normal, if the evidence says so."""
     if verification is None:
         return ()
     difference = verification.predicted - verification.measured
@@ -117,8 +117,8 @@ def _off(verification: Verification | None) -> tuple[Finding, ...]:
 
 def _measure(
     level: SecondLevel,
-    components: Components,
-    integral: Integral,
+    components: VarianceComponents,
+    integral: IntegratedLevel,
     inside: Bool[np.ndarray, "submodels q"],
     zero: Float[np.ndarray, " q"],
     predicted: Float[np.ndarray, " submodels"],
@@ -128,7 +128,7 @@ def _measure(
     start = integral.weight @ integral.standard
     found = []
     for free in inside:
-        own = integrate(level.reduced(free, zero), components, start=start, seed=seed)
+        own = integrate_level(level.reduced(free, zero), components, start=start, seed=seed)
         found.append(
             (
                 own.log_evidence - integral.log_evidence,

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from numpyro.infer.autoguide import AutoLaplaceApproximation
 
 from bmrjax.fitted.joint_normal import JointNormal, check_joint_normal, wide_elements, width
-from bmrjax.fitted.layout import Layout, Names, shortened
+from bmrjax.fitted.layout import ElementLayout, Names, shortened
 from bmrjax.fitted.normality import measure_normality
-from bmrjax.fitted.source import Source, from_arrays, from_fit
+from bmrjax.fitted.source import Source, from_fit, source_from_arrays
 from bmrjax.group.messages import errors_of
 from bmrjax.reduction import Normal
 
@@ -32,7 +32,7 @@ class Subjects:
     """
 
     sources: tuple[Source, ...]
-    layout: Layout
+    layout: ElementLayout
     normals: tuple[JointNormal, ...]
     precision: Float[np.ndarray, "subjects n n"]
     score: Float[np.ndarray, "subjects n"]
@@ -79,7 +79,7 @@ def sources_of_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> tu
     found = []
     for i, parts in enumerate(zip(means, spreads, priors, strict=True)):
         with errors_of(f"peb: subject {i}"):
-            found.append(from_arrays(*parts, names))
+            found.append(source_from_arrays(*parts, names))
     return tuple(found)
 
 
@@ -250,10 +250,10 @@ def _check_same(first: Source, other: Source, first_name: str, name: str) -> Non
             )
 
 
-def _part(layout: Layout, chosen: Sequence[int]) -> Layout:
+def _part(layout: ElementLayout, chosen: Sequence[int]) -> ElementLayout:
     """Return the layout of some of the elements, in their order."""
     site = tuple(layout.site[i] for i in chosen)
-    return Layout(
+    return ElementLayout(
         {
             name: np.array([j for j, own in enumerate(site) if own == name])
             for name in dict.fromkeys(site)
@@ -264,7 +264,7 @@ def _part(layout: Layout, chosen: Sequence[int]) -> Layout:
     )
 
 
-def _chosen(layout: Layout, elements: Sequence[str | int] | None) -> list[int]:
+def _chosen(layout: ElementLayout, elements: Sequence[str | int] | None) -> list[int]:
     if elements is None:
         return list(range(layout.size))
     if isinstance(elements, str):

@@ -1,6 +1,6 @@
 """Fitting: the compiled SVI engine, its start, its posterior, and held-out evaluation."""
 
-from bmrjax.infer.convergence import Settled as Settled
+from bmrjax.convergence import Settled as Settled
 from bmrjax.infer.correlated import CorrelatedGuide as CorrelatedGuide
 from bmrjax.infer.engine import Engine as Engine
 from bmrjax.infer.estimate import PropagatedELBO as PropagatedELBO

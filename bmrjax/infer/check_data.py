@@ -30,7 +30,7 @@ class Part(NamedTuple):
     array: Any
 
 
-def parts_of(data: Any) -> tuple[Any, list[Part]]:
+def parts_of_data(data: Any) -> tuple[Any, list[Part]]:
     """Return the tree of the arguments and its leaves.
 
     Args:
@@ -111,7 +111,7 @@ def check_data(
             f"{name}: expected a tuple of arrays, passed as model(*batch), or a dict, passed as "
             f"model(**batch); got {type(data).__name__}. For one array write (x,)."
         )
-    structure, parts = parts_of(data)
+    structure, parts = parts_of_data(data)
     static = {str(each) for each in static}
     unknown = sorted(s for s in static if not any(_within(part.path, s) for part in parts))
     if unknown:
@@ -144,7 +144,7 @@ def row_paths(data: Data) -> tuple[str, ...]:
     if isinstance(data, Batch):
         leaves = jax.tree.unflatten(data.constants.structure, data.constants.values)
         args, kwargs = leaves
-        _, parts = parts_of(kwargs if kwargs else args)
+        _, parts = parts_of_data(kwargs if kwargs else args)
         return tuple(part.path for part in parts if part.value is ROW)
     return tuple(map(str, data)) if isinstance(data, Mapping) else tuple(map(str, range(len(data))))
 
@@ -154,7 +154,7 @@ def lengths(data: Any) -> dict[str, int]:
     if isinstance(data, Batch):
         args, kwargs = data.arguments()
         data = kwargs if kwargs else args
-    _, parts = parts_of(data)
+    _, parts = parts_of_data(data)
     shapes = {p.path: np.shape(p.array) for p in parts if p.array is not None}
     return {path: shape[0] for path, shape in shapes.items() if shape}
 
@@ -163,7 +163,7 @@ def column_names(data: Any) -> dict[str, tuple[str, ...]]:
     """Return the column names of each table (a pandas DataFrame, say) among the arguments, by path."""
     if isinstance(data, Batch):
         return {}
-    _, parts = parts_of(data)
+    _, parts = parts_of_data(data)
     tables = {p.path: getattr(p.value, "columns", None) for p in parts if p.array is not None}
     return {
         path: tuple(str(name) for name in columns)
@@ -187,7 +187,7 @@ def _check_kind(part: Part, name: str) -> None:
         return
     if part.array.dtype == object or part.array.dtype.kind in "USVmM":
         raise ValueError(
-            f"{name}{_shown(part)} holds {part.array.dtype} values; give numbers. (What is no array of "
+            f"{name}{_shown(part)} holds {part.array.dtype} values; give numbers. (What is not an array of "
             "numbers, and what the program takes as it is, can be named in static= of FitOptions.)"
         )
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from jaxtyping import Array
 
-from bmrjax.infer.readable_guide import Keep, ReadableGuide
+from bmrjax.infer.arguments import Keep
+from bmrjax.infer.readable_guide import ReadableGuide
 from bmrjax.reduction import Normal
 
 

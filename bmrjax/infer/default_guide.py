@@ -1,6 +1,5 @@
 """The guide of a program for which none is given."""
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,11 +14,21 @@ from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.init import at_start
 from bmrjax.infer.joint_guide import AutoLowRank, AutoMultivariate
 from bmrjax.infer.matrix_guide import AutoMatrixNormal
+from bmrjax.infer.readable_guide import ReadableGuide
 from bmrjax.infer.tracing import sites_of
 from bmrjax.reduction import Normal
 
 # A joint posterior over n elements has n (n + 1) / 2 numbers in its factor, and a step costs O(n²).
 LARGEST_JOINT = 300
+
+
+# Each says whether parameters are its own; the parameters of later ones may look like those of earlier ones.
+_GUIDES: tuple[type[ReadableGuide], ...] = (
+    AutoMultivariate,
+    AutoLowRank,
+    AutoMatrixNormal,
+    AutoMeanField,
+)
 
 
 def default_guide(
@@ -79,17 +88,12 @@ def guide_of(params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
     Args:
         params: Parameters by name, with the default prefix ``auto``.
     """
-    if "auto_scale_tril" in params:
-        return AutoMultivariate
-    if "auto_cov_factor" in params:
-        return functools.partial(AutoLowRank, rank=params["auto_cov_factor"].shape[1])
-    if any(name.endswith(("_auto_row_factor", "_auto_column_factor")) for name in params):
-        return AutoMatrixNormal
-    return AutoMeanField if any(name.endswith("_auto_loc") for name in params) else None
+    made = (kind.with_params(params) for kind in _GUIDES)
+    return next((make for make in made if make is not None), None)
 
 
 def _is_small_and_plain(model: Callable, data: Data) -> bool:
-    found: list[bool] = []  # what the trace says is no array
+    found: list[bool] = []  # what the trace says is not an array
 
     def look(data: Data) -> None:
         sites = sites_of(at_start(model), *arguments(data), key=jax.random.key(0)).values()

@@ -1,7 +1,6 @@
-"""The SVI engine: any program, guide, ELBO and optimiser, compiled once a run."""
+"""The SVI engine: any program, guide, ELBO and optimiser, compiled once per run."""
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,32 +10,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import split_keys
-from bmrjax.backend.threefry import unrolled
+from bmrjax.convergence import Settled
 from bmrjax.criteria import SitePosteriors
-from bmrjax.handlers import at_step, draws, fast_noise, inference, prune, scale_elbo
-from bmrjax.infer.arguments import Batch, Data, Keep, arguments, length
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Batch, Data, Keep, arguments
 from bmrjax.infer.check_data import check_data
-from bmrjax.infer.convergence import Settled
 from bmrjax.infer.correlated import CorrelatedGuide
+from bmrjax.infer.epoch_steps import EpochSteps
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
 from bmrjax.infer.loop import Loop, LoopMode
-from bmrjax.infer.mixed_precision import (
-    MatmulDtype,
-    check_matmul_dtype,
-    of_program,
-    with_low_matmuls,
-)
+from bmrjax.infer.mixed_precision import MatmulDtype, check_matmul_dtype
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prefetch import prefetch
-from bmrjax.infer.stacked import chosen, stacked, unstacked
-from bmrjax.infer.state import EpochInfo, State, counted
+from bmrjax.infer.stacked import stacked, unstacked
+from bmrjax.infer.state import EpochInfo, State
+from bmrjax.infer.svi_step import SVIStep
 
 # A measured VFE averages over at least so many posterior samples: on small data, one pass has so
 # few that their noise, not the reduction, would decide which rounds are taken back.
@@ -96,17 +90,29 @@ class Engine:
         self.row_sites = row_sites
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
         self.matmul_dtype = matmul_dtype
-        self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
         self.until = until
         self.placement = Placement() if placement is None else placement
         self.placement.check_batch(batch_size, "batch_size")
-        ends: dict[str, Any] = {"patience": 1 if until is None else until.window}
-        self._epoch = Loop(self._step_in_epoch, loop, until=until and self._has_settled, **ends)
-        self._epoch_of_many = Loop(
-            self._step_of_many, loop, until=until and self._have_settled, **ends
+        self.step = SVIStep(
+            model,
+            guide,
+            optimizer=optimizer,
+            loss=loss,
+            num_data=num_data,
+            row_sites=row_sites,
+            kl_weight=kl_weight,
+            kl_warmup=kl_warmup,
+            placement=self.placement,
+            matmul_dtype=matmul_dtype,
         )
-        self._single = Loop(self._step_on_batch, "dispatch")
+        self.steps = steps = EpochSteps(
+            self.step, num_data=num_data, batch_size=batch_size, until=until
+        )
+        ends: dict[str, Any] = {"patience": 1 if until is None else until.window}
+        self._epoch = Loop(steps.over_rows, loop, until=until and steps.has_settled, **ends)
+        self._epoch_of_many = Loop(steps.of_many, loop, until=until and steps.have_settled, **ends)
+        self._single = Loop(steps.on_batch, "dispatch")
         self._free_energy = FreeEnergy(
             model,
             guide,
@@ -116,8 +122,8 @@ class Engine:
             loop=loop,
             placement=self.placement,
         )
-        self._order = quick_jit(self._make_order, static_argnums=(1,))
-        self._orders = quick_jit(jax.vmap(self._make_order, (0, None)), static_argnums=(1,))
+        self._order = quick_jit(steps.order, static_argnums=(1,))
+        self._orders = quick_jit(jax.vmap(steps.order, (0, None)), static_argnums=(1,))
         self._sites = quick_jit(self._site_posteriors)
         self._conditioned = quick_jit(self._condition)
         self.init_seconds = 0.0
@@ -165,7 +171,7 @@ class Engine:
         model = self.model if model is None else model
         guide = self.guide if guide is None else guide
         start = initialise(model, guide, self.loss, key, batch)
-        self._constrain, self._unconstrain = quick_jit(start.constrain), start.unconstrain
+        self.step.constrain, self._unconstrain = quick_jit(start.constrain), start.unconstrain
         zero = jnp.zeros((), jnp.int32)
         opt_state = quick_jit(self.optimizer.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
@@ -217,176 +223,9 @@ class Engine:
 
     def constrain(self, state: State) -> dict[str, Array]:
         """Return the parameters of `state` on their own scales, with the mutable sites."""
-        if self._constrain is None:
+        if self.step.constrain is None:
             raise RuntimeError("Engine.init must come first.")
-        return {**self._constrain(state.params), **(state.mutable or {})}
-
-    # --- the step -------------------------------------------------------------------------
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every step sees all rows, in their order."""
-        return self.batch_size >= self.num_data
-
-    def _programs(self, keep: Keep, rows: int, kl: ArrayLike) -> tuple[Any, Any]:
-        scaled: dict[str, Any] = {"kl": kl}
-        if rows != self.num_data:
-            scaled |= {"likelihood": self.num_data / rows, "sites": self.row_sites, "rows": rows}
-        model = scale_elbo(prune(of_program(self.model), keep), **scaled)
-        guide = scale_elbo(prune(fast_noise(self.guide), keep), **scaled)
-        return model, guide
-
-    def _loss(
-        self,
-        params: dict[str, Array],
-        mutable: Any,
-        step: Array,
-        keep: Keep,
-        kl: ArrayLike,
-        batch: Data,
-        key: Array,
-    ) -> tuple[Array, Any]:
-        args, kwargs = arguments(self.placement.constrain_rows(batch))
-        rows = length(batch)
-        programs = (draws(fn, rows) for fn in self._programs(keep, rows, kl))
-        model, guide = (at_step(fn, step) for fn in programs)
-        assert self._constrain is not None
-        values = {**self._constrain(params), **(mutable or {})}
-        with self.placement.tracing():
-            if mutable is None:
-                return self.loss.loss(key, values, model, guide, *args, **kwargs), None
-            result = self.loss.loss_with_mutable_state(key, values, model, guide, *args, **kwargs)
-        return result["loss"], result["mutable_state"]
-
-    def _gradients(
-        self, state: State, batch: Data, keep: Keep, key: Array, kl_weight: ArrayLike
-    ) -> tuple[Array, Any, Any, Array]:
-        kl = jnp.asarray(kl_weight)
-        if self.kl_warmup:
-            kl = kl * jnp.minimum(1.0, (state.num_steps + 1) / self.kl_warmup)
-        gradient = jax.value_and_grad(self._loss, has_aux=True)
-        if self.matmul_dtype is not None:
-            gradient = with_low_matmuls(gradient)
-        (loss, mutable), grads = gradient(
-            state.params, state.mutable, state.num_steps, keep, kl, batch, key
-        )
-        total = sum((jnp.sum(g) for g in jax.tree.leaves(grads)), jnp.zeros(()))
-        return loss, mutable, grads, jnp.isfinite(loss) & jnp.isfinite(total)
-
-    def _accept(self, params: Any, opt_state: Any, grads: Any, rate: Array) -> tuple[Any, Any]:
-        updates, opt_state = self.optimizer.update(grads, opt_state, params)
-        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
-        return optax.apply_updates(params, updates), opt_state
-
-    def _update(
-        self, state: State, batch: Data, keep: Keep, key: Array, rate: Array
-    ) -> tuple[State, Array]:
-        loss, mutable, grads, good = self._gradients(state, batch, keep, key, self.kl_weight)
-
-        def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
-            return *self._accept(params, opt_state, grads, rate), mutable
-
-        # A conditional, not a select: XLA would compute every gradient anew for each of its uses
-        # in the optimiser, and takes four times as long to compile that.
-        before = state.params, state.opt_state, state.mutable
-        after = jax.lax.cond(good, accept, lambda *args: args[:3], *before, grads, mutable)
-        return counted(state, after, good), jnp.where(good, loss, jnp.nan)
-
-    def _update_of_many(
-        self,
-        states: State,
-        batches: Data,
-        keeps: Keep,
-        keys: Array,
-        rates: Array,
-        kl_weights: Array,
-    ) -> tuple[State, Array]:
-        args = states, batches, keeps, keys, kl_weights
-        # All rows are shared by the members; minibatches are their own.
-        axes = (0, None if self.is_whole else 0, 0, 0, 0)
-        losses, mutable, grads, good = jax.vmap(self._gradients, axes)(*args)
-
-        def accept(params: Any, opt_state: Any, _: Any, grads: Any, mutable: Any) -> Any:
-            return *jax.vmap(self._accept)(params, opt_state, grads, rates), mutable
-
-        def accept_good(*args: Any) -> Any:
-            return chosen(good, args[:3], accept(*args))
-
-        # One conditional for all of them: a conditional under `vmap` would be a select.
-        before = states.params, states.opt_state, states.mutable
-        after = jax.lax.cond(jnp.all(good), accept, accept_good, *before, grads, mutable)
-        return jax.vmap(counted)(states, after, good), jnp.where(good, losses, jnp.nan)
-
-    def _step_in_epoch(
-        self,
-        carry: tuple[State, Array],
-        i: Array,
-        data: Data,
-        order: Array,
-        keep: Keep,
-        key: Array,
-        rate: Array,
-    ) -> tuple[State, Array]:
-        if self.is_whole:
-            return self._step_on_batch(carry, i, data, keep, key, rate)
-        rows = jax.lax.dynamic_slice_in_dim(order, i * self.batch_size, self.batch_size)
-        batch = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
-        return self._step_on_batch(carry, i, batch, keep, key, rate)
-
-    def _step_on_batch(
-        self, carry: tuple[State, Array], i: Array, batch: Data, keep: Keep, key: Array, rate: Array
-    ) -> tuple[State, Array]:
-        state, losses = carry
-        state = replace(state, worst_in_row=jnp.where(i == 0, 0, state.worst_in_row))
-        state, loss = self._update(state, batch, keep, jax.random.fold_in(key, i), rate)
-        return state, losses.at[i].set(loss.astype(losses.dtype))
-
-    def _step_of_many(
-        self,
-        carry: tuple[State, Array, Array],
-        i: Array,
-        data: Data,
-        orders: Array,
-        keeps: Keep,
-        keys: Array,
-        rates: Array,
-        kl_weights: Array,
-    ) -> tuple[State, Array, Array]:
-        states, losses, runs = carry
-        states = replace(states, worst_in_row=jnp.where(i == 0, 0, states.worst_in_row))
-        keys = jax.vmap(jax.random.fold_in, (0, None))(unrolled(keys), i)
-        batches = data
-        if not self.is_whole:
-            size = self.batch_size
-            rows = jax.lax.dynamic_slice_in_dim(orders, i * size, size, axis=1)
-            batches = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
-        after, loss = self._update_of_many(states, batches, keeps, keys, rates, kl_weights)
-        if self.until is not None:
-            # A fit that has settled stays where it is, while the others go on.
-            loss = jnp.where(runs, loss, jnp.nan)
-            after = jax.lax.cond(
-                jnp.all(runs), lambda _, new: new, functools.partial(chosen, runs), states, after
-            )
-        return after, losses.at[:, i].set(loss.astype(losses.dtype)), runs
-
-    def _settled(self, losses: Array, i: Array) -> Array:
-        assert self.until is not None
-        return self.until(losses / self.num_data, i)
-
-    def _has_settled(self, carry: tuple[State, Array], i: Array) -> tuple[Any, Array]:
-        return carry, self._settled(carry[1], i)
-
-    def _have_settled(self, carry: tuple[State, Array, Array], i: Array) -> tuple[Any, Array]:
-        states, losses, runs = carry
-        runs = runs & ~jax.vmap(self._settled, (0, None))(losses, i)
-        return (states, losses, runs), ~jnp.any(runs)
-
-    def _make_order(self, key: Array, length: int) -> Int[Array, " length"]:
-        if self.is_whole:
-            return jnp.zeros(0, jnp.int32)
-        passes = -(-length // self.num_data)
-        shuffle = jax.vmap(lambda k: jax.random.permutation(k, self.num_data))
-        return shuffle(jax.random.split(key, passes)).reshape(-1)[:length]
+        return {**self.step.constrain(state.params), **(state.mutable or {})}
 
     # --- what a run calls -----------------------------------------------------------------
 
@@ -437,11 +276,11 @@ class Engine:
             states: One a fit. Kept intact.
             keeps: Masks by site, one dict per fit.
             data: The whole data set, shared.
-            keys: PRNG key of this epoch, one a fit.
+            keys: PRNG key of this epoch, one per fit.
             num_steps: Steps of each.
             rates: Factor on the optimiser's updates, one per fit; a fit does not have to settle if its
                 factor is 0.
-            kl_weights: Factor on the divergence, one a fit; by default the engine's.
+            kl_weights: Factor on the divergence, one per fit; by default the engine's.
         """
         pairs = jnp.stack([jax.random.split(key) for key in keys])
         orders = self._orders(pairs[:, 0], num_steps * self.batch_size)
@@ -524,10 +363,10 @@ class Engine:
         return replace(state, params=self.placement.parted(params))
 
     def _condition(self, params: dict[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
-        assert self._constrain is not None
+        assert self.step.constrain is not None
         assert self._unconstrain is not None
         guide: Any = self.guide
-        return self._unconstrain(guide.condition(self._constrain(params), before, after))
+        return self._unconstrain(guide.condition(self.step.constrain(params), before, after))
 
     def site_posteriors(
         self, state: State, batch: Data, keep: Keep | None = None

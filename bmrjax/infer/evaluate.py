@@ -19,7 +19,7 @@ from bmrjax.infer.draws import is_factor
 from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
-from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.prepare_guide import prepare_guide
 from bmrjax.infer.tracing import sites_of
 
 _CLASSES = (

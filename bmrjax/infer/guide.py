@@ -24,9 +24,10 @@ from bmrjax.families import (
     read_as_stored,
 )
 from bmrjax.handlers import noise_draws, training_step
+from bmrjax.infer.arguments import Keep
 from bmrjax.infer.init import init_to_network
 from bmrjax.infer.log_scale import log_scale
-from bmrjax.infer.readable_guide import Keep, ReadableGuide
+from bmrjax.infer.readable_guide import ReadableGuide
 
 Temperature = float | optax.Schedule
 
@@ -36,7 +37,7 @@ class AutoMeanField(ReadableGuide, AutoNormal):
 
     It is `numpyro.infer.autoguide.AutoNormal`, started at the network, with scales that are learned
     as logarithms: one exponential an element, where the softplus takes four with its derivative. A
-    site of `bmrjax.distributions.SpikeAndSlab` gets a spike-and-slab posterior with log odds of its
+    site of `bmrjax.distributions.DiscreteSpikeAndSlab` gets a spike-and-slab posterior with log odds of its
     own for every element; its indicators are relaxed while training, and exact everywhere else, so
     that predictions and the measured VFE are those of the discrete model. Its divergence is that of the
     discrete variables, which `TraceMeanField_ELBO` takes; a loss of densities, such as `Trace_ELBO`, has
@@ -100,6 +101,11 @@ class AutoMeanField(ReadableGuide, AutoNormal):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         with atoms_are_known():
             super()._setup_prototype(*args, **kwargs)
+
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        return cls if any(name.endswith("_auto_loc") for name in params) else None
 
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """Return the posterior of a site, given the independent normals `fn` that it starts from."""

@@ -1,5 +1,6 @@
 """Guides with a joint normal posterior that can be reduced."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,11 +15,11 @@ from numpyro.infer.autoguide import (
 )
 
 from bmrjax import reduction
-from bmrjax.families import is_real, marginals, read_joint, without
+from bmrjax.families import is_real, marginals, pruned_joint, read_joint
 from bmrjax.handlers import current_masks
+from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.init import init_to_network
-from bmrjax.infer.readable_guide import Keep
 from bmrjax.reduction import Normal
 
 
@@ -58,7 +59,7 @@ class JointGuide(CorrelatedGuide, AutoContinuous):
         masks = current_masks()
         if not masks:
             return posterior
-        return without(posterior, self.flat_keep(masks))
+        return pruned_joint(posterior, self.flat_keep(masks))
 
     def flat_keep(self, keep: Keep) -> Bool[Array, " n"]:
         """Return the masks as one vector, in the order of the joint posterior; no mask keeps."""
@@ -142,11 +143,16 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
     ):
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale)
 
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        return cls if "auto_scale_tril" in params else None
+
     def _joint(
         self, params: Mapping[str, Array], keep: Bool[Array, " n"]
     ) -> reduction.MultivariateNormal:
         loc, scale_tril = params[f"{self.prefix}_loc"], params[f"{self.prefix}_scale_tril"]
-        return read_joint(without(dist.MultivariateNormal(loc, scale_tril=scale_tril), keep))
+        return read_joint(pruned_joint(dist.MultivariateNormal(loc, scale_tril=scale_tril), keep))
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""
@@ -189,12 +195,18 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
             model, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale, rank=rank
         )
 
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        factor = params.get("auto_cov_factor")
+        return None if factor is None else functools.partial(cls, rank=factor.shape[1])
+
     def _joint(
         self, params: Mapping[str, Array], keep: Bool[Array, " n"]
     ) -> reduction.LowRankNormal:
         loc, factor, scale = (params[f"{self.prefix}_{p}"] for p in ("loc", "cov_factor", "scale"))
         fn: Any = dist.LowRankMultivariateNormal(loc, factor * scale[..., None], jnp.square(scale))
-        return read_joint(without(fn, keep))
+        return read_joint(pruned_joint(fn, keep))
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""

@@ -11,10 +11,10 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.families import ScaledMatrixNormal, normal_parameters
+from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.guide import AutoMeanField, Temperature
 from bmrjax.infer.init import init_to_network
-from bmrjax.infer.readable_guide import Keep
 from bmrjax.reduction import Normal
 
 # Enough for a system of a few thousand correlated weights; a mean that is not quite there yet is
@@ -31,7 +31,7 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
     others together). It starts at the mean-field posterior, which it contains. All other sites are
     as in `AutoMeanField`.
 
-    A step costs two more products a matrix, n²p + np² for n rows and p columns.
+    A step costs two more products per matrix, n²p + np² for n rows and p columns.
 
     Args:
         model: NumPyro program.
@@ -83,6 +83,12 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
             and not site["cond_indep_stack"]
             and normal_parameters(site["fn"]) is not None
         )
+
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """See `ReadableGuide.with_params`."""
+        factors = ("_auto_row_factor", "_auto_column_factor")
+        return cls if any(name.endswith(factors) for name in params) else None
 
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """See `AutoMeanField.site_posterior`."""

@@ -9,9 +9,15 @@ import jax.numpy as jnp
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import log_density_shape
 from bmrjax.infer.arguments import Batch, Constants, Data, arguments, first_rows, length
-from bmrjax.infer.check_data import NonFiniteDataError, check_data, lengths, parts_of, row_paths
+from bmrjax.infer.check_data import (
+    NonFiniteDataError,
+    check_data,
+    lengths,
+    parts_of_data,
+    row_paths,
+)
 from bmrjax.infer.init import at_start
-from bmrjax.infer.rows import NEEDS_VALUES, check_on_batch
+from bmrjax.infer.row_sites import NEEDS_VALUES, check_on_batch
 from bmrjax.infer.tracing import sites_of
 
 
@@ -98,7 +104,7 @@ def _readable(
     for kinds in ("", "iub", "iubfc"):
         if kinds:
             paths = set(row_paths(checked))
-            with_rows = [part for part in parts_of(data)[1] if part.path in paths]
+            with_rows = [part for part in parts_of_data(data)[1] if part.path in paths]
             whole = [p.path for p in with_rows if jnp.asarray(p.array).dtype.kind in kinds]
             found = check_data(
                 data,

@@ -1,11 +1,9 @@
 """A guide that says what the posteriors of its sites are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxtyping import Array, Bool
-
-Keep = Mapping[str, Bool[Array, "..."]]
+from bmrjax.infer.arguments import Keep
 
 
 class ReadableGuide:
@@ -28,3 +26,16 @@ class ReadableGuide:
             Site name to posterior, a class of `bmrjax.reduction`, shaped as the site.
         """
         raise NotImplementedError
+
+    @classmethod
+    def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:
+        """Return what makes a guide of this class for a program, if these are the parameters of one.
+
+        Args:
+            params: Parameters of a fit by name, with the default prefix ``auto``.
+
+        Returns:
+            A function of the program; None for parameters of any other guide.
+        """
+        del params
+        return None

@@ -17,7 +17,7 @@ def stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def chosen(which: Array, old: Any, new: Any) -> Any:
+def select_members(which: Array, old: Any, new: Any) -> Any:
     """Return, of two trees of stacked arrays, the new members where `which` is set."""
 
     def choose(old: Array, new: Array) -> Array:

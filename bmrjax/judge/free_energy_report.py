@@ -22,14 +22,15 @@ from bmrjax.criteria import (
 )
 from bmrjax.infer.arguments import Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
-from bmrjax.infer.estimate import Estimator, elbo
+from bmrjax.infer.estimate import elbo
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.posterior import read_posteriors
-from bmrjax.infer.prepare import check_params, prepare_guide
+from bmrjax.infer.prepare_guide import check_params, prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 from bmrjax.reduction import Normal
+from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.serial import one_at_a_time
 
 # Which elements are removed first: the lowest score, of a site by its name, posterior and prior.
@@ -147,9 +148,9 @@ def free_energy_report(
     criterion: Criterion | None = None,
     orders: Sequence[str] = ("bmr", "snr", "spr", "magnitude"),
     points: int = 101,
-    estimator: Estimator = "global",
     batch_size: int | None = 128,
     num_samples: int = 100,
+    options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
 ) -> FreeEnergyReport:
     """Compare what a reduction predicts with what it does, at every pruning rate.
 
@@ -170,9 +171,9 @@ def free_energy_report(
         criterion: Whose proposal is looked at; `criteria.Shrinkage` by default.
         orders: Which curves; see `FreeEnergyReport`.
         points: Points of a curve, from nothing removed to everything.
-        estimator: Of the expected log likelihood; see `infer.PropagatedELBO`.
         batch_size: Data at a time; None for all, which a program needs whose rows depend on each other.
         num_samples: Posterior samples at least that a measured VFE averages over.
+        options: Those of the fit, of which the `estimator`, the `loss` and the `static` arguments count.
 
     Returns:
         The curves, the criterion's stop, and a `summary`; `plot.free_energy` draws it.
@@ -222,7 +223,13 @@ def free_energy_report(
         )
     (model, _), (guide, masks) = unpruned(model), unpruned(guide)
     keep, params = masks if keep is None else keep, dict(params)
-    data = program_data(model, data, batch_size=batch_size, name="free_energy_report: data")
+    data = program_data(
+        model,
+        data,
+        batch_size=batch_size,
+        static=options.static,
+        name="free_energy_report: data",
+    )
     rows = length(data)
     batch_size = rows if batch_size is None else min(batch_size, rows)
     sites = None
@@ -235,7 +242,8 @@ def free_energy_report(
     names = list(found.posterior)
     shapes = {name: q.loc.shape for name, q in found.posterior.items()}
     before = {name: jnp.ones(shapes[name], bool) for name in names} | dict(keep or {})
-    measure = _Measure(model, guide, params, data, key, estimator, batch_size, num_samples, sites)
+    loss = elbo(options.estimator) if options.loss is None else options.loss
+    measure = _Measure(model, guide, params, data, key, loss, batch_size, num_samples, sites)
 
     was = np.concatenate([np.asarray(before[name]).ravel() for name in names])
     kept = int(was.sum())
@@ -278,15 +286,13 @@ class _Measure:
         params: Mapping[str, Any],
         data: Any,
         key: Array,
-        estimator: Estimator,
+        loss: Any,
         batch_size: int,
         num_samples: int,
         row_sites: frozenset[str] | None,
     ):
         rows = length(data)
-        self._vfe = FreeEnergy(
-            model, guide, loss=elbo(estimator), batch_size=batch_size, row_sites=row_sites
-        )
+        self._vfe = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=row_sites)
         self._params, self._data, self._key = dict(params), data, key
         self._samples = num_samples
         self._passes = -(-num_samples // -(-rows // batch_size))

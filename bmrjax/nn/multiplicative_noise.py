@@ -52,7 +52,7 @@ class MultiplicativeNoise(eqx.Module):
         high: Upper bound of ln θ.
         kl_weight: Factor on the divergence. More where a group costs more operations makes a
             network faster rather than smaller.
-        per_datum: Whether every data point has a draw of its own; else one a batch.
+        per_datum: Whether every data point has a draw of its own; else one per batch.
 
     Raises:
         ValueError: For settings that make no sense, or an input that the shape does not fit.

@@ -16,7 +16,7 @@ class NNXMultiplicativeNoise(nnx.Module):
         low: Lower bound of ln θ.
         high: Upper bound of ln θ.
         kl_weight: Factor on the divergence.
-        per_datum: Whether every data point has a draw of its own; else one a batch.
+        per_datum: Whether every data point has a draw of its own; else one per batch.
 
     Raises:
         ValueError: For settings that make no sense, or an input that the shape does not fit.

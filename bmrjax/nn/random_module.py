@@ -122,7 +122,7 @@ def random_module(
         A callable from a batch of inputs to a batch of outputs.
 
     Raises:
-        TypeError: For an object that is no network, a network without floating arrays, or a
+        TypeError: For an object that is not a network, a network without floating arrays, or a
             layer whose weights cannot be random; the message names it.
 
     Example:
@@ -138,7 +138,7 @@ def random_module(
     if prior is not None and not isinstance(prior, Prior):
         raise TypeError(
             f"random_module('{name}'): the prior is a {type(prior).__name__}; give a bmrjax prior "
-            "such as priors.Flat() or priors.Normal(1.0), or None for point estimates."
+            "such as priors.Flat() or priors.NormalPrior(1.0), or None for point estimates."
         )
     adapter = _adapter(name, network)
     layers = adapter.layers()

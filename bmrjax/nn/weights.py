@@ -72,13 +72,13 @@ def load_weights(
     Raises:
         FileNotFoundError: If there is no such file.
         TypeError: For anything but a network.
-        ValueError: If the file is no whole safetensors file, or does not fit; the message names the first
+        ValueError: If the file is not a whole safetensors file, or does not fit; the message names the first
             tensor that does not.
 
     Example:
         >>> import jax, tempfile
-        >>> from bmrjax import nn
-        >>> first, second = (nn.MLP(4, (3,), 2, key=jax.random.key(i)) for i in (0, 1))
+        >>> from bmrjax import nn, zoo
+        >>> first, second = (zoo.MLP(4, (3,), 2, key=jax.random.key(i)) for i in (0, 1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     nn.save_weights(first, f"{folder}/weights.safetensors")
         ...     loaded = nn.load_weights(second, f"{folder}/weights.safetensors")

@@ -15,7 +15,7 @@ _LAYERS = (eqx.nn.Linear, eqx.nn.Conv, eqx.nn.BatchNorm)
 
 
 class Noisy(eqx.Module):
-    """A layer with multiplicative noise on what goes in or comes out of it.
+    """A layer with multiplicative noise on its inputs or outputs.
 
     Attributes:
         layer: The layer.
@@ -91,8 +91,8 @@ def with_noise(
 
     Example:
         >>> import jax
-        >>> from bmrjax import nn
-        >>> network = nn.with_noise(nn.MLP(784, (500, 300), 10, key=jax.random.key(0)))
+        >>> from bmrjax import nn, zoo
+        >>> network = nn.with_noise(zoo.MLP(784, (500, 300), 10, key=jax.random.key(0)))
         >>> [layer.after.value.shape for layer in network.layers[:-1]]
         [(500,), (300,)]
 

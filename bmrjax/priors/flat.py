@@ -1,4 +1,4 @@
-"""Normals with one learned scale a layer."""
+"""Normals with one learned scale per layer."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from bmrjax.priors.layer import Layer
 
 @dataclass(frozen=True)
 class Flat(Prior):
-    r"""Normals with one learned scale a layer: the prior that stochastic BMR starts from.
+    r"""Normals with one learned scale per layer: the prior that stochastic BMR starts from.
 
     .. math:: w = γ_0 c_l \hat w, \quad c_l^{-2} \sim Γ(2, 2), \quad \hat w \sim N(0, 1)
 

@@ -14,7 +14,7 @@ from bmrjax.priors.layer import Layer, Tensor
 
 
 @dataclass(frozen=True)
-class RegularizedHorseshoe(Prior):
+class RegularizedHorseshoePrior(Prior):
     r"""Heavy-tailed scales that pull most rows (or weights) to zero and leave the large ones alone.
 
     .. math::
@@ -45,7 +45,7 @@ class RegularizedHorseshoe(Prior):
     Example:
         >>> import jax, numpyro
         >>> from bmrjax import priors
-        >>> prior = priors.RegularizedHorseshoe(global_scale=0.1)
+        >>> prior = priors.RegularizedHorseshoePrior(global_scale=0.1)
         >>> with numpyro.handlers.seed(rng_seed=jax.random.key(0)):
         ...     prior.sample("beta", (3,)).shape
         (3,)
@@ -87,7 +87,7 @@ class RegularizedHorseshoe(Prior):
 
         Example:
             >>> from bmrjax import priors
-            >>> priors.RegularizedHorseshoe.expected_scale(5, 105, 400)
+            >>> priors.RegularizedHorseshoePrior.expected_scale(5, 105, 400)
             0.0025
 
         References:

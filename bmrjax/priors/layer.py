@@ -32,8 +32,8 @@ class Tensor:
         shape: Its shape.
         fan_in: How many of its elements meet in one output; 1 for biases and gains.
         init: Its value in the network at hand, where a fit starts; None for none.
-        row_axis: The axis along which its rows lie, one a unit of the layer's output.
-        noise: Set where it is noise that multiplies what goes through; no prior draws that.
+        row_axis: The axis along which its rows lie, one per unit of the layer's output.
+        noise: Set where it is noise that multiplies what passes through; no prior draws that.
     """
 
     shape: tuple[int, ...]

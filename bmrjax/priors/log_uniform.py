@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
 
-from bmrjax.distributions import ImproperLogUniform
+from bmrjax.distributions import ImproperReciprocal
 from bmrjax.priors.base import Prior
 from bmrjax.priors.layer import Layer
 
 
 @dataclass(frozen=True)
-class LogUniform(Prior):
+class LogUniformPrior(Prior):
     """The improper prior p(w) ∝ 1/``|w|`` of sparse variational dropout, for posteriors of normals.
 
     Under it a weight that the data do not need becomes noise, with a standard deviation above its mean;
@@ -26,7 +26,7 @@ class LogUniform(Prior):
         >>> import jax, jax.numpy as jnp, numpyro
         >>> from bmrjax import priors
         >>> def program():
-        ...     return priors.LogUniform().sample("beta", (3,))
+        ...     return priors.LogUniformPrior().sample("beta", (3,))
         >>> numpyro.handlers.substitute(program, {"beta": jnp.ones(3)})()
         Array([1., 1., 1.], dtype=float32)
 
@@ -39,7 +39,7 @@ class LogUniform(Prior):
         values = {}
         for part, tensor in layer.tensors.items():
             init = jnp.zeros(tensor.shape) if tensor.init is None else tensor.init
-            prior = ImproperLogUniform(tensor.shape).to_event(len(tensor.shape))
+            prior = ImproperReciprocal(tensor.shape).to_event(len(tensor.shape))
             infer = {"layer": layer.name, "init": init}
             values[part] = jnp.asarray(numpyro.sample(layer.site(part), prior, infer=infer))
         return values

@@ -11,7 +11,7 @@ from bmrjax.priors.layer import Layer
 
 
 @dataclass(frozen=True)
-class Normal(Prior):
+class NormalPrior(Prior):
     """Independent normals with a fixed standard deviation, w ~ N(0, scale²).
 
     Args:
@@ -21,7 +21,7 @@ class Normal(Prior):
         >>> import jax, numpyro
         >>> from bmrjax import priors
         >>> with numpyro.handlers.seed(rng_seed=jax.random.key(0)):
-        ...     priors.Normal(0.1).sample("beta", (3,)).shape
+        ...     priors.NormalPrior(0.1).sample("beta", (3,)).shape
         (3,)
     """
 

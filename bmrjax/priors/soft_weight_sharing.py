@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import optax
 from jaxtyping import Array, Float
 
-from bmrjax.distributions import ImproperLogUniform, SharedCenters
+from bmrjax.distributions import ImproperReciprocal, SharedCenters
 from bmrjax.priors.base import Prior, require_positive
 from bmrjax.priors.layer import Layer
 
@@ -71,7 +71,7 @@ class SoftWeightSharing(Prior):
     Example:
         >>> import jax, numpyro
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
         >>> model = bmr.programs.classifier(network, bmr.priors.SoftWeightSharing(components=3))
         >>> trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(1)))
         >>> trace.get_trace(jax.numpy.ones((1, 4)))["net.sharing.mean"]["value"].shape
@@ -159,7 +159,7 @@ class SoftWeightSharing(Prior):
         values = {}
         for part, tensor in layer.tensors.items():
             prior = SharedCenters(
-                ImproperLogUniform(tensor.shape) if self.dropout else None,
+                ImproperReciprocal(tensor.shape) if self.dropout else None,
                 found.log_weight,
                 found.mean,
                 jnp.log(found.precision),

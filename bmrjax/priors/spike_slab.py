@@ -7,13 +7,13 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from bmrjax.distributions import SpikeAndSlab as SpikeAndSlabDistribution
+from bmrjax.distributions import DiscreteSpikeAndSlab as SpikeAndSlabDistribution
 from bmrjax.priors.base import Prior, require_positive
 from bmrjax.priors.layer import Layer
 
 
 @dataclass(frozen=True)
-class SpikeAndSlab(Prior):
+class SpikeAndSlabPrior(Prior):
     r"""Weights that are zero, or normal, with a learned share of each in every layer.
 
     .. math::
@@ -39,7 +39,7 @@ class SpikeAndSlab(Prior):
         >>> import jax, numpyro
         >>> from bmrjax import priors
         >>> with numpyro.handlers.seed(rng_seed=jax.random.key(0)):
-        ...     priors.SpikeAndSlab(beta=9.0).sample("beta", (3,)).shape
+        ...     priors.SpikeAndSlabPrior(beta=9.0).sample("beta", (3,)).shape
         (3,)
 
     References:

@@ -20,7 +20,7 @@ _FAR, _LEVELS = 5.0, 40
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Laplace:
-    """Independent Laplace distributions, one an element: p(z) = exp(-``|z - loc|`` / scale) / (2 scale).
+    """Independent Laplace distributions, one per element: p(z) = exp(-``|z - loc|`` / scale) / (2 scale).
 
     Attributes:
         loc: Means, any shape.
@@ -54,7 +54,7 @@ def laplace(posterior: Normal, prior: Laplace, reduced_prior: Normal | Laplace) 
     in nats, an element at a time. **Positive favours the reduced prior.** With a reduced prior N(0, ε) and
     ε → 0 it is the Savage-Dickey ratio :math:`\ln q(0) - \ln p(0)`. Nothing divides by the reduced
     scale, so a point mass (scale 0) is safe in float32. Exact when the posterior is the exact one. The
-    reduced posterior is no normal, so it is not returned.
+    reduced posterior is not normal, so it is not returned.
 
     Args:
         posterior: Normal posterior, any shape, positive scale.

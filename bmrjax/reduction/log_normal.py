@@ -165,7 +165,7 @@ def exponent(t: Float[Array, "..."], offset: Float[Array, "..."]) -> Float[Array
 
 
 def divergence(posterior: LogNormal, prior: LogUniform) -> Float[Array, "..."]:
-    """Return the Kullback-Leibler divergence of a posterior from its prior, nats an element.
+    """Return the Kullback-Leibler divergence of a posterior from its prior, nats per element.
 
     Args:
         posterior: Its bounds lie within the prior's; else the divergence is infinite.

@@ -37,13 +37,13 @@ class MatrixReduction(NamedTuple):
 
 
 def _one_a_row(prior: Normal, num_rows: int) -> Normal:
-    """Return the prior with one loc and one scale a row, shape ``(n,)``."""
+    """Return the prior with one loc and one scale per row, shape ``(n,)``."""
     for name in ("loc", "scale"):
         shape = jnp.shape(getattr(prior, name))
         if shape not in ((), (num_rows,)):
             raise ValueError(
                 f"a matrix-normal reduction takes one prior {name} for all elements, shape (), or "
-                f"one a row, shape ({num_rows},), but got shape {shape}; for a prior that varies "
+                f"one per row, shape ({num_rows},), but got shape {shape}; for a prior that varies "
                 "along a row use a MultivariateNormal posterior"
             )
     return Normal(
@@ -77,7 +77,7 @@ def matrix_normal(posterior: MatrixNormal, prior: Normal, reduced_prior: Normal)
     Args:
         posterior: Matrix-normal posterior of an (n, p) matrix (batch with `jax.vmap`).
         prior: The independent normal prior it was fitted under; loc and scale are scalars or of
-            shape ``(n,)``, one a row. Positive scale.
+            shape ``(n,)``, one per row. Positive scale.
         reduced_prior: The prior to put in its place, of the same form; a scale of zero is a
             point mass at its loc.
 
@@ -135,7 +135,7 @@ def matrix_normal(posterior: MatrixNormal, prior: Normal, reduced_prior: Normal)
 def delta_f_each(posterior: MatrixNormal, prior: Normal) -> Float[Array, "n p"]:
     """See `bmrjax.reduction.delta_f_each`; only the marginals N(loc[i, j], U[i, i] V[j, j]) matter.
 
-    The prior is a scalar or one a row; another shape is a ValueError.
+    The prior is a scalar or one per row; another shape is a ValueError.
     """
     rows, columns = _marginal_scales(posterior)
     marginal = Normal(posterior.loc, rows[:, None] * columns[None, :])
@@ -153,7 +153,7 @@ def delta_f_rows(posterior: MatrixNormal, prior: Normal) -> Float[Array, " n"]:
 
     Args:
         posterior: Matrix-normal posterior of an (n, p) matrix.
-        prior: The independent normal prior, scalars or one a row, positive scale.
+        prior: The independent normal prior, scalars or one per row, positive scale.
 
     Returns:
         The evidence differences, shape ``(n,)``.
@@ -191,7 +191,7 @@ def delta_f_columns(posterior: MatrixNormal, prior: Normal) -> Float[Array, " p"
 
     Args:
         posterior: Matrix-normal posterior of an (n, p) matrix.
-        prior: The independent normal prior, scalars or one a row, positive scale.
+        prior: The independent normal prior, scalars or one per row, positive scale.
 
     Returns:
         The evidence differences, shape ``(p,)``.

@@ -14,7 +14,7 @@ from bmrjax.reduction import removal
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Normal:
-    """Independent normal distributions, one an element.
+    """Independent normal distributions, one per element.
 
     Attributes:
         loc: Means, any shape.

@@ -12,7 +12,7 @@ from bmrjax.reduction import removal
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class SpikeAndSlab:
+class ZeroOrNormal:
     """Independent variables that are zero or normal.
 
     Attributes:
@@ -46,8 +46,8 @@ class SpikeAndSlab:
         return jnp.abs(self.loc) / self.scale
 
 
-@removal.delta_f_each.register(SpikeAndSlab)
-def delta_f_each(posterior: SpikeAndSlab, prior: SpikeAndSlab) -> Float[Array, "..."]:
+@removal.delta_f_each.register(ZeroOrNormal)
+def delta_f_each(posterior: ZeroOrNormal, prior: ZeroOrNormal) -> Float[Array, "..."]:
     r"""See `bmrjax.reduction.delta_f_each`: the posterior probability of the spike over the prior's.
 
     .. math:: ΔF = \ln q(λ = 0) - \ln p(λ = 0)

@@ -12,7 +12,7 @@ from numpyro.primitives import Messenger
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.posterior import central_values
-from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.prepare_guide import prepare_guide
 from bmrjax.structure.network_arrays import is_nnx
 
 

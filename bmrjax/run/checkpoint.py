@@ -5,11 +5,10 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from safetensors.numpy import save_file
 
 from bmrjax.errors import warn
@@ -26,6 +25,10 @@ from bmrjax.run.checkpoint_seal import (
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
 from bmrjax.run.run_lock import RunLock
+
+# Orbax would take a third of the time of loading the package, and only runs with checkpoints use it.
+if TYPE_CHECKING:
+    from orbax.checkpoint import CheckpointManager
 
 
 def _is_key(leaf: Any) -> bool:
@@ -63,7 +66,7 @@ class Checkpointer:
         self._interval, self._is_main = interval, is_main
         self._last = time.monotonic()
         self._lock: RunLock | None = None
-        self._writer: ocp.CheckpointManager | None = None
+        self._writer: CheckpointManager | None = None
         self._unsynced: int | None = None
         # Digests of the points of the path, and the checkpoints that are not to be used.
         self._points: dict[int, str] = {}
@@ -119,6 +122,8 @@ class Checkpointer:
         document = json.loads(json.dumps({**document, "arrays": _describe(arrays)}))
         points = [self._points[i] for i in range(len(document.get("path", [])))]
         document[SEAL] = seal(document, tree, points)
+        import orbax.checkpoint as ocp
+
         items = ocp.args.Composite(
             arrays=ocp.args.StandardSave(tree), document=ocp.args.JsonSave(document)
         )
@@ -128,8 +133,10 @@ class Checkpointer:
         self._unsynced = step
         self._last = time.monotonic()
 
-    def _manager(self) -> ocp.CheckpointManager:
+    def _manager(self) -> "CheckpointManager":
         if self._writer is None:
+            import orbax.checkpoint as ocp
+
             options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
             self._writer = ocp.CheckpointManager(self._path, options=options)
             # Else the good one would be the one to go.
@@ -233,6 +240,8 @@ class Checkpointer:
 
     def _read(self, step: int, **items: Any) -> Any:
         """Read items of a checkpoint; whatever a library makes of damage is one error."""
+        import orbax.checkpoint as ocp
+
         options = ocp.CheckpointManagerOptions(create=False, save_root_metadata=False)
         try:
             with ocp.CheckpointManager(self._path, options=options) as manager:
@@ -242,12 +251,16 @@ class Checkpointer:
             raise DamagedCheckpoint(f"{self._path / str(step)}: {text:.200}.") from None
 
     def _document(self, step: int) -> Any:
+        import orbax.checkpoint as ocp
+
         found = self._read(step, document=ocp.args.JsonRestore())["document"]
         check_document(found, self._path / str(step))
         return found
 
     def _saved(self, step: int, document: Any, target: Any) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint, if they are what was written."""
+        import orbax.checkpoint as ocp
+
         tree = self._read(step, arrays=ocp.args.StandardRestore(target))["arrays"]
         tree = {name: np.asarray(array) for name, array in tree.items()}
         expected = document[SEAL]

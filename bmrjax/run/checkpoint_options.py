@@ -20,7 +20,7 @@ class Checkpoints:
             the checkpoints of an earlier run is refused.
 
     Raises:
-        TypeError: For a `directory` that is no path.
+        TypeError: For a `directory` that is not a path.
         ValueError: For a negative interval.
 
     Example:

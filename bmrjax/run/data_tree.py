@@ -12,7 +12,7 @@ from bmrjax import __version__
 from bmrjax.handlers import draws, inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.draws import log_likelihoods, model_draws, posterior_draws
-from bmrjax.run.element_names import Names, named_axes
+from bmrjax.run.element_names import AxisNames, named_axes
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -77,7 +77,9 @@ class _Names:
     """The names of dimensions, the same in all groups, and their coordinates."""
 
     def __init__(self, result: Any, shapes: Mapping[str, tuple[int, ...]]):
-        self._axes: dict[str, list[Names]] = named_axes(shapes, result.columns, result.class_names)
+        self._axes: dict[str, list[AxisNames]] = named_axes(
+            shapes, result.columns, result.class_names
+        )
 
     def of(
         self, name: str, shape: tuple[int, ...], group: str

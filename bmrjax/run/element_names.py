@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-Names = Sequence[str] | None
+AxisNames = Sequence[str] | None
 
 
 def named_axes(
-    sites: Mapping[str, tuple[int, ...]], columns: Names, class_names: Names
-) -> dict[str, list[Names]]:
+    sites: Mapping[str, tuple[int, ...]], columns: AxisNames, class_names: AxisNames
+) -> dict[str, list[AxisNames]]:
     """Return the names along each axis of each site, None along an axis that has none.
 
     An axis stands for the columns if it is the last one and as long as there are columns, or if it is the
@@ -20,7 +20,7 @@ def named_axes(
         columns: Names of the columns of the inputs.
         class_names: Names of the classes of the targets.
     """
-    found: dict[str, list[Names]] = {}
+    found: dict[str, list[AxisNames]] = {}
     networks: set[str] = set()
     for name, shape in sites.items():
         found[name] = [None] * len(shape)
@@ -40,7 +40,7 @@ def named_axes(
     return found
 
 
-def element_names(shape: tuple[int, ...], axes: Sequence[Names]) -> list[str]:
+def element_names(shape: tuple[int, ...], axes: Sequence[AxisNames]) -> list[str]:
     """Return a name for each element of a site, in the order of the flat array.
 
     Args:

@@ -40,10 +40,10 @@ def ensemble(
     convolutions with several sets of filters slowly there. Memory grows with the number of members.
 
     Args:
-        model: NumPyro program; or one a member, which may differ in the network that they start
+        model: NumPyro program; or one per member, which may differ in the network that they start
             from, and in nothing else.
         data: Arrays with a common leading axis, shared by the members.
-        keys: PRNG keys, one a member.
+        keys: PRNG keys, one per member.
         grid: Values by name: of a `hyperparameter` of the program; of ``"kl_weight"``, factors on the
             divergence; of ``"rate"``, factors on the optimiser's updates; or of ``"criterion"``, criteria,
             whose reductions are compiled one by one. There is a member for every combination.

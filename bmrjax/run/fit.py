@@ -12,24 +12,23 @@ from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax.checks import check_key
+from bmrjax.convergence import Settled
 from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
 from bmrjax.criteria.reduce_once import Round
 from bmrjax.handlers import both_masks, complete_missing
-from bmrjax.infer.arguments import Data, first_rows, length
-from bmrjax.infer.check_data import column_names, row_paths
+from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_program import check_program
-from bmrjax.infer.convergence import Settled
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
-from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.run.batches import Batches
+from bmrjax.run.fit_data import fit_data
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.fit_state import FitState, check_state
 from bmrjax.run.inspection import Inspection
@@ -115,19 +114,10 @@ class Fit:
         self.criterion, self.order = criterion, order
         self._sites, self._start = sites, options.start
         self.placement = Placement(options.mesh)
-        self.source: Data | Batches = (
-            data
-            if isinstance(data, Batches)
-            else program_data(model, data, batch_size=batch_size, static=options.static)
-        )
-        tables = {} if isinstance(data, Batches) else column_names(data)
-        self.columns = max(tables.values(), key=len, default=None)
-        self.num_data, size, self.example = _sizes(self.source, batch_size)
-        self.row_paths = row_paths(self.example)
-        # On small data, one pass is far too little for an epoch.
-        least = 1 if isinstance(self.source, Batches) else 100
-        self.steps = max(self.num_data // size, least, 0 if until is None else 20 * until.window)
-        looked_at = self.example if isinstance(self.source, Batches) else self.source
+        found = fit_data(model, data, batch_size=batch_size, static=options.static)
+        self.source, self.num_data, self.example = found.source, found.num_data, found.example
+        self.columns, self.row_paths, looked_at = found.columns, found.row_paths, found.looked_at
+        self.steps = max(found.least_steps, 0 if until is None else 20 * until.window)
         loss, estimator = options.loss, options.estimator
         # A part of what a resumed run must agree in.
         self.estimator = loss.estimator if isinstance(loss, PropagatedELBO) else estimator
@@ -142,7 +132,7 @@ class Fit:
         ):
             model = complete_missing(model)
         self.row_sites = None
-        if size < self.num_data:
+        if found.batch_size < self.num_data:
             self.row_sites = row_sites(model, looked_at, jax.random.key(0))
         if guide is None:
             guide = default_guide(
@@ -162,7 +152,7 @@ class Fit:
             optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,
             loss=elbo(estimator) if loss is None else loss,
             num_data=self.num_data,
-            batch_size=size,
+            batch_size=found.batch_size,
             row_sites=self.row_sites,
             kl_weight=options.kl_weight,
             kl_warmup=options.kl_warmup,
@@ -243,7 +233,7 @@ class Fit:
         return self.engine.vfe(state.svi, state.keep, self.arrays, key)
 
     def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
-        """Ask the criterion, and remove at most a fraction of what is kept.
+        """Evaluate the criterion, and remove at most a fraction of what is kept.
 
         Args:
             state: Kept intact.
@@ -390,14 +380,3 @@ class Fit:
             Reducer(self.engine, criterion, self.order, sites, layers, self.example)
         )
         return self._reducers[-1]
-
-
-def _sizes(source: Data | Batches, batch_size: int | None) -> tuple[int, int, Data]:
-    if isinstance(source, Batches):
-        example = source.example()
-        return source.num_data, length(example), example
-    num_data = length(source)
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"sparsify: batch_size must be at least 1 or None, got {batch_size}.")
-    size = num_data if batch_size is None else min(batch_size, num_data)
-    return num_data, size, first_rows(source, size)

@@ -43,7 +43,7 @@ class FitOptions:
             measured. Made for GPUs and TPUs. A product that asks for ``precision="highest"`` stays as it is.
 
     Raises:
-        TypeError: For a `start` that is no result, or `static` that is no list.
+        TypeError: For a `start` that is not a result, or `static` that is not a list.
         ValueError: For a `loss` together with an `estimator`.
 
     Example:

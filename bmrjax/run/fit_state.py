@@ -27,7 +27,7 @@ class FitState:
 
 
 def check_state(state: Any, method: str) -> None:
-    """Refuse what is no state, and a state whose buffers are gone."""
+    """Refuse what is not a state, and a state whose buffers are gone."""
     if not isinstance(state, FitState):
         raise TypeError(
             f"Fit.{method}: state is a {type(state).__name__}; give the state that Fit.init returned, or the "

@@ -18,8 +18,9 @@ from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prior_location import prior_facts
 from bmrjax.infer.program_data import program_data
-from bmrjax.infer.rows import row_sites
+from bmrjax.infer.row_sites import row_sites
 from bmrjax.run.batches import Batches
+from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import judge
 
@@ -32,7 +33,7 @@ def inspect(
     criterion: Criterion | None = SpikeAndSlab(),  # noqa: B008 - frozen, and holds no array
     sites: Sequence[str] | None = None,
     batch_size: int | None = 128,
-    static: Collection[str | int] = (),
+    options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
 ) -> Inspection:
     """List the sites of a program: which of them `sparsify` would judge, why, and what to write instead.
 
@@ -48,7 +49,8 @@ def inspect(
         criterion: Criterion that would judge; `criteria.SpikeAndSlab` by default, None for any.
         sites: Names of the sites that are to be judged; by default the rule above decides.
         batch_size: Rows per step, as for `sparsify`; None for all of them.
-        static: Arguments that stay as they are, as for `sparsify`.
+        options: The options of the fit, as for `sparsify`: its `static` arguments, and what else decides
+            which guide is fitted.
 
     Returns:
         One report per sample site; printing them shows a table.
@@ -77,7 +79,7 @@ def inspect(
     if isinstance(data, Batches):
         batch = data.example()
     else:
-        batch, refusal = _batch(program, data, batch_size, static)
+        batch, refusal = _batch(program, data, batch_size, options.static)
     priors = prior_facts(program, batch)
     unknown = sorted(set(sites or ()) - set(priors))
     if unknown:
@@ -85,7 +87,15 @@ def inspect(
             f"inspect: the program has no sites {unknown}; its sample sites are {list(priors)}."
         )
     if guide is None:
-        used: Any = default_guide(program, batch, criterion=criterion)(program)
+        used: Any = default_guide(
+            program,
+            batch,
+            criterion=criterion,
+            estimator=options.estimator,
+            loss=options.loss,
+            start=options.start,
+            mesh=options.mesh,
+        )(program)
     else:
         used = _copied(guide)
     found = _families(program, used, batch)

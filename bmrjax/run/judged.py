@@ -8,7 +8,7 @@ from bmrjax.errors import warn
 from bmrjax.families import facts as facts_about
 from bmrjax.families import facts_of
 from bmrjax.infer.prior_location import PriorFacts
-from bmrjax.reduction import LogNormal, SpikeAndSlab
+from bmrjax.reduction import LogNormal, ZeroOrNormal
 from bmrjax.run.inspection import Inspection, SiteReport
 
 _GUIDES = "Use infer.AutoMeanField, AutoNormal or infer.AutoMultivariate as the guide."
@@ -120,7 +120,7 @@ def reducible(
     if unknown:
         readable = judge(facts, found, sites=list(facts), **options).judged
         reasons = [
-            inspection.reasons([name]) or f"  '{name}': it is no latent site of the program."
+            inspection.reasons([name]) or f"  '{name}': it is not a latent site of the program."
             for name in unknown
         ]
         raise ValueError(
@@ -242,8 +242,8 @@ def _warn_of_spikes(
     sites: Sequence[str] | None,
 ) -> None:
     """Warn if spike-and-slab sites are left alone, while others are judged."""
-    spiked = [name for name, q in found.posterior.items() if isinstance(q, SpikeAndSlab)]
-    if spiked and sites is None and criterion.family is not SpikeAndSlab:
+    spiked = [name for name, q in found.posterior.items() if isinstance(q, ZeroOrNormal)]
+    if spiked and sites is None and criterion.family is not ZeroOrNormal:
         warn(
             f"sparsify: {type(criterion).__name__} leaves the spike-and-slab sites {spiked} as they are, and "
             "judges the others. criteria.Inclusion() judges the spike-and-slab sites; name what you want "

@@ -18,7 +18,7 @@ from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.hyperparameter import GridPoint
-from bmrjax.run.point import Point, best, kept_counts, sparsity_per_layer
+from bmrjax.run.point import Point, best, kept_counts, layer_sparsities
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.rounds import Rounds
@@ -48,7 +48,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpochPlan:
     """An epoch about to be run.
 
     Attributes:
@@ -116,15 +116,15 @@ class Run:
         """Whether no epoch is left."""
         return self.state.epoch >= self.shared.num_epochs or self.state.stopped
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> EpochPlan | None:
         """Reduce if the schedule says so; return the next epoch, or None if the run is over."""
         if self.over:
             return None
         if self._rounds is None:
-            return Plan(1.0, {})
+            return EpochPlan(1.0, {})
         found, times = self._rounds.decide()
         self.state.stopped = isinstance(found, Stop)
-        return None if isinstance(found, Stop) else Plan(found.rate, times)
+        return None if isinstance(found, Stop) else EpochPlan(found.rate, times)
 
     def epoch_key(self) -> Array:
         """Return the PRNG key of the next epoch."""
@@ -132,7 +132,7 @@ class Run:
 
     def record(
         self,
-        plan: Plan,
+        plan: EpochPlan,
         now: FitState,
         losses: np.ndarray,
         *,
@@ -157,7 +157,7 @@ class Run:
             "epoch": state.epoch,
             "vfe": float(np.mean(good, dtype=np.float64)) if good.size else float("nan"),
             "kept": kept,
-            "sparsity_per_layer": sparsity_per_layer(now.keep, self._layers),
+            "sparsity_per_layer": layer_sparsities(now.keep, self._layers),
             "rate": plan.rate,
             "taken_back": False,
             "steps": int(losses.size),

@@ -54,7 +54,7 @@ def kept_counts(keep: Mapping[str, Any]) -> tuple[int, int]:
     return kept, sum(math.prod(mask.shape) for mask in keep.values())
 
 
-def sparsity_per_layer(keep: Mapping[str, Any], layers: Mapping[str, str]) -> dict[str, float]:
+def layer_sparsities(keep: Mapping[str, Any], layers: Mapping[str, str]) -> dict[str, float]:
     """Return the removed fraction of each layer."""
     found: dict[str, list[Any]] = {}
     for name, mask in keep.items():

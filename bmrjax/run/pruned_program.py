@@ -16,11 +16,11 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.posterior import guide_posteriors
 from bmrjax.infer.prediction import LEVELS, Prediction
-from bmrjax.infer.prepare import prepare_guide
+from bmrjax.infer.prepare_guide import prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import PrunedGuide
-from bmrjax.infer.rows import row_sites
-from bmrjax.reduction import LogNormal, Normal, SpikeAndSlab
+from bmrjax.infer.row_sites import row_sites
+from bmrjax.reduction import LogNormal, Normal, ZeroOrNormal
 from bmrjax.run.at_center import networks_at_center, values_at_center
 from bmrjax.run.result_inputs import by_position_or_name, check_without_arguments, checked_data
 from bmrjax.run.serial import one_at_a_time
@@ -174,7 +174,7 @@ class PrunedProgram(abc.ABC):
         return measure(self.params, self.keep, arrays, key, num_passes=passes)
 
     @one_at_a_time
-    def posterior(self, *inputs: Any, **named: Any) -> dict[str, Normal | SpikeAndSlab | LogNormal]:
+    def posterior(self, *inputs: Any, **named: Any) -> dict[str, Normal | ZeroOrNormal | LogNormal]:
         """Return the posterior of each latent site, element by element, without what was removed.
 
         Args:

@@ -18,11 +18,11 @@ from bmrjax.run.data_tree import data_tree
 from bmrjax.run.diagnose import Finding, diagnose
 from bmrjax.run.facts import without_predictions
 from bmrjax.run.inspection import Inspection
-from bmrjax.run.point import Point, best, kept_counts, sparsity_per_layer
+from bmrjax.run.point import Point, best, kept_counts, layer_sparsities
 from bmrjax.run.pruned_program import PrunedProgram
+from bmrjax.run.result_text import result_text
 from bmrjax.run.save_result import save_result
 from bmrjax.run.serial import one_at_a_time
-from bmrjax.run.shown import shown
 from bmrjax.run.sparsest import sparsest_within
 from bmrjax.run.summary import scores_of, summary_table
 
@@ -86,7 +86,7 @@ class Result(PrunedProgram):
 
     def __repr__(self) -> str:
         """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""
-        return shown(self)
+        return result_text(self)
 
     def diagnose(self) -> list[Finding]:
         """Say what is wrong with this run, or may be, and what to do about it.
@@ -132,7 +132,7 @@ class Result(PrunedProgram):
     @property
     def sparsity_per_layer(self) -> dict[str, float]:
         """Removed fraction of each layer."""
-        return sparsity_per_layer(self.keep, self.layers)
+        return layer_sparsities(self.keep, self.layers)
 
     @property
     def vfe_per_datum(self) -> float | None:

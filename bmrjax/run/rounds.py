@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
+from bmrjax.run.count_search import lowest
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import kept_counts
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.run_state import RunState
-from bmrjax.run.search import lowest
 from bmrjax.schedules import Action, Reduce, Regrow, Report, Restore, Schedule, Stop, Train
 
 # A schedule that is called again before the same epoch more often than this goes round in a circle.
@@ -18,7 +18,7 @@ _MOST_ANSWERS = 1000
 
 
 class Rounds:
-    """Ask the schedule before each epoch, and do what it answers.
+    """Call the schedule before each epoch, and do what it answers.
 
     Args:
         state: Of the run; changed in place.
@@ -48,7 +48,7 @@ class Rounds:
         self._measure, self._mask_cost, self._add_point = measure, mask_cost, add_point
 
     def decide(self) -> tuple[Train | Stop, dict[str, float]]:
-        """Ask the schedule until an epoch is to be trained or the run is over; return which, and seconds."""
+        """Call the schedule until an epoch is to be trained or the run is over; return which, and seconds."""
         begin = time.perf_counter()
         action = self._ask()
         measured = time.perf_counter() - begin

@@ -39,7 +39,7 @@ class Settings:
 
 
 def check_program_kind(model: Any) -> None:
-    """Raise TypeError for a network, or anything else that is no program."""
+    """Raise TypeError for a network, or anything else that is not a program."""
     if is_equinox(model) or is_nnx(model):
         raise TypeError(
             f"sparsify: the first argument is a network, {type(model).__name__}; give a NumPyro program "

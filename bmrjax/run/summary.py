@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax.criteria import Criterion
-from bmrjax.families import shown
+from bmrjax.families import shown_elements
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.posterior import read_posteriors
@@ -104,7 +104,7 @@ def _moments(q: Any, keep: Any, low: float, high: float) -> dict[str, Any]:
     """Return mean, standard deviation, interval and inclusion probability; of removed elements, constants."""
     titles = f"{100 * low:g} %", f"{100 * high:g} %"
     kept = jnp.asarray(keep)
-    fn, removed, included = shown(q, kept)
+    fn, removed, included = shown_elements(q, kept)
     values = {
         "mean": (fn.mean, removed),
         "sd": (jnp.sqrt(fn.variance), 0.0),

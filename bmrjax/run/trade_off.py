@@ -76,7 +76,7 @@ def trade_off(result: Result, metric: str = "accuracy") -> TradeOff:
         >>> from bmrjax import criteria, schedules
         >>> x = jax.random.normal(jax.random.key(0), (200, 4))
         >>> data = x, jnp.argmax(x[:, :3], -1)
-        >>> network = bmr.nn.MLP(4, (), 3, key=jax.random.key(1))
+        >>> network = bmr.zoo.MLP(4, (), 3, key=jax.random.key(1))
         >>> result = bmr.sparsify(
         ...     bmr.programs.classifier(network, bmr.priors.Flat()), data,
         ...     held_out=bmr.HeldOut(data, every=1),

@@ -24,7 +24,7 @@ from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.fit import Fit
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.interrupt import finishing_on_interrupt
-from bmrjax.run.one_run import Member, Plan, Run
+from bmrjax.run.one_run import EpochPlan, Member, Run
 from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
 from bmrjax.run.settings import Settings, check_kinds, check_program_kind, check_schedule
@@ -234,7 +234,7 @@ class Training:
             saved=self._checkpoints is not None,
         )
 
-    def _train(self, runs: Sequence[Run], plans: dict[int, Plan]) -> None:
+    def _train(self, runs: Sequence[Run], plans: dict[int, EpochPlan]) -> None:
         """Take one epoch of the runs that have a plan; the others go along and stay as they are."""
         fit, engine, steps = self.fit, self.fit.engine, self._shared.steps
         begin, compiled = time.perf_counter(), engine.compile_seconds

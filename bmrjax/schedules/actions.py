@@ -39,7 +39,7 @@ class Reduce:
     schedule is called again at once, with a `Report` whose ``removed`` is 0.
 
     Attributes:
-        fraction: Part of the kept elements that may go; 1 is no cap.
+        fraction: Part of the kept elements that may be removed; 1 for no cap.
         by: What chooses them.
         rate: Factor on the learning rate of the epoch.
         vfe: See `Train`.

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bmrjax.convergence import Settled
 from bmrjax.criteria.order import Order, smallest_snr_first
-from bmrjax.infer.convergence import Settled
 from bmrjax.schedules.actions import Action
 
 Memory = dict[str, Any]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from bmrjax.convergence import Settled
 from bmrjax.criteria.order import Order, smallest_snr_first
-from bmrjax.infer.convergence import Settled
 from bmrjax.schedules.actions import Action, Reduce, Regrow, Restore, Stop, Train
 from bmrjax.schedules.base import (
     Memory,
@@ -28,7 +28,7 @@ class Iterative(Schedule):
 
     Args:
         until: When an epoch has converged.
-        rates: Factors on the learning rate, one an epoch of a training.
+        rates: Factors on the learning rate, one per epoch of a training.
         search: Whether the measured VFE says how far a reduction goes: all that the criterion
             proposes, or the part of it, by `order`, with the lowest VFE; and once it proposes nothing,
             more while that still lowers the VFE. Without, what the criterion proposes goes, as published.

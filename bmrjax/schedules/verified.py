@@ -160,7 +160,9 @@ class Verified(Schedule):
         if pending and report.removed == 0:
             if memory["proposed"] or (later and 2 * report.epoch >= report.num_epochs):
                 return next_pass(restore=False)
-            memory.update(reference=None, since=wait - refit + 1)
+            # The criterion's rounds have trained an epoch, and those of other passes have not.
+            wait_again = max(refit - 1, int(memory["by"] != "criterion"))
+            memory.update(reference=None, since=wait - wait_again)
             pending = False
         memory["proposed"] |= pending
         due = memory["since"] >= (refit if pending else wait)

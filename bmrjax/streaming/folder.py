@@ -162,7 +162,7 @@ def _pair(name: str, tensors: dict[str, Stored]) -> Pair:
     for each in (loc, width):
         if each.dtype not in DTYPES.values():
             raise ValueError(
-                f"'{each.name}' in {each.path} is no float: write it as one of {', '.join(DTYPES)}."
+                f"'{each.name}' in {each.path} is not a float: write it as one of {', '.join(DTYPES)}."
             )
     return Pair(name, loc, width, kinds[0])
 

@@ -103,7 +103,7 @@ def guess(
 
 def _odds(loc: np.ndarray, width: np.ndarray, kind: Width, prior_scale: float) -> np.ndarray:
     """Return e^{ΔF} in single precision, of what has one."""
-    # What is no number or no width is reported by the pass that sees all of it.
+    # What is not a number or not a width is reported by the pass that sees all of it.
     with np.errstate(all="ignore"):
         loc, inverse = loc.astype(np.float32), width.astype(np.float32)
         if kind == "scale":

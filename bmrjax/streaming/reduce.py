@@ -23,11 +23,11 @@ from bmrjax.criteria import Shrinkage, SpikeAndSlab
 from bmrjax.criteria.base import by_layer
 from bmrjax.reduction import Normal
 from bmrjax.streaming.folder import Pair, read_folder
-from bmrjax.streaming.layer import Layer, Piece
 from bmrjax.streaming.masks import MaskFile
 from bmrjax.streaming.pilot import guess
 from bmrjax.streaming.report import Reduced
 from bmrjax.streaming.solve import zeta_of
+from bmrjax.streaming.streamed_layer import Piece, StreamedLayer
 from bmrjax.streaming.sums import (
     BAD,
     PADDING,
@@ -124,7 +124,7 @@ def reduce_folder(
     fixed_point = criterion if isinstance(criterion, SpikeAndSlab) else None
     by_name = {pair.name: pair for pair in pairs}
     found = {
-        name: Layer([(by_name[n], scales[n]) for n in members], fixed_point, chunk)
+        name: StreamedLayer([(by_name[n], scales[n]) for n in members], fixed_point, chunk)
         for name, members in by_layer("reduce_folder", by_name, layers).items()
     }
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def reduce_folder(
 class _Task:
     """A piece of a tensor to read and judge."""
 
-    layer: Layer
+    layer: StreamedLayer
     pair: Pair
     prior_scale: float
     begin: int
@@ -242,14 +242,14 @@ class _Stream:
         needed = {(p.loc.dtype, p.width.dtype, p.kind): p for p in self._pairs}
         buffers = self._buffers.get()
         for pair in needed.values():
-            layer = Layer([(pair, 1.0)], None, self._chunk)
+            layer = StreamedLayer([(pair, 1.0)], None, self._chunk)
             if isinstance(self._criterion, SpikeAndSlab):
                 layer.judge(np.zeros(self._criterion.num_steps), (0.0, 0.0))
             self._sums(_Task(layer, pair, 1.0, 0, 0), *self._views(pair, buffers))
         self._buffers.put(buffers)
         return time.perf_counter() - begin
 
-    def reduce(self, layers: list[Layer], bar: tqdm) -> None:
+    def reduce(self, layers: list[StreamedLayer], bar: tqdm) -> None:
         """Guess, read and solve layer after layer, and at once read again what that did not settle.
 
         A piece waits for its layer's guess, which went to the threads before it.
@@ -258,7 +258,7 @@ class _Stream:
         left = dict.fromkeys(layers, 0)
         guessed = {layer: threading.Event() for layer in layers}
 
-        def submit(layer: Layer, work: Callable[..., None], *args: Any) -> None:
+        def submit(layer: StreamedLayer, work: Callable[..., None], *args: Any) -> None:
             def run() -> None:
                 try:
                     if not self._stop.is_set():
@@ -271,7 +271,7 @@ class _Stream:
             left[layer] += 1
             self._pool.submit(run)
 
-        def guess_one(layer: Layer) -> None:
+        def guess_one(layer: StreamedLayer) -> None:
             try:
                 self._guess(layer)
             finally:
@@ -315,14 +315,14 @@ class _Stream:
             for task in self._pieces(layer):
                 submit(layer, judge_one, task, None)
 
-    def _pieces(self, layer: Layer) -> list[_Task]:
+    def _pieces(self, layer: StreamedLayer) -> list[_Task]:
         return [
             _Task(layer, pair, scale, i, min(i + self._chunk, pair.size))
             for pair, scale in layer.members
             for i in range(0, pair.size, self._chunk)
         ]
 
-    def _guess(self, layer: Layer) -> None:
+    def _guess(self, layer: StreamedLayer) -> None:
         """Guess the fixed point of a layer from a sample."""
         criterion = self._criterion
         if isinstance(criterion, SpikeAndSlab) and layer.total:

@@ -52,7 +52,7 @@ class Sums(NamedTuple):
     """What a pass returns of a piece.
 
     Attributes:
-        codes: A weight: 0 goes, 1 stays, 2 is undecided, 3 is no number or no width.
+        codes: A weight: 0 goes, 1 stays, 2 is undecided, 3 is not a number or not a width.
         moments: Σq, Σq², Σq³ a ζ, as many as `powers_of` says, in parts to add up. No ζ for shrinkage.
         delta_f: Over what goes: Σ ln E in parts for the spike and slab, ΣΔF in parts for shrinkage.
     """

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.structure.cost import Cost, Latency, cost, latency
-from bmrjax.structure.equivalence import Trial, difference, draws
+from bmrjax.structure.equivalence import Trial, difference, random_inputs
 from bmrjax.structure.flat_input import flat_input
 from bmrjax.structure.network_arrays import (
     Parts,
@@ -162,7 +162,7 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
         >>> weight = network.layers[1].weight.at[:, 3:].set(0.0)
         >>> network = eqx.tree_at(lambda n: n.layers[1].weight, network, weight)
         >>> bmr.compact(network, jnp.ones(4)).network.layers[0].weight.shape
@@ -179,7 +179,7 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
     flat = flat_input(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
     taken = inputs if flat is None else (flat,)
     planner = Planner(parts.call, parts.arrays, taken, free_inputs=flat is not None)
-    old = Trial(parts, draws(inputs), shake=True)
+    old = Trial(parts, random_inputs(inputs), shake=True)
     tried = _largest(parts, planner, old, flat=flat is not None)
     new = parts_of(tried.network)
     size = 1 if is_equinox(network) else inputs[0].shape[0]

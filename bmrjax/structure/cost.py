@@ -55,7 +55,7 @@ class Latency:
         return self.before / self.after
 
 
-def compiled(function: Callable[..., Any], *args: Any) -> Any:
+def compiled_exactly(function: Callable[..., Any], *args: Any) -> Any:
     """Compile a function that runs a few times: fast to compile, not fast, with products in full precision.
 
     Args:
@@ -102,7 +102,7 @@ def _in_loops(jaxpr: Any) -> float:
         elif eqn.primitive.name == "scan":
             body, length = eqn.params["jaxpr"], eqn.params["length"]
             args = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.jaxpr.invars]
-            once = _counted(compiled(jec.jaxpr_as_fun(body), *args))
+            once = _counted(compiled_exactly(jec.jaxpr_as_fun(body), *args))
             found += length * (once + _in_loops(body.jaxpr)) - min(length, 1) * once
     return found
 

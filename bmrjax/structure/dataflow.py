@@ -24,7 +24,7 @@ SUMS = (
     "reduce_max", "reduce_min", "reduce_prod", "reduce_window_max",
 )  # fmt: skip
 # Those of them whose results are elements of an argument, each at most once: so are those of their transpose.
-MOVES = frozenset((
+MOVES_ELEMENTS = frozenset((
     "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "split", "pad",
 ))  # fmt: skip
 # Operations whose result has, element by element, what its arguments have there; some may be scalars.
@@ -105,7 +105,7 @@ def _through(eqn: Any, masks: list[Array], rest: list[Any]) -> list[Array]:
     return bind(eqn, [masks[0], *rest])
 
 
-class Facts:
+class Dataflow:
     """Runs a flat jaxpr on numbers and masks; use inside one traced function.
 
     Args:
@@ -176,7 +176,9 @@ class Facts:
     def _binary(self, eqn: Any, *, forward: bool) -> bool:
         """Say whether an operation makes masks of zeros and ones only. Fewer operations compile faster."""
         name = eqn.primitive.name
-        return name in MOVES or _elementwise(eqn) or (forward and name == "broadcast_in_dim")
+        return (
+            name in MOVES_ELEMENTS or _elementwise(eqn) or (forward and name == "broadcast_in_dim")
+        )
 
     def _depends(self, eqn: Any) -> list[Array]:
         name, shapes = eqn.primitive.name, [v.aval.shape for v in eqn.outvars]

@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.structure.cost import compiled, flops
+from bmrjax.structure.cost import compiled_exactly, flops
 from bmrjax.structure.network_arrays import Parts
 
 # How far outputs may be apart, relative to the largest of them.
-TOLERANCE = 1e-5
+OUTPUT_TOLERANCE = 1e-5
 # And how many times as far as they move when every parameter is rounded the other way.
 ROUNDINGS = 4
 # Integers are drawn up to here, or up to the largest of the example.
 MOST = 15
 
 
-def draws(inputs: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+def random_inputs(inputs: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """Return the inputs, and random ones like them: normal, or integers in the range of theirs."""
     found = [inputs]
     for seed in range(2):
@@ -63,7 +63,7 @@ class Trial:
     """
 
     def __init__(self, parts: Parts, inputs: Sequence[tuple[Array, ...]], *, shake: bool = False):
-        run = compiled(parts.call, parts.arrays, inputs[0])
+        run = compiled_exactly(parts.call, parts.arrays, inputs[0])
         self.flops = flops(run, parts.call, parts.arrays, inputs[0])
         self.inputs: list[tuple[Array, ...]] = []
         self.outputs: list[list[np.ndarray]] = []
@@ -149,7 +149,7 @@ def difference(old: Trial, new: Trial) -> float | None:
             scale = max(scale, np.abs(first[numbers]).max(initial=0.0))
             gap = max(gap, np.abs(first[numbers] - second[numbers]).max(initial=0.0))
             noise = max(noise, np.abs(first[both] - shaken[both]).max(initial=0.0))
-        if gap > max(TOLERANCE * scale, ROUNDINGS * noise):
+        if gap > max(OUTPUT_TOLERANCE * scale, ROUNDINGS * noise):
             return None
         worst = max(worst, float(gap / scale) if gap else 0.0)
     return worst

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.structure.equivalence import draws
+from bmrjax.structure.equivalence import random_inputs
 from bmrjax.structure.network_arrays import Parts
 
 
@@ -27,7 +27,7 @@ def flat_input(parts: Parts, inputs: tuple[Array, ...], *, batch: bool) -> Array
         return None
     if inputs[0].ndim == len(shape):
         return inputs[0]
-    (x,) = draws(inputs)[1]
+    (x,) = random_inputs(inputs)[1]
     try:
         jax.eval_shape(parts.call, parts.arrays, (x.reshape(shape),))
     except Exception:  # it takes images as images

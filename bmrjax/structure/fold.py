@@ -12,9 +12,17 @@ from jaxtyping import Array, Float
 from bmrjax.backend.jaxprs import bind_one
 
 # Operations that move the elements of one array about.
-MOVES = ("reshape", "transpose", "squeeze", "expand_dims", "convert_element_type", "copy", "copy_p")
+MOVES_CONSTANTS = (
+    "reshape",
+    "transpose",
+    "squeeze",
+    "expand_dims",
+    "convert_element_type",
+    "copy",
+    "copy_p",
+)
 # How far from it, relatively, a bias may represent a constant.
-TOLERANCE = 1e-6
+BIAS_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Target:
         total, count = back(constant * wanted)[0], back(wanted)[0]
         shift = total / jnp.maximum(count, 1)
         error = jnp.max(jnp.abs(self.spread(shift) - constant) * wanted, initial=0.0)
-        close = error <= TOLERANCE * (1 + jnp.max(jnp.abs(constant), initial=0.0))
+        close = error <= BIAS_TOLERANCE * (1 + jnp.max(jnp.abs(constant), initial=0.0))
         return self.sign * shift if bool(close) else None
 
     _shape: tuple[int, ...] = ()
@@ -82,7 +90,7 @@ def target(jaxpr: Any, var: Any, num_params: int) -> Target | None:
             if v in places:
                 return v, chain[::-1]
             eqn = made.get(v)
-            if eqn is None or eqn.primitive.name not in (*MOVES, "broadcast_in_dim"):
+            if eqn is None or eqn.primitive.name not in (*MOVES_CONSTANTS, "broadcast_in_dim"):
                 return None
             chain.append(eqn)
             v = eqn.invars[0]
@@ -92,7 +100,7 @@ def target(jaxpr: Any, var: Any, num_params: int) -> Target | None:
     while len(uses.get(var, [])) == 1 and var not in outputs:
         (eqn,) = uses[var]
         name = eqn.primitive.name
-        if name in MOVES:
+        if name in MOVES_CONSTANTS:
             moves.append(eqn)
         elif name in ("add", "add_any", "sub"):
             first = eqn.invars[0] is var

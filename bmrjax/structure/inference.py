@@ -33,8 +33,8 @@ def compile_fastest(function: Callable[..., Any], *batch: Array) -> Callable[...
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from bmrjax import nn, structure
-        >>> network, images = nn.LeNet5(key=jax.random.key(0)), jnp.ones((2, 1, 28, 28))
+        >>> from bmrjax import structure, zoo
+        >>> network, images = zoo.LeNet5(key=jax.random.key(0)), jnp.ones((2, 1, 28, 28))
         >>> structure.compile_fastest(jax.vmap(network), images)(images).shape
         (2, 10)
     """

@@ -92,7 +92,7 @@ def checked_inputs(
         given: Example inputs.
 
     Raises:
-        TypeError: For what is no array.
+        TypeError: For what is not an array.
         ValueError: If the network's code raises on inputs of these shapes.
     """
     for x in given:
@@ -110,7 +110,7 @@ def checked_inputs(
         one = "one data point" if is_equinox(network) else "a batch"
         raise ValueError(
             f"{caller}: {type(network).__name__} does not run on {shapes}; give example inputs as the "
-            f"network takes them, {one} each (all are traced: an option that is no array belongs "
+            f"network takes them, {one} each (all are traced: an option that is not an array belongs "
             f"in a module around the network). It said: {error}"
         ) from error
     return inputs

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.backend.jaxprs import bind_one
-from bmrjax.structure.cost import compiled
-from bmrjax.structure.dataflow import Facts, Site, product, sites
+from bmrjax.structure.cost import compiled_exactly
+from bmrjax.structure.dataflow import Dataflow, Site, product, sites
 from bmrjax.structure.flatten import flatten
 from bmrjax.structure.fold import target
 from bmrjax.structure.units import Units
@@ -106,7 +106,7 @@ class Planner:
         where = sorted({site.index for site in self._sites})
 
         def found(consts: Any, args: Any) -> Any:
-            facts = Facts(jaxpr, consts, args, varies)
+            facts = Dataflow(jaxpr, consts, args, varies)
             return [facts.needed(site) for site in self._sites], {
                 i: (
                     *(facts.value(v) for v in jaxpr.eqns[i].invars),
@@ -115,7 +115,7 @@ class Planner:
                 for i in where
             }
 
-        run = compiled(found, self._consts, args)
+        run = compiled_exactly(found, self._consts, args)
         self._needed, products = jax.device_get(run(self._consts, args))
         self._products: Products = products
 

@@ -23,7 +23,7 @@ class SelectInputs(eqx.Module):
     Example:
         >>> import jax, jax.numpy as jnp
         >>> import bmrjax as bmr
-        >>> network = bmr.nn.MLP(2, (3,), 1, key=jax.random.key(0))
+        >>> network = bmr.zoo.MLP(2, (3,), 1, key=jax.random.key(0))
         >>> bmr.structure.SelectInputs(network, jnp.array([0, 63]))(jnp.ones((8, 8))).shape
         (1,)
     """

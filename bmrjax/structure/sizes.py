@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import jax
 
-Rule = Callable[[Any, Any], dict[str, Any]]
-Function = TypeVar("Function", bound=Rule)
+SizeRule = Callable[[Any, Any], dict[str, Any]]
+Function = TypeVar("Function", bound=SizeRule)
 
-RULES: dict[str, Rule] = {}
+SIZE_RULES: dict[str, SizeRule] = {}
 
 
 def sizes_of(*names: str) -> Callable[[Function], Function]:
@@ -32,7 +32,7 @@ def sizes_of(*names: str) -> Callable[[Function], Function]:
     """
 
     def register(function: Function) -> Function:
-        RULES.update(dict.fromkeys(names, function))
+        SIZE_RULES.update(dict.fromkeys(names, function))
         return function
 
     return register
@@ -47,7 +47,7 @@ def changed(old: Any, new: Any) -> dict[str, Any]:
     if _shapes(old) == _shapes(new):
         return {}
     for cls in type(old).__mro__:
-        for name, rule in RULES.items():
+        for name, rule in SIZE_RULES.items():
             # By the public name, wherever a library keeps the class.
             package, _, attribute = name.rpartition(".")
             if getattr(sys.modules.get(package), attribute, None) is cls:
@@ -107,8 +107,8 @@ def _embedding(old: Any, new: Any) -> dict[str, Any]:
     return {"num_embeddings": new.weight.shape[0], "embedding_size": new.weight.shape[1]}
 
 
-def _weight(layer: Any) -> Any:
-    """Return the weight of a linear layer, which may have noise around it (`nn.Noisy`)."""
+def layer_weight(layer: Any) -> Any:
+    """Return the weight of a linear layer, which may be inside of another module."""
     return getattr(layer, "layer", layer).weight
 
 
@@ -116,26 +116,14 @@ def _weight(layer: Any) -> Any:
 def _mlp(old: Any, new: Any) -> dict[str, Any]:
     if old.in_size == "scalar" or not isinstance(new.layers, tuple):
         return {}
-    width, in_size = _weight(new.layers[0]).shape
+    width, in_size = layer_weight(new.layers[0]).shape
     return {"in_size": in_size, "width_size": width}
 
 
 @sizes_of("equinox.nn.MultiheadAttention")
 def _multihead(old: Any, new: Any) -> dict[str, Any]:
-    head = _weight(old.query_proj).shape[0] // old.num_heads
-    return {"num_heads": _weight(new.query_proj).shape[0] // head}
-
-
-@sizes_of("bmrjax.nn.vit.Attention")
-def _attention(old: Any, new: Any) -> dict[str, Any]:
-    head = _weight(old.query).shape[0] // old.heads
-    return {"heads": _weight(new.query).shape[0] // head}
-
-
-@sizes_of("bmrjax.nn.nnx_vit.NNXAttention")
-def _nnx_attention(old: Any, new: Any) -> dict[str, Any]:
-    head = old.query.kernel.shape[1] // old.heads
-    return {"heads": new.query.kernel.shape[1] // head}
+    head = layer_weight(old.query_proj).shape[0] // old.num_heads
+    return {"num_heads": layer_weight(new.query_proj).shape[0] // head}
 
 
 @sizes_of("flax.nnx.Linear")

@@ -3,7 +3,7 @@
 from bmrjax.trained.baselines import METHODS as METHODS
 from bmrjax.trained.baselines import Baseline as Baseline
 from bmrjax.trained.baselines import reduce_by as reduce_by
-from bmrjax.trained.choice import Point as Point
+from bmrjax.trained.choice import PathPoint as PathPoint
 from bmrjax.trained.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from bmrjax.trained.losses import CrossEntropy as CrossEntropy
 from bmrjax.trained.losses import FunctionLoss as FunctionLoss

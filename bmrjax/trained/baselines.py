@@ -7,12 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bmrjax.trained.eliminate import Row, remove
+from bmrjax.trained.eliminate import WeightRow, remove_elements
 from bmrjax.trained.losses import Loss
-from bmrjax.trained.moments import Moments
+from bmrjax.trained.moments import LayerMoments
 from bmrjax.trained.path import prior_precisions, quadratics_of
-from bmrjax.trained.prepare import Prepared, prepare
-from bmrjax.trained.rows import filled, masks_of, rows_of
+from bmrjax.trained.prepare_network import Prepared, prepare
+from bmrjax.trained.weight_rows import filled, masks_of, rows_of
 
 Method = Literal["magnitude", "wanda", "obd", "obs_uniform", "obs_global", "random"]
 METHODS: tuple[Method, ...] = ("magnitude", "wanda", "obd", "obs_uniform", "obs_global", "random")
@@ -114,7 +114,12 @@ def reduce_by(
 
 
 def _surgeon(
-    ready: Prepared, moments: Sequence[Moments], rows: list[Row], share: float, *, uniform: bool
+    ready: Prepared,
+    moments: Sequence[LayerMoments],
+    rows: list[WeightRow],
+    share: float,
+    *,
+    uniform: bool,
 ) -> None:
     layers, dense = ready.traced.layers, ready.traced.parts.arrays
     precisions = prior_precisions(layers, moments, dense, ready.num_data)
@@ -122,20 +127,20 @@ def _surgeon(
     if uniform:
         for row in rows:
             size = int(np.sum(~row.fixed))
-            remove([row], quadratics, row.free() - round(share * size))
+            remove_elements([row], quadratics, row.free() - round(share * size))
         return
     total = sum(int(np.sum(~row.fixed)) for row in rows)
     left = sum(row.free() for row in rows)
     while left > round(share * total):
         aim = max(round(share * total), int(_PART * left))
-        remove(rows, quadratics, left - aim)
+        remove_elements(rows, quadratics, left - aim)
         left = sum(row.free() for row in rows)
 
 
 def _by_score(
     method: Method,
-    moments: Sequence[Moments],
-    rows: list[Row],
+    moments: Sequence[LayerMoments],
+    rows: list[WeightRow],
     share: float,
     rng: np.random.Generator,
 ) -> None:
@@ -156,7 +161,7 @@ def _by_score(
 
 
 def _score(
-    method: Method, moments: Sequence[Moments], row: Row, rng: np.random.Generator
+    method: Method, moments: Sequence[LayerMoments], row: WeightRow, rng: np.random.Generator
 ) -> Float[np.ndarray, " inputs"]:
     of = moments[row.layer]
     norms = np.diagonal(of.inputs[row.group])
@@ -169,12 +174,12 @@ def _score(
     return rng.random(len(row.weights))
 
 
-def _drop(row: Row, gone: np.ndarray) -> None:
+def _drop(row: WeightRow, gone: np.ndarray) -> None:
     row.keep[gone] = False
     row.weights[gone] = 0.0
 
 
-def _baseline(ready: Prepared, rows: list[Row]) -> Baseline:
+def _baseline(ready: Prepared, rows: list[WeightRow]) -> Baseline:
     layers, parts = ready.traced.layers, ready.traced.parts
     masks = masks_of(layers, parts.arrays, rows)
     kept = sum(row.free() for row in rows) / sum(int(np.sum(~row.fixed)) for row in rows)

@@ -1,4 +1,4 @@
-"""A network run with what goes into its layers, and what comes out, laid open."""
+"""A network run that records the inputs and outputs of its layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bmrjax.backend.jaxprs import bind, evaluate
-from bmrjax.trained.layers import Layer, Use
+from bmrjax.trained.layers import TracedLayer, Use
 
 # Inputs and outputs of one layer for one row: (positions, groups, inputs) and (positions, groups, outputs).
 Ends = tuple[Float[Array, "positions groups inputs"], Float[Array, "positions groups outputs"]]
@@ -24,7 +24,7 @@ class Capture:
         layers: The layers among them.
     """
 
-    def __init__(self, traced: jec.ClosedJaxpr, layers: Sequence[Layer]):
+    def __init__(self, traced: jec.ClosedJaxpr, layers: Sequence[TracedLayer]):
         self._jaxpr, self._consts = traced.jaxpr, traced.consts
         self._uses = {
             use.position: (k, use) for k, layer in enumerate(layers) for use in layer.uses
@@ -106,7 +106,7 @@ class Capture:
         return read(jaxpr.outvars[0]), ends
 
 
-def _inputs(eqn: Any, use: Use, layer: Layer, x: Array) -> Array:
+def _inputs(eqn: Any, use: Use, layer: TracedLayer, x: Array) -> Array:
     """Return the other operand as (positions, groups, inputs)."""
     groups, _, size = layer.index.shape
     if eqn.primitive.name == "dot_general":
@@ -130,7 +130,7 @@ def _inputs(eqn: Any, use: Use, layer: Layer, x: Array) -> Array:
     return _positions_first(patches, groups, size)
 
 
-def _outputs(eqn: Any, use: Use, layer: Layer, z: Array) -> Array:
+def _outputs(eqn: Any, use: Use, layer: TracedLayer, z: Array) -> Array:
     """Return the result, or its cotangent, as (positions, groups, outputs)."""
     groups, size, _ = layer.index.shape
     if eqn.primitive.name == "dot_general":

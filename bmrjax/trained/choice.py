@@ -13,11 +13,11 @@ from bmrjax.trained.evaluation import QUANTILE, increase
 NEGLIGIBLE = 0.1
 
 # Predictions that are quadratic enough to be compared with what is measured, in nats per row.
-SMALL = 0.1
+SMALL_LOSS = 0.1
 
 
 @dataclass(frozen=True)
-class Point:
+class PathPoint:
     """One point of the path from the dense network to a sparse one.
 
     Losses are in nats per row of data, on rows that were kept out where they are measured.
@@ -59,7 +59,7 @@ def temperature(predicted: Sequence[float], measured: Sequence[float]) -> float:
         The temperature, between 0.01 and 100.
     """
     p, m = np.asarray(predicted), np.asarray(measured)
-    small = p <= max(SMALL, p.min())
+    small = p <= max(SMALL_LOSS, p.min())
     p, m = p[small], m[small]
     slope = float(p @ m / max(p @ p, 1e-300))
     return float(1 / np.clip(slope, 1e-2, 1e2))
@@ -84,8 +84,8 @@ def as_good(
     return True
 
 
-def is_fine(point: Point, dense: Point, lose_at_most: float | None) -> bool:
-    """Say whether a point has lost no more than it may; see `chosen`."""
+def is_fine(point: PathPoint, dense: PathPoint, lose_at_most: float | None) -> bool:
+    """Say whether a point has lost no more than it may; see `chosen_point`."""
     if lose_at_most is None:
         return point.as_good
     if "accuracy" in dense.metrics:
@@ -94,7 +94,9 @@ def is_fine(point: Point, dense: Point, lose_at_most: float | None) -> bool:
     return point.measured <= lose_at_most
 
 
-def chosen(points: Sequence[Point], *, lose_at_most: float | None, keep: float | None) -> int:
+def chosen_point(
+    points: Sequence[PathPoint], *, lose_at_most: float | None, keep: float | None
+) -> int:
     """Return the number of the point that is taken; the first is the dense network.
 
     The path is followed until two points in a row have lost too much.

@@ -18,7 +18,7 @@ _threads = ThreadpoolController()
 
 
 @dataclass
-class Row:
+class WeightRow:
     """One row of weights: all that one output of a layer is a sum over.
 
     Attributes:
@@ -57,7 +57,7 @@ class Row:
 class _Offer:
     """What a row may lose, in the order in which it would go."""
 
-    row: Row
+    row: WeightRow
     order: np.ndarray  # inputs
     loss: np.ndarray  # nats that each costs, those before it gone
     log_occam: np.ndarray  # −½ ln(δ C) of each, those before it gone
@@ -87,8 +87,8 @@ class Removed:
     loss: float
 
 
-def remove(
-    rows: Sequence[Row],
+def remove_elements(
+    rows: Sequence[WeightRow],
     quadratics: Sequence[Sequence[Quadratic]],
     count: int,
 ) -> Removed:
@@ -123,7 +123,9 @@ def remove(
     )
 
 
-def _remove(rows: Sequence[Row], quadratics: Sequence[Sequence[Quadratic]], count: int) -> Removed:
+def _remove(
+    rows: Sequence[WeightRow], quadratics: Sequence[Sequence[Quadratic]], count: int
+) -> Removed:
     rng = np.random.default_rng(0)
     some = rng.permutation(len(rows))[:SAMPLE]
     prices = [_prices(rows[i], quadratics) for i in some]
@@ -151,13 +153,13 @@ def _remove(rows: Sequence[Row], quadratics: Sequence[Sequence[Quadratic]], coun
     return Removed(layer, place, loss, occam, float(lost))
 
 
-def _prices(row: Row, quadratics: Sequence[Sequence[Quadratic]]) -> np.ndarray:
+def _prices(row: WeightRow, quadratics: Sequence[Sequence[Quadratic]]) -> np.ndarray:
     found = quadratics[row.layer][row.group].row(row.output, row.keep)
     loose = row.loose()[row.keep]
     return 0.5 * (found.mean**2 / found.variance)[loose]
 
 
-def _offer(row: Row, quadratics: Sequence[Sequence[Quadratic]], limit: float) -> _Offer:
+def _offer(row: WeightRow, quadratics: Sequence[Sequence[Quadratic]], limit: float) -> _Offer:
     quadratic = quadratics[row.layer][row.group]
     found = quadratic.row(row.output, row.keep)
     where = np.flatnonzero(row.keep)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.losses import Loss
 
-BATCH = 256
+EVALUATION_BATCH = 256
 
 # One-sided 5 % of a normal distribution.
 QUANTILE = 1.6449
@@ -43,7 +43,7 @@ class Evaluation:
     def __call__(self, arrays: Sequence[Array]) -> dict[str, Float[np.ndarray, " rows"]]:
         """Return the loss and the metrics of each row."""
         count = len(self._inputs[0])
-        size = min(BATCH, count)
+        size = min(EVALUATION_BATCH, count)
         found = []
         for start in range(0, count, size):
             some = np.minimum(np.arange(start, start + size), count - 1)

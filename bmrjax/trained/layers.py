@@ -36,7 +36,7 @@ class Use:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class TracedLayer:
     """The weights of a matrix product or a convolution, as groups of matrices.
 
     Attributes:
@@ -67,7 +67,7 @@ class _Moved:
 
 def find_layers(
     jaxpr: jec.Jaxpr, names: list[str], trained: list[bool] | None = None
-) -> tuple[list[Layer], dict[str, str]]:
+) -> tuple[list[TracedLayer], dict[str, str]]:
     """Find the weights of all matrix products and convolutions whose other operand depends on the input.
 
     Args:
@@ -133,11 +133,11 @@ def _assemble(
     consumers: dict[Any, list[int]],
     products: dict[tuple[int, bytes], list[tuple[Use, np.ndarray]]],
     other: dict[int, list[tuple[np.ndarray, str]]],
-) -> tuple[list[Layer], dict[str, str]]:
+) -> tuple[list[TracedLayer], dict[str, str]]:
     by_array: dict[int, list[tuple[list[Use], np.ndarray]]] = defaultdict(list)
     for (array, _), found in products.items():
         by_array[array].append(([use for use, _ in found], found[0][1]))
-    layers: list[Layer] = []
+    layers: list[TracedLayer] = []
     refused: dict[str, str] = {}
     for i, name in enumerate(names):
         views = by_array.get(i, [])
@@ -157,11 +157,11 @@ def _assemble(
                 label = name if len(views) == 1 else f"{name}[part {k}]"
                 bias = _agreed([_bias(jaxpr, use, index, moved, consumers) for use in uses])
                 if bias is not None:
-                    # What else reads it, or is no parameter, must not move.
+                    # What else reads it, or is not a parameter, must not move.
                     mine = bias[0] not in by_array and len(other.get(bias[0], [])) == len(uses)
                     bias = bias if mine and (trained is None or trained[bias[0]]) else None
                 kernel = _kernel_places(jaxpr.eqns[uses[0].position])
-                layers.append(Layer(label, i, index, bias, tuple(uses), kernel))
+                layers.append(TracedLayer(label, i, index, bias, tuple(uses), kernel))
     layers.sort(key=lambda layer: layer.uses[0].position)
     return _one_bias_each(layers), refused
 
@@ -183,7 +183,7 @@ def _no_product(eqn: Any, side: int, inputs: list[Any], moved: dict[Any, _Moved]
     if name in ("add", "add_any"):
         return "it is added, and multiplies nothing"
     if name not in ("dot_general", "conv_general_dilated"):
-        return f"it is read by `{name}`, which is no matrix product or convolution"
+        return f"it is read by `{name}`, which is not a matrix product or convolution"
     if name == "conv_general_dilated" and side == 0:
         return "it is the input of a convolution, not its kernel"
     partner = inputs[1 - side]
@@ -276,7 +276,7 @@ def _agreed(biases: list[tuple[int, np.ndarray] | None]) -> tuple[int, np.ndarra
     return first if same else None
 
 
-def _one_bias_each(layers: list[Layer]) -> list[Layer]:
+def _one_bias_each(layers: list[TracedLayer]) -> list[TracedLayer]:
     """Take a bias away from layers that share it: which of them should move it is not defined."""
     owners: dict[int, int] = defaultdict(int)
     for layer in layers:

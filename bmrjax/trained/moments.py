@@ -12,11 +12,11 @@ from bmrjax.trained.capture import Capture
 from bmrjax.trained.losses import Loss
 
 # Rows in one call, and numbers that go into layers in one call, at most.
-BATCH = 256
+CALIBRATION_BATCH = 256
 CAPTURED = 2**24
 
 
-class Moments(NamedTuple):
+class LayerMoments(NamedTuple):
     """Second moments of one layer, per row of data; positions of a convolution or a sequence add up.
 
     The inputs have a one behind them where the layer has a bias.
@@ -58,7 +58,9 @@ class Calibration:
     ):
         self._capture, self._dense = capture, list(dense)
         self._inputs, self._targets, self._key = inputs, targets, key
-        self._batch_size = max(1, min(BATCH, CAPTURED // max(capture.size(), 1), len(inputs[0])))
+        self._batch_size = max(
+            1, min(CALIBRATION_BATCH, CAPTURED // max(capture.size(), 1), len(inputs[0]))
+        )
         biases = [_bias_of(layer, dense) for layer in capture.layers]
 
         def row(
@@ -83,7 +85,7 @@ class Calibration:
             y: Any,
             weight: Array,
             key: Array,
-        ) -> list[Moments]:
+        ) -> list[LayerMoments]:
             keys = jax.random.split(key, weight.shape[0])
             xs, zs, squares = jax.vmap(row, (None, None, 0, 0, 0))(arrays, dense, x, y, keys)
             found = []
@@ -95,7 +97,7 @@ class Calibration:
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
                 weighted = x_layer * weight[:, None, None, None]
                 found.append(
-                    Moments(
+                    LayerMoments(
                         jnp.einsum("ntgi,ntgj->gij", weighted, x_layer, precision="highest"),
                         jnp.einsum("ntgi,ntgo->gio", weighted, z, precision="highest"),
                         jnp.einsum("n,ngo->go", weight, g),
@@ -105,7 +107,7 @@ class Calibration:
 
         self._batch = batch
 
-    def moments(self, arrays: Sequence[Array]) -> list[Moments]:
+    def moments(self, arrays: Sequence[Array]) -> list[LayerMoments]:
         """Return the moments of each layer of the network with other arrays, as float64 on the host."""
         count = len(self._inputs[0])
         total: Any = None

@@ -73,7 +73,9 @@ def _narrow(array: np.ndarray) -> np.ndarray:
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
-def split_rows(rows: Rows, held_out: Rows | None, rng: np.random.Generator) -> tuple[Rows, Rows]:
+def split_calibration(
+    rows: Rows, held_out: Rows | None, rng: np.random.Generator
+) -> tuple[Rows, Rows]:
     """Return rows to calibrate by and rows to choose by: a quarter of the rows, unless they are given."""
     order = rng.permutation(len(rows))
     if held_out is None:

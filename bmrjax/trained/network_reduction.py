@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Bool
 
 from bmrjax.run.diagnose import Finding
-from bmrjax.trained.choice import Point
+from bmrjax.trained.choice import PathPoint
 from bmrjax.trained.eliminate import Removed
-from bmrjax.trained.layers import Layer
+from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.path import Packed
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class NetworkReduction:
 
     network: Any
     masks: dict[str, Bool[np.ndarray, "..."]]
-    path: tuple[Point, ...]
+    path: tuple[PathPoint, ...]
     chosen: int
     temperature: float
     prior_precision: dict[str, float]
     not_judged: dict[str, str]
     findings: tuple[Finding, ...]
-    _layers: tuple[Layer, ...] = field(repr=False)
+    _layers: tuple[TracedLayer, ...] = field(repr=False)
     _removed: tuple[Removed, ...] = field(repr=False)
     _packed: tuple[Packed, ...] = field(repr=False)
     _parts: Any = field(repr=False)

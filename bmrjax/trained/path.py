@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bmrjax.trained.eliminate import Removed, Row, remove
+from bmrjax.trained.eliminate import Removed, WeightRow, remove_elements
 from bmrjax.trained.evaluation import Evaluation
-from bmrjax.trained.layers import Layer
-from bmrjax.trained.moments import Calibration, Moments
+from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.moments import Calibration, LayerMoments
 from bmrjax.trained.quadratic import Quadratic, prior_precision
-from bmrjax.trained.rows import filled, layer_weights, masks_of
+from bmrjax.trained.weight_rows import filled, layer_weights, masks_of
 
 # Each round keeps this share of the weights.
 RATIO = 0.85
 
 
 @dataclass(frozen=True)
-class Step:
+class PathRound:
     """What one round came to.
 
     Attributes:
@@ -67,7 +67,7 @@ class Packed:
         return found
 
 
-def pack(arrays: Sequence[Array], masks: dict[int, Bool[np.ndarray, "..."]]) -> Packed:
+def pack_arrays(arrays: Sequence[Array], masks: dict[int, Bool[np.ndarray, "..."]]) -> Packed:
     """Return arrays without the elements that masks remove."""
     host = [np.asarray(array) for array in arrays]
     values = tuple(x[masks[i]] if i in masks else x for i, x in enumerate(host))
@@ -76,8 +76,8 @@ def pack(arrays: Sequence[Array], masks: dict[int, Bool[np.ndarray, "..."]]) -> 
 
 
 def quadratics_of(
-    layers: Sequence[Layer],
-    moments: Sequence[Moments],
+    layers: Sequence[TracedLayer],
+    moments: Sequence[LayerMoments],
     dense: Sequence[Array],
     scale: float,
     precisions: Sequence[float],
@@ -94,7 +94,10 @@ def quadratics_of(
 
 
 def prior_precisions(
-    layers: Sequence[Layer], moments: Sequence[Moments], dense: Sequence[Array], scale: float
+    layers: Sequence[TracedLayer],
+    moments: Sequence[LayerMoments],
+    dense: Sequence[Array],
+    scale: float,
 ) -> list[float]:
     """Return the prior precision of each layer by marginal likelihood."""
     found = []
@@ -115,8 +118,8 @@ def counts(start: int, last: float, ratio: float) -> list[int]:
 
 
 def walk(
-    layers: Sequence[Layer],
-    rows: list[Row],
+    layers: Sequence[TracedLayer],
+    rows: list[WeightRow],
     dense: Sequence[Array],
     calibration: Calibration,
     evaluation: Evaluation,
@@ -124,8 +127,8 @@ def walk(
     scale: float,
     last: float,
     ratio: float = RATIO,
-    first: list[Moments] | None = None,
-) -> tuple[list[Step], list[float]]:
+    first: list[LayerMoments] | None = None,
+) -> tuple[list[PathRound], list[float]]:
     """Go from the dense network to a sparse one.
 
     Each round takes the curvature at the network as it is, what its layers put out in the dense network
@@ -147,7 +150,7 @@ def walk(
         The rounds, and the prior precision of each layer.
     """
     total = sum(row.free() for row in rows)
-    steps: list[Step] = []
+    steps: list[PathRound] = []
     arrays: list[Any] = list(dense)
     moments = calibration.moments(arrays) if first is None else first
     precisions = prior_precisions(layers, moments, dense, scale)
@@ -156,12 +159,12 @@ def walk(
         if steps:
             moments = calibration.moments(arrays)
         quadratics = quadratics_of(layers, moments, dense, scale, precisions)
-        removed = remove(rows, quadratics, left - count)
+        removed = remove_elements(rows, quadratics, left - count)
         if len(removed.saliency) == 0:
             break
         left -= len(removed.saliency)
         loss += removed.loss
         arrays = filled(layers, dense, rows)
-        packed = pack(arrays, masks_of(layers, arrays, rows))
-        steps.append(Step(left / total, loss, removed, evaluation(arrays), packed))
+        packed = pack_arrays(arrays, masks_of(layers, arrays, rows))
+        steps.append(PathRound(left / total, loss, removed, evaluation(arrays), packed))
     return steps, precisions

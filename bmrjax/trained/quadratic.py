@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Bool, Float, Int
 
-from bmrjax.trained.moments import Moments
+from bmrjax.trained.moments import LayerMoments
 
 _lapack: Any = scipy.linalg.lapack
 
@@ -26,14 +26,14 @@ class Quadratic:
         has_bias: Whether the last input is the bias.
     """
 
-    moments: Moments
+    moments: LayerMoments
     group: int
     scale: float
     prior_precision: float
     start: Float[np.ndarray, "outputs inputs"]
     has_bias: bool
 
-    def row(self, output: int, keep: Bool[np.ndarray, " inputs"]) -> "Posterior":
+    def row(self, output: int, keep: Bool[np.ndarray, " inputs"]) -> "RowPosterior":
         """Return the posterior of the kept weights of one row, given that the others are zero."""
         strength = self.scale * float(self.moments.outputs[self.group, output])
         inputs = np.asarray(self.moments.inputs[self.group])
@@ -48,7 +48,7 @@ class Quadratic:
             precision = strength * inputs[np.ix_(where, where)]
             precision[np.diag_indices(len(where))] += prior[where]
             covariance = _Dense(inverse(precision))
-        return Posterior(covariance.times(pull), covariance.diagonal(), covariance)
+        return RowPosterior(covariance.times(pull), covariance.diagonal(), covariance)
 
     @functools.cached_property
     def _prior_precisions(self) -> Float[np.ndarray, " inputs"]:
@@ -76,7 +76,7 @@ class Quadratic:
 
 
 @dataclass(frozen=True)
-class Posterior:
+class RowPosterior:
     """Posterior of one row: mean and variances, and columns of the covariance on demand."""
 
     mean: Float[np.ndarray, " kept"]
@@ -129,7 +129,7 @@ def inverse(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
 
 
 def prior_precision(
-    moments: Moments,
+    moments: LayerMoments,
     weights: Float[np.ndarray, "groups outputs inputs"],
     scale: float,
     *,

@@ -9,16 +9,16 @@ from jaxtyping import Array
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.run.diagnose import Finding
-from bmrjax.trained.choice import Point, as_good, chosen, is_fine, temperature
-from bmrjax.trained.eliminate import Row, remove
+from bmrjax.trained.choice import PathPoint, as_good, chosen_point, is_fine, temperature
+from bmrjax.trained.eliminate import WeightRow, remove_elements
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
-from bmrjax.trained.path import Packed, Step, pack, quadratics_of, walk
-from bmrjax.trained.prepare import prepare
-from bmrjax.trained.rows import Pattern, filled, rows_of
+from bmrjax.trained.path import Packed, PathRound, pack_arrays, quadratics_of, walk
+from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.traced import Traced
+from bmrjax.trained.weight_rows import Pattern, filled, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
 PILOT = (0.6, 0.2)
@@ -150,15 +150,17 @@ def reduce_network(
     )
     points = _points(scores, steps, count)
     last = wanted if lose_at_most is None else None
-    taken = chosen(points, lose_at_most=lose_at_most, keep=last)
-    packed = [pack(dense, {}), *(step.packed for step in steps)]
+    taken = chosen_point(points, lose_at_most=lose_at_most, keep=last)
+    packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
     if taken:
         settled = _settle(found, packed[taken], dense, moments, count / tempered, precisions, left)
         fresh = evaluate(settled)
         point = _point(scores, fresh, points[taken])
         better = point.measured <= points[taken].measured
         if better and (last is not None or is_fine(point, points[0], lose_at_most)):
-            packed[taken] = pack(settled, {i: packed[taken].mask(i) for i in packed[taken].bits})
+            packed[taken] = pack_arrays(
+                settled, {i: packed[taken].mask(i) for i in packed[taken].bits}
+            )
             points[taken] = point
     judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
     refused = dict(found.refused)
@@ -208,7 +210,7 @@ def _check_options(
         raise ValueError(f"reduce_network: num_data is at least 1, got {num_data}.")
 
 
-def _after(rows: Sequence[Row]) -> float:
+def _after(rows: Sequence[WeightRow]) -> float:
     """Return the share of weights that stay where a pattern is reached."""
     total = sum(row.free() for row in rows)
     gone = sum(
@@ -221,22 +223,26 @@ def _after(rows: Sequence[Row]) -> float:
     return 1 - gone / total
 
 
-def _points(dense: dict[str, np.ndarray], steps: Sequence[Step], count: int) -> list[Point]:
+def _points(
+    dense: dict[str, np.ndarray], steps: Sequence[PathRound], count: int
+) -> list[PathPoint]:
     means = {name: float(rows.mean()) for name, rows in dense.items()}
-    points = [Point(1.0, 0.0, 0.0, 0.0, 0.0, means, as_good=True)]
+    points = [PathPoint(1.0, 0.0, 0.0, 0.0, 0.0, means, as_good=True)]
     gain = 0.0
     for step in steps:
         gain += float(np.sum(step.removed.log_occam - step.removed.saliency))
-        point = Point(step.kept, step.loss / count, 0.0, 0.0, gain, {}, as_good=False)
+        point = PathPoint(step.kept, step.loss / count, 0.0, 0.0, gain, {}, as_good=False)
         points.append(_point(dense, step.scores, point))
     return points
 
 
-def _point(dense: dict[str, np.ndarray], scores: dict[str, np.ndarray], like: Point) -> Point:
+def _point(
+    dense: dict[str, np.ndarray], scores: dict[str, np.ndarray], like: PathPoint
+) -> PathPoint:
     """Return a point with what was measured there."""
     mean, error = increase(dense["loss"], scores["loss"])
     means = {name: float(rows.mean()) for name, rows in scores.items()}
-    return Point(
+    return PathPoint(
         like.kept, like.predicted, mean, error, like.delta_f, means, as_good(dense, scores)
     )
 
@@ -259,12 +265,12 @@ def _settle(
     arrays = [jnp.asarray(x) for x in packed.arrays()]
     for _ in range(SETTLE):
         moments = calibration.moments(arrays)
-        remove(rows, quadratics_of(found.layers, moments, dense, scale, precisions), 0)
+        remove_elements(rows, quadratics_of(found.layers, moments, dense, scale, precisions), 0)
         arrays = filled(found.layers, dense, rows)
     return arrays
 
 
-def _findings(held_out: int, point: Point) -> list[Finding]:
+def _findings(held_out: int, point: PathPoint) -> list[Finding]:
     if held_out >= 200:
         return []
     return [

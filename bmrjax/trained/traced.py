@@ -12,7 +12,7 @@ from jaxtyping import Array
 from bmrjax.structure.flatten import flatten
 from bmrjax.structure.network_arrays import Parts, checked_inputs, is_equinox, parts_of
 from bmrjax.trained.capture import Capture
-from bmrjax.trained.layers import Layer, find_layers
+from bmrjax.trained.layers import TracedLayer, find_layers
 
 # The covariance of the inputs of a row is inverted for each row of weights.
 MAX_INPUTS = 2048
@@ -31,7 +31,7 @@ class Traced:
 
     parts: Parts
     capture: Capture
-    layers: list[Layer]
+    layers: list[TracedLayer]
     refused: dict[str, str]
 
 

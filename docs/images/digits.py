@@ -19,9 +19,9 @@ BLUE, ORANGE, GREY = "#3b6ea5", "#d1495b", "#999999"
 
 def fit() -> tuple[bmr.Result, bmr.Result, bmr.data.Dataset]:
     """Return the README's network at the chosen point, the whole run, and the data."""
-    digits = bmr.data.load("digits")
+    digits = bmr.data.load_dataset("digits")
     train, validation = digits.split_train(validation=0.15)
-    network = bmr.nn.MLP(64, [100, 100], 10, key=jax.random.key(0))
+    network = bmr.zoo.MLP(64, [100, 100], 10, key=jax.random.key(0))
     program = bmr.programs.classifier(network, bmr.priors.Flat())
     run = bmr.sparsify(
         program, train, key=jax.random.key(0), steps_per_epoch=200, num_epochs=60, progress=False

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax import codec, nn
+from bmrjax import codec, zoo
 from bmrjax.codec.arithmetic import ArithmeticWriter
+from bmrjax.codec.array_records import KIND_BITS, KINDS, LAYOUT_BITS
 from bmrjax.codec.compression_dictionary import PHRASES
 from bmrjax.codec.container import CODERS, MAGIC, VERSION
-from bmrjax.codec.description import DTYPES
+from bmrjax.codec.describe_network import ARRAY_DTYPES
 from bmrjax.codec.huffman import HuffmanWriter
 from bmrjax.codec.integers import write_integer, write_integers
 from bmrjax.codec.quantise import LARGEST_CODE, STEP_BITS
-from bmrjax.codec.records import KIND_BITS, KINDS, LAYOUT_BITS
 
 HEAD = len(MAGIC) + 5
 SHARES = {"damaged": 0.2, "resealed": 0.35, "grammar": 0.45}
@@ -39,7 +39,7 @@ def real_files() -> list[bytes]:
     from flax import nnx
 
     rng = np.random.default_rng(0)
-    network = nn.MLP(12, (6,), 3, key=jax.random.key(0))
+    network = zoo.MLP(12, (6,), 3, key=jax.random.key(0))
     first = jnp.where(rng.random((6, 12)) < 0.3, network.layers[0].weight, 0)
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
     scales = {"layers.0.weight": 0.1}
@@ -55,11 +55,11 @@ def real_files() -> list[bytes]:
     ]
     files = [codec.encode(network, **each) for each in options]
     others = [
-        nn.LeNet5(key=jax.random.key(1)),
-        nn.MLP(100, (50, 20), 10, key=jax.random.key(2)),
-        nn.ResNet(3, 10, blocks=(1, 1), width=4, key=jax.random.key(3)),
-        nn.NNXMLP(8, (5, 5), 2, rngs=nnx.Rngs(0)),
-        nn.NNXViT(
+        zoo.LeNet5(key=jax.random.key(1)),
+        zoo.MLP(100, (50, 20), 10, key=jax.random.key(2)),
+        zoo.ResNet(3, 10, blocks=(1, 1), width=4, key=jax.random.key(3)),
+        zoo.NNXMLP(8, (5, 5), 2, rngs=nnx.Rngs(0)),
+        zoo.NNXViT(
             2, 3, image_size=8, patch=4, width=8, heads=2, hidden=8, depth=1, rngs=nnx.Rngs(0)
         ),
     ]
@@ -157,7 +157,7 @@ class Grammar:
         kind = int(rng.integers(14 if depth < 6 else 6))
         if kind <= 3:
             node: dict[str, Any] = {"array": self._shape()}
-            return node if rng.random() < 0.7 else {**node, "dtype": str(rng.choice(DTYPES))}
+            return node if rng.random() < 0.7 else {**node, "dtype": str(rng.choice(ARRAY_DTYPES))}
         if kind == 4:
             return [self._number(), "a", 1e300, None, True][int(rng.integers(5))]
         if kind == 5:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bmrjax import codec, nn
+from bmrjax import codec, zoo
 from bmrjax.cli.compressed_network import CompressedNetwork
 from bmrjax.codec.container import CODERS, unpack
 from campaigns.child import in_children
@@ -32,11 +32,11 @@ def real_files() -> list[tuple[bytes, tuple[int, ...]]]:
     keys = jax.random.split(jax.random.key(0), 4)
     vit = {"image_size": 8, "patch": 4, "width": 8, "heads": 2, "hidden": 8, "depth": 1}
     networks: list[tuple[Any, tuple[int, ...]]] = [
-        (nn.MLP(6, (5, 4), 3, key=keys[0]), (6,)),
-        (nn.LeNet5(key=keys[1]), (1, 28, 28)),
-        (nn.ViT(1, 3, **vit, key=keys[2]), (1, 8, 8)),
-        (nn.NNXMLP(6, (5, 5), 3, rngs=nnx.Rngs(0)), (6,)),
-        (nn.NNXViT(1, 3, **vit, rngs=nnx.Rngs(0)), (1, 8, 8)),
+        (zoo.MLP(6, (5, 4), 3, key=keys[0]), (6,)),
+        (zoo.LeNet5(key=keys[1]), (1, 28, 28)),
+        (zoo.ViT(1, 3, **vit, key=keys[2]), (1, 8, 8)),
+        (zoo.NNXMLP(6, (5, 5), 3, rngs=nnx.Rngs(0)), (6,)),
+        (zoo.NNXViT(1, 3, **vit, rngs=nnx.Rngs(0)), (1, 8, 8)),
     ]
     found = []
     for network, shape in networks:

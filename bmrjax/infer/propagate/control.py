@@ -11,7 +11,7 @@ from jax import lax
 
 from bmrjax.backend.jaxprs import CALLS, bind, closed, inner
 from bmrjax.infer.propagate.interpreter import Context, interpret, rule
-from bmrjax.infer.propagate.linear import elementwise, parts
+from bmrjax.infer.propagate.linear import elementwise_rule, parts
 from bmrjax.infer.propagate.uncertain import FunctionOf, Uncertain
 
 
@@ -26,7 +26,7 @@ def _call(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     if ctx.mode == "local" or not custom or not _is_elementwise(jaxpr, found):
         return found
     # One function with a derivative of its own, unless its moments are known without nodes.
-    return found if found[0].has_moments else elementwise(ctx, eqn, inputs)
+    return found if found[0].has_moments else elementwise_rule(ctx, eqn, inputs)
 
 
 def _is_elementwise(jaxpr: Any, found: list[Any]) -> bool:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bmrjax.backend.jaxprs import CALLS, bind, bind_one
-from bmrjax.backend.noise import normal
+from bmrjax.backend.noise import normal_noise
 from bmrjax.infer.propagate.uncertain import GammaVariable, NotNormalError, Uncertain, root_of
 
 Mode = Literal["local", "moments"]
@@ -93,7 +93,7 @@ class Context:
         if source.moved_from is not None:
             origin, move = source.moved_from
             return move(self.draw(origin))
-        noise = normal(self.next_key(), source.shape, source.dtype)
+        noise = normal_noise(self.next_key(), source.shape, source.dtype)
         return source.mean + root_of(source.variance) * noise
 
 

@@ -11,7 +11,7 @@ from bmrjax.infer.propagate.interpreter import Context, rule
 from bmrjax.infer.propagate.uncertain import (
     MAX_SOURCES,
     FunctionOf,
-    Moments,
+    MeanAndScale,
     NotNormalError,
     Uncertain,
     sources_of,
@@ -31,11 +31,11 @@ def _disjoint(a: Uncertain, b: Uncertain) -> bool:
     return not {id(s) for s in a.sources} & {id(s) for s in b.sources}
 
 
-def elementwise(
+def elementwise_rule(
     ctx: Context,
     eqn: Any,
     inputs: list[Any],
-    moments: Moments | None = None,
+    moments: MeanAndScale | None = None,
     *,
     affine: bool = False,
     bilinear: bool = False,
@@ -126,7 +126,7 @@ def _add(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     if not both or _disjoint(a, b):
         mean, variance = bind_one(eqn, [mean_a, mean_b]), variance_a + variance_b
         known = mean, jnp.broadcast_to(variance, mean.shape)
-    found = elementwise(ctx, eqn, inputs, known, affine=True)
+    found = elementwise_rule(ctx, eqn, inputs, known, affine=True)
     if found is not NotImplemented or known is None:
         return found
     # Operands that are stretched to the result are copied variables.
@@ -143,12 +143,12 @@ def _mul(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     if ctx.mode == "local":
         return NotImplemented
     if not _disjoint(a, b):
-        return elementwise(ctx, eqn, inputs, bilinear=True)
+        return elementwise_rule(ctx, eqn, inputs, bilinear=True)
     (mean_a, variance_a), (mean_b, variance_b) = parts(a), parts(b)
     variance = variance_a * jnp.square(mean_b) + (jnp.square(mean_a) + variance_a) * variance_b
     mean = bind_one(eqn, [mean_a, mean_b])
     known = mean, jnp.broadcast_to(variance, mean.shape)
-    found = elementwise(ctx, eqn, inputs, known, bilinear=True)
+    found = elementwise_rule(ctx, eqn, inputs, known, bilinear=True)
     return Uncertain(*known) if found is NotImplemented else found
 
 
@@ -156,7 +156,7 @@ def _mul(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
 def _div(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     a, b = inputs
     if isinstance(b, Uncertain):
-        return elementwise(ctx, eqn, inputs)
+        return elementwise_rule(ctx, eqn, inputs)
     return _scaled(ctx, eqn, inputs, a, 1 / jnp.square(b))
 
 
@@ -164,7 +164,7 @@ def _scaled(ctx: Context, eqn: Any, inputs: list[Any], value: Uncertain, square:
     mean = bind_one(eqn, [v.mean if isinstance(v, Uncertain) else v for v in inputs])
     variance = value.variance * square
     known = mean, jnp.broadcast_to(variance, mean.shape)
-    found = elementwise(ctx, eqn, inputs, known, affine=True)
+    found = elementwise_rule(ctx, eqn, inputs, known, affine=True)
     if found is not NotImplemented:
         return found
     return Uncertain(*known, distinct=value.distinct and variance.shape == mean.shape)
@@ -226,9 +226,9 @@ def _tile(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
 def _cast(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     (value,) = inputs
     if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in (value, eqn.outvars[0].aval)):
-        return elementwise(ctx, eqn, inputs)
+        return elementwise_rule(ctx, eqn, inputs)
     known = bind_one(eqn, [value.mean]), bind_one(eqn, [value.variance])
-    found = elementwise(ctx, eqn, inputs, known, affine=True)
+    found = elementwise_rule(ctx, eqn, inputs, known, affine=True)
     return _moved(eqn, inputs) if found is NotImplemented else found
 
 
@@ -264,8 +264,8 @@ def _pick(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
 def _select(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
     which, *cases = inputs
     if isinstance(which, Uncertain):
-        return elementwise(ctx, eqn, inputs)
-    found = elementwise(ctx, eqn, inputs)
+        return elementwise_rule(ctx, eqn, inputs)
+    found = elementwise_rule(ctx, eqn, inputs)
     if found is not NotImplemented:
         return found
     means, variances = zip(*(parts(case) for case in cases), strict=True)

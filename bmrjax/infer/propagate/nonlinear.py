@@ -9,7 +9,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array
 
 from bmrjax.infer.propagate.interpreter import Context, rule
-from bmrjax.infer.propagate.linear import elementwise
+from bmrjax.infer.propagate.linear import elementwise_rule
 from bmrjax.infer.propagate.uncertain import Uncertain, root_of
 
 
@@ -19,7 +19,7 @@ from bmrjax.infer.propagate.uncertain import Uncertain, root_of
     "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "not", "is_finite", "floor", "ceil", "round",
 )  # fmt: skip
 def _function(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
-    return elementwise(ctx, eqn, inputs)
+    return elementwise_rule(ctx, eqn, inputs)
 
 
 @rule("sqrt", "rsqrt", "log", "pow")
@@ -29,7 +29,7 @@ def _of_positive(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
         if isinstance(value, Uncertain) and len(value.sources) > 1:
             if any(source.of_squares for source in value.sources):
                 return NotImplemented
-    return elementwise(ctx, eqn, inputs)
+    return elementwise_rule(ctx, eqn, inputs)
 
 
 def rectified(mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -71,7 +71,7 @@ def _max(ctx: Context, eqn: Any, inputs: list[Any]) -> Any:
             known = mean + level, variance
         elif not {id(s) for s in a.sources} & {id(s) for s in b.sources}:
             known = larger(a.mean, a.variance, b.mean, b.variance)
-    return elementwise(ctx, eqn, inputs, known)
+    return elementwise_rule(ctx, eqn, inputs, known)
 
 
 def larger(

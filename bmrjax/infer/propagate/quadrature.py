@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
+MeanAndScale = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 # Nodes a variable, and the last one's distance, by how many variables there are.
 _NODES = {1: (21, 5.5), 2: (9, 4.4), 3: (5, 2.9)}
@@ -22,13 +22,13 @@ _TWO = np.array([-1.0, 1.0]), np.array([0.5, 0.5])
 _FEW = 4
 
 
-def integrate(
+def expected(
     function: Callable[..., Any],
     means: Sequence[Float[Array, "..."]],
     scales: Sequence[Float[Array, "..."]],
     straight: Sequence[int] = (),
     crossed: Sequence[int] = (),
-) -> Moments:
+) -> MeanAndScale:
     """Return mean and variance of a function of independent normal variables, an element at a time.
 
     By the trapezoidal rule, which on a normal density converges as fast as Gauss-Hermite's for
@@ -62,7 +62,7 @@ def integrate(
         held = jec.ClosedJaxpr(closed.jaxpr, others)
         return jec.jaxpr_as_fun(held)(*values)[0].astype(dtype)
 
-    def given(point: Any, *inputs: Array) -> Moments:
+    def given(point: Any, *inputs: Array) -> MeanAndScale:
         """Mean and variance over the straight variables, where the curved ones lie at a node."""
         # In a row, so that a transposed array is put in order once, and not read across at every node.
         inputs = tuple(x.reshape(shape) if one_for_one else x for x in inputs)
@@ -133,7 +133,9 @@ def _trapezoid(count: int, last: float) -> tuple[np.ndarray, np.ndarray]:
     return nodes / np.sqrt((weights * nodes**2).sum()), weights
 
 
-def _moments(given: Callable[..., Moments], nodes: _Nodes, inputs: tuple[Array, ...]) -> Moments:
+def _moments(
+    given: Callable[..., MeanAndScale], nodes: _Nodes, inputs: tuple[Array, ...]
+) -> MeanAndScale:
     """Return mean and variance."""
     # About the value at the means, so that the squares do not cancel where the function hardly varies.
     about = given(nodes.middle, *inputs)[0]
@@ -148,12 +150,14 @@ def _moments(given: Callable[..., Moments], nodes: _Nodes, inputs: tuple[Array, 
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _integral(given: Callable[..., Moments], nodes: _Nodes, inputs: tuple[Array, ...]) -> Moments:
+def _integral(
+    given: Callable[..., MeanAndScale], nodes: _Nodes, inputs: tuple[Array, ...]
+) -> MeanAndScale:
     return _moments(given, nodes, inputs)
 
 
 @_integral.defjvp
-def _change(given: Callable[..., Moments], nodes: _Nodes, primals: Any, tangents: Any) -> Any:
+def _change(given: Callable[..., MeanAndScale], nodes: _Nodes, primals: Any, tangents: Any) -> Any:
     """Return the moments and their change; each element's depends on that element of the inputs alone."""
     (inputs,), (changes,) = primals, tangents
     about = given(nodes.middle, *inputs)[0]
@@ -161,7 +165,7 @@ def _change(given: Callable[..., Moments], nodes: _Nodes, primals: Any, tangents
     numbers = [i for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.floating)]
     changes = [changes[i] for i in numbers]
 
-    def at(point: Any, *values: Array) -> Moments:
+    def at(point: Any, *values: Array) -> MeanAndScale:
         known = dict(zip(numbers, values, strict=True))
         return given(point, *(known.get(i, x) for i, x in enumerate(inputs)))
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.infer.propagate.quadrature import MAX_VARIABLES, Moments, integrate
+from bmrjax.infer.propagate.quadrature import MAX_VARIABLES, MeanAndScale, expected
 
 # How many sources a value may be a function of.
 MAX_SOURCES = MAX_VARIABLES
@@ -115,7 +115,7 @@ class FunctionOf(Uncertain):
         operation: Callable[..., Any],
         inputs: Sequence[Any],
         dtype: Any,
-        moments: Moments | None = None,
+        moments: MeanAndScale | None = None,
         *,
         is_normal: bool = False,
         is_square: bool = False,
@@ -131,13 +131,13 @@ class FunctionOf(Uncertain):
             self.__dict__["_moments"] = moments
 
     @cached_property
-    def _moments(self) -> Moments:
+    def _moments(self) -> MeanAndScale:
         straight, crossed = (
             [i for i, s in enumerate(self.sources) if id(s) in known]
             for known in (self.linear_in, self.multilinear_in)
         )
         means, scales = zip(*((s.mean, root_of(s.variance)) for s in self.sources), strict=True)
-        found = integrate(self._function, means, scales, straight, crossed)
+        found = expected(self._function, means, scales, straight, crossed)
         if not self._is_number:
             return found
         return found[0].astype(self._dtype), found[1].astype(self._dtype)

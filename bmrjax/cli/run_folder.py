@@ -1,0 +1,77 @@
+"""The folder of a run: what belongs to it, and whether a command may go on with it."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from bmrjax.cli.documents import read_json
+from bmrjax.cli.proportion import Proportions
+from bmrjax.cli.sparsify_options import SparsifyOptions
+
+PLOTS = ("learning_curves", "sparsity_per_layer", "path")
+# What a run writes to its folder, and all that --overwrite deletes.
+OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
+# What may differ between a run and its continuation.
+FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh", "log")
+# What the end of its name says about a log: JSON lines, or a table.
+LOGS = (".jsonl", ".csv")
+
+
+def check_folder(options: SparsifyOptions) -> None:
+    """Refuse a folder that is taken, or a run in it that had other options."""
+    out = options.out
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: {out} is a file; give a folder.")
+    _check_log(options)
+    present = [name for name in OURS if (out / name).exists()]
+    if not present:
+        return
+    # `model` and `checkpoints` are common names: without a record of a run they are not ours.
+    if not {"run.json", "results.json"} & set(present):
+        raise ValueError(f"{out} holds {present[0]}, which no run wrote; give another --out.")
+    if not options.resume and not options.overwrite:
+        raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
+    if options.resume and (out / "run.json").is_file():
+        before, now = read_json(out, "run.json"), config_of(options)
+        # What is left out is taken from the run.
+        free = {*FREE, *_left_out(options)}
+        changed = [k for k in now if k not in free and before.get(k) != now[k]]
+        if changed:
+            differences = ", ".join(f"--{k.replace('_', '-')} was {before.get(k)}" for k in changed)
+            raise ValueError(f"--resume goes on with the options that the run had: {differences}.")
+
+
+def _check_log(options: SparsifyOptions) -> None:
+    """Refuse a log of an unknown kind, or one that would delete what the run in --out did not write."""
+    log = options.log
+    if log is None:
+        return
+    if log.suffix not in LOGS:
+        raise ValueError(f"--log: the name must end in {' or '.join(LOGS)}, got {log}.")
+    if log.exists() and not options.resume:
+        record = options.out / "run.json"
+        before = read_json(options.out, "run.json") if record.is_file() else {}
+        if not options.overwrite or before.get("log") != str(log):
+            raise ValueError(f"--log: {log} exists already; give another file.")
+
+
+def resumed(options: SparsifyOptions) -> SparsifyOptions:
+    """Return the options of a run that goes on, with what was left out taken from the run."""
+    if not options.resume or not (options.out / "run.json").is_file():
+        return options
+    before = read_json(options.out, "run.json")
+    filled: dict[str, Any] = {k: before.get(k) for k in _left_out(options)}
+    if filled.get("hidden") is not None:
+        filled["hidden"] = tuple(filled["hidden"])
+    return replace(options, **filled)
+
+
+def config_of(options: SparsifyOptions) -> dict[str, Any]:
+    """Return the options as JSON, to compare with those of a run that goes on."""
+    plain = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
+
+
+def _left_out(options: SparsifyOptions) -> list[str]:
+    """Return what is in proportion to the data and was left out."""
+    return [each.name for each in fields(Proportions) if getattr(options, each.name) is None]

@@ -1,0 +1,238 @@
+"""What a run tells: results.json, the summary on the terminal, the plots."""
+
+import math
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bmrjax.cli.build import num_outputs
+from bmrjax.cli.run_folder import config_of
+from bmrjax.cli.sparsify_options import SparsifyOptions
+
+
+def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, Any]:
+    """Return what results.json holds."""
+    import platform
+    import statistics
+    from importlib.metadata import version
+
+    seconds = [row["seconds"] for row in result.history]
+    reducing = _rounds(result.history)
+    return {
+        **{name: result.metrics.get(name) for name in ("accuracy", "nll", "ece", "rmse")},
+        "vfe_per_datum": result.vfe_per_datum,
+        "sparsity": result.sparsity,
+        "sparsity_per_layer": result.sparsity_per_layer,
+        "kept": result.num_kept,
+        "total": result.num_total,
+        "target_mean": _listed(found.target_mean),
+        "target_scale": _listed(found.target_scale),
+        "input_mean": _listed(found.input_mean),
+        "input_scale": _listed(found.input_scale),
+        "outputs": num_outputs(found),
+        "columns": _listed_names(found.columns),
+        "inputs_kept": used_inputs(result, found.columns),
+        "target_names": _listed_names(found.target_names),
+        "class_names": _listed_names(found.class_names),
+        "table": None if found.encoding is None else found.encoding.to_json(),
+        "notes": list(found.notes),
+        "trivial": trivial_metrics(found),
+        "findings": findings_of(result),
+        "init_seconds": result.timing["init_seconds"],
+        "compile_seconds": result.timing["compile_seconds"],
+        "seconds": result.timing["seconds"],
+        # An epoch that settled took fewer steps than another.
+        "step_ms": 1e3 * statistics.median(row["seconds"] / row["steps"] for row in result.history),
+        "reduce_ms": 1e3 * statistics.median(reducing) if reducing else None,
+        # Medians: the first round also compiles.
+        "reduce_fraction": (
+            statistics.median(reducing) / statistics.median(seconds) if reducing else None
+        ),
+        "skipped_steps": result.num_skipped,
+        "loop": result.loop_mode,
+        "command": shlex.join(["bmrjax", *sys.argv[1:]]),
+        "config": config_of(options),
+        "input_shape": list(found.input_shape),
+        "num_classes": found.num_classes,
+        "seed": options.seed,
+        "device": jax.devices()[0].device_kind,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {
+            p: version(p) for p in ("bmrjax", "jax", "numpyro", "equinox", "flax", "optax")
+        },
+        "history": result.history,
+        "path": [
+            {
+                "vfe_per_datum": p.vfe / result.num_data,
+                **{k: getattr(p, k) for k in ("epoch", "kept", "total", "metrics", "taken_back")},
+            }
+            for p in result.path
+        ],
+    }
+
+
+def trivial_metrics(found: Any) -> dict[str, float]:
+    """Return what a prediction without inputs reaches on the held-out rows.
+
+    It is the mean and the variance of the training targets, or the shares of the classes.
+    """
+    y, held = (np.asarray(part[1], np.float64) for part in (found.train, found.test))
+    if found.num_classes is None:
+        # Training targets are standardised.
+        square = np.square(held)
+        per_row = 0.5 * (square + math.log(2 * math.pi)).reshape(len(held), -1).sum(1)
+        return {"rmse": float(np.sqrt(square.mean())), "nll": float(per_row.mean())}
+    shares = (np.bincount(y.astype(int), minlength=found.num_classes) + 1e-6) / len(y)
+    held = held.astype(int)
+    return {
+        "accuracy": float(np.mean(held == shares.argmax())),
+        "nll": float(-np.mean(np.log(shares[held]))),
+    }
+
+
+def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
+    """Return the inputs from which kept weights lead to an output, in order.
+
+    Args:
+        result: Of a run on a table with an `zoo.MLP`.
+        columns: Names of the inputs; None where they have none.
+
+    Returns:
+        Their names; None without names, or where the network is not a chain of layers.
+    """
+    layers = sorted(
+        (name for name in result.keep if re.fullmatch(r"net\.layers\.\d+\.weight", name)),
+        key=lambda name: int(name.split(".")[2]),
+    )
+    if columns is None or not layers:
+        return None
+    leads: Any = None
+    for name in reversed(layers):
+        kept = np.asarray(result.keep[name])
+        leads = kept.any(0) if leads is None else (kept & leads[:, None]).any(0)
+    if leads is None or len(leads) != len(columns):
+        return None
+    return [column for column, used in zip(columns, leads, strict=True) if used]
+
+
+def findings_of(result: Any) -> list[dict[str, str]]:
+    """Return what `Result.diagnose` found, as JSON."""
+    return [
+        {"code": finding.code, "message": finding.message, "advice": finding.advice}
+        for finding in result.diagnose()
+    ]
+
+
+def _listed_names(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _rounds(history: list[dict[str, Any]]) -> list[float]:
+    """Return the seconds of each reduction; an epoch without one takes microseconds for it."""
+    return [row["reduce_seconds"] for row in history if row.get("reduce_seconds", 0) > 1e-4]
+
+
+def why_nothing_went(history: list[dict[str, Any]], path: list[dict[str, Any]]) -> str:
+    """Return why a run removed nothing, in a sentence that says what to do."""
+    if any(p["kept"] < p["total"] for p in path if not p.get("taken_back")):
+        return "Nothing is removed: the held-out data chose the point before any reduction."
+    if not _rounds(history):
+        return f"Nothing is removed: no reduction fitted into {len(history)} epochs. Give more --epochs."
+    if any(row["taken_back"] for row in history):
+        return "Nothing is removed: every round raised the VFE and was taken back. Train longer."
+    return "Nothing is removed: no reduction proposed anything. Train longer, so that the posterior settles."
+
+
+def summary_of(document: dict[str, Any]) -> str:
+    """Return what a finished run prints."""
+    config = document["config"]
+    classes = document.get("num_classes")
+    task = "regression" if classes is None else f"{classes} classes"
+    lines = [
+        f"{config['data']}, {task}, {config['net']}, {config['method']}, {config['epochs']} epochs"
+    ]
+    labels = {
+        "accuracy": "accuracy",
+        "rmse": "RMSE, standardised target",
+        "nll": "NLL per data point, nats",
+        "ece": "ECE",
+        "vfe_per_datum": "VFE per data point, nats",
+        "step_ms": "step, ms",
+        "compile_seconds": "compilation, s",
+        "seconds": "whole run, s",
+    }
+    trivial = document.get("trivial") or {}
+    without_inputs = "the targets' mean" if classes is None else "the classes' shares alone"
+    for name, label in labels.items():
+        if document.get(name) is not None:
+            beside = f"   ({trivial[name]:.4g} by {without_inputs})" if name in trivial else ""
+            lines.append(f"  {label:<28}{document[name]:.4g}{beside}")
+        if name == "rmse":
+            lines += _in_target_unit(document)
+    if document["total"]:
+        kept = f"{document['kept']:,} of {document['total']:,} ({document['sparsity']:.1%} removed)"
+        what = "units kept" if config["method"] == "noise" else "weights kept"
+        lines.append(f"  {what:<28}{kept}")
+        for layer, sparsity in document["sparsity_per_layer"].items():
+            lines.append(f"    {layer:<26}{sparsity:.1%} removed")
+        explained = {"nothing-removed", "rounds-taken-back"} & {
+            finding["code"] for finding in document.get("findings", ())
+        }
+        reduces = config["method"] in ("bmr", "noise")
+        if reduces and not document["sparsity"] and not explained:
+            lines.append(f"  {why_nothing_went(document['history'], document['path'])}")
+    kept_inputs = document.get("inputs_kept")
+    if kept_inputs is not None:
+        more = f" and {len(kept_inputs) - 20} more" if len(kept_inputs) > 20 else ""
+        names = f"{', '.join(kept_inputs[:20])}{more}" or "none"
+        lines.append(
+            f"  {'inputs kept':<28}{names} ({len(kept_inputs)} of {len(document['columns'])})"
+        )
+    if document["skipped_steps"]:
+        lines.append(f"  {'steps skipped (not finite)':<28}{document['skipped_steps']}")
+    for finding in document.get("findings", ()):
+        lines.append(f"  {finding['code']}: {finding['message']} {finding['advice']}")
+    return "\n".join(lines)
+
+
+def _in_target_unit(document: dict[str, Any]) -> list[str]:
+    """Return the line of the RMSE in the unit of a single target."""
+    scale = document.get("target_scale")
+    flat = scale if not isinstance(scale, list) else _flat(scale)
+    if document.get("rmse") is None or not isinstance(flat, list) or len(flat) != 1:
+        return []
+    name = (document.get("target_names") or ["the target"])[0]
+    return [f"  {f'RMSE in the unit of {name}':<27} {document['rmse'] * flat[0]:.4g}"]
+
+
+def _flat(values: Any) -> list[float]:
+    return [x for v in values for x in _flat(v)] if isinstance(values, list) else [values]
+
+
+def write_plots(result: Any, out: Path) -> None:
+    """Write the plots of a run, if matplotlib is there."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        print("bmrjax: no plots without matplotlib: pip install 'bmrjax[plots]'", file=sys.stderr)
+        return
+    from bmrjax import plot
+
+    figures = {"learning_curves": plot.learning_curves(result)}
+    if result.keep:
+        figures["sparsity_per_layer"] = plot.sparsity_per_layer(result)
+        figures["path"] = plot.path(result)
+    for name, figure in figures.items():
+        figure.savefig(out / f"{name}.png", dpi=150)
+
+
+def _listed(array: Any) -> Any:
+    return None if array is None else array.tolist()

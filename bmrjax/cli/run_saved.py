@@ -1,0 +1,204 @@
+"""The commands that read a finished run: `bmrjax info`, `bmrjax predict` and `bmrjax compact`."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax import nn
+from bmrjax.cli.build import build_programs
+from bmrjax.cli.compressed_network import CompressedNetwork
+from bmrjax.cli.documents import read_json
+from bmrjax.cli.run_report import summary_of
+from bmrjax.cli.saved_options import CompactOptions, InfoOptions, PredictOptions
+from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.data.csv_file import read_csv
+from bmrjax.data.signals import SIGNALS
+from bmrjax.data.sources import BUNDLED, HUB, load_dataset
+from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
+from bmrjax.files import write_atomically
+from bmrjax.run.load_result import load as load_result
+from bmrjax.structure import compact, named_arrays
+
+
+def run_info(options: InfoOptions) -> None:
+    """Print what a run reached."""
+    document = read_json(options.directory)
+    print(summary_of(document))
+    if options.path:
+        print("  path: epoch, weights kept, VFE per data point, held-out metrics")
+        for i, point in enumerate(document["path"]):
+            scores = ", ".join(f"{k} {v:.4g}" for k, v in point["metrics"].items())
+            where = f"{i:3d}  {point['epoch']:5d}  {point['kept']:10,d}"
+            back = "  taken back" * point.get("taken_back", False)
+            print(f"    {where}  {point['vfe_per_datum']:.4f}  {scores}{back}")
+
+
+def run_predict(options: PredictOptions) -> None:
+    """Predict with a saved run, or with a compressed network."""
+    if options.samples < 1:
+        raise ValueError(f"--samples must be at least 1, got {options.samples}.")
+    file = CompressedNetwork(options.directory) if options.directory.is_file() else None
+    document = file.about if file else read_json(options.directory)
+    x, y = _raw_data(options, document)
+    if list(x.shape[1:]) != document["input_shape"]:
+        raise ValueError(
+            f"{options.data} has inputs of shape {x.shape[1:]}, the run was trained on "
+            f"{tuple(document['input_shape'])}."
+        )
+    mean, scale = (np.asarray(document[f"input_{part}"]) for part in ("mean", "scale"))
+    x = ((x - mean) / scale).astype(np.float32)
+    if file:
+        values = file.predict(x)
+    else:
+        run, result = loaded_run(options.directory, document)
+        samples = options.samples if run.method != "map" else 1
+        prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
+        values = np.asarray(prediction.mean)
+    if document["num_classes"] is None:
+        values = values * np.asarray(document["target_scale"]) + np.asarray(document["target_mean"])
+    if y is not None:
+        print(_score(values, y, document))
+    if options.out is None:
+        print(f"predictions of shape {values.shape}; --out writes them")
+        return
+    if options.out.suffix == ".csv":
+        write_atomically(options.out, lambda staged: _write_csv(staged, values, document))
+    else:
+        write_atomically(options.out, lambda staged: _write_npy(staged, values))
+    print(f"predictions of shape {values.shape} in {options.out}")
+
+
+def _write_npy(path: Path, values: Any) -> None:
+    with path.open("wb") as file:  # given a path, NumPy appends .npy where there is another suffix
+        np.save(file, values)
+
+
+def _write_csv(path: Path, values: Any, document: dict[str, Any]) -> None:
+    """Write predictions under the names of the targets, or of the classes and the likeliest of them."""
+    import csv
+
+    values = np.asarray(values).reshape(len(values), -1)
+    count = values.shape[1]
+    classes = document["num_classes"] is not None
+    names = document.get("class_names" if classes else "target_names")
+    names = names or [f"{'class' if classes else 'target'} {i}" for i in range(count)]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(["predicted"] if classes else []), *names])
+        for row in values.tolist():
+            best = [names[int(np.argmax(row))]] if classes else []
+            writer.writerow([*best, *row])
+
+
+def _raw_data(options: PredictOptions, document: dict[str, Any]) -> tuple[Any, Any]:
+    """Return inputs in their own unit, and the targets where the data have them, standardised."""
+    name = str(options.data)
+    if options.data.is_file() or name not in (*BUNDLED, *HUB, *SIGNALS):
+        if not options.data.is_file():
+            raise FileNotFoundError(
+                f"There is no file {options.data}, and no data set of this name."
+            )
+        if options.data.suffix.lower() in (".csv", ".tsv", ".txt"):
+            return _from_csv(options.data, document)
+        return _inputs(options.data), None
+    found = load_dataset(name, data_root=options.data_root)
+    return found.test[0] * found.input_scale + found.input_mean, found.test[1]
+
+
+def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the inputs of a CSV file with the columns of the run's, and its targets if it has them."""
+    if document.get("table") is None:
+        raise ValueError(
+            f"{path}: predict reads inputs from .npy or .npz. A .csv needs the folder of a run that was "
+            "trained on a .csv, which knows the names of its columns."
+        )
+    encoding = TableEncoding.from_json(document["table"])
+    frame: Any = read_csv(path, categories=document["config"]["categories"])
+    x = encoding.encode(frame, name=str(path))
+    targets = document["target_names"]
+    if not set(targets) <= set(frame.columns) or frame[targets].isna().to_numpy().any():
+        return x, None
+    if document["num_classes"] is not None:
+        position = {name: i for i, name in enumerate(document["class_names"])}
+        labels = [position.get(str(cell)) for cell in as_text(frame[targets[0]])]
+        return x, None if None in labels else np.array(labels)
+    y = np.stack([as_numbers(frame[column], str(path)) for column in targets], 1)
+    y = (y - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
+    return x, y[:, 0] if len(targets) == 1 else y
+
+
+def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
+    if document["num_classes"] is not None:
+        return (
+            f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} on {len(y):,} data points"
+        )
+    scaled = (values - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
+    error = float(np.sqrt(np.mean(np.square(scaled.reshape(np.shape(y)) - np.asarray(y)))))
+    return f"RMSE {error:.4f} (standardised target) on {len(y):,} data points"
+
+
+def run_compact(options: CompactOptions) -> None:
+    """Make a saved run's network smaller."""
+    from safetensors.numpy import save_file
+
+    document = read_json(options.directory)
+    if options.repeats < 0 or any(size < 1 for size in options.batch_sizes):
+        raise ValueError("--repeats must be at least 0, and --batch-sizes at least 1.")
+    if options.out is not None and options.out.suffix != ".safetensors":
+        raise ValueError(f"--out {options.out} must end in .safetensors.")
+    run, result = loaded_run(options.directory, document)
+    example = jnp.zeros((2, *document["input_shape"]))
+    if run.method == "noise":
+        found = compact(nn.without_noise(result.network(example)["net"]), example[0])
+    else:
+        (found,) = result.compact(example).values()
+    print(found)
+    sizes = options.batch_sizes if options.repeats else ()
+    for row in found.latency(batch_sizes=sizes, repeats=options.repeats):
+        times = f"{row.before:.3f} ms -> {row.after:.3f} ms ({row.speedup:.2f}x)"
+        print(f"batch of {row.batch_size}: {times} on {row.device}")
+    if options.out is None:
+        return
+    arrays = {name: np.asarray(array) for name, array in named_arrays(found.network).items()}
+    if found.inputs is not None:
+        arrays["inputs"] = found.inputs
+    write_atomically(options.out, lambda staged: save_file(arrays, staged))
+    print(f"{len(arrays)} arrays in {options.out}")
+
+
+def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[SparsifyOptions, Any]:
+    """Return the options of a run, and its result with its program."""
+    config: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v
+        for k, v in document["config"].items()
+        if k not in ("out", "data_root")
+    }
+    run = SparsifyOptions(out=directory, **config)
+    model, guide = build_programs(
+        run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
+    )
+    return run, load_result(directory / "model", model=model, guide=guide)
+
+
+def _inputs(path: Path) -> Any:
+    import zipfile
+
+    if path.suffix not in (".npy", ".npz"):
+        raise ValueError(
+            f"{path}: predict reads inputs from .npy or .npz. Of a .csv, take the columns of the inputs, "
+            "as with numpy.loadtxt, and save them by numpy.save."
+        )
+    try:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.ndarray) and "x" not in stored:
+                raise ValueError(f"it holds {stored.files}, expected an array x")
+            x = stored if isinstance(stored, np.ndarray) else stored["x"]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as .npy or .npz: {error}.") from None
+    if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
+        raise ValueError(f"{path}: the inputs must be finite numbers.")
+    return np.asarray(x, np.float64)

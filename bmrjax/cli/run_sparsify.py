@@ -1,0 +1,194 @@
+"""The command `bmrjax sparsify`."""
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bmrjax.callbacks.records import Record, RunStart
+from bmrjax.cli.build import (
+    build_callbacks,
+    build_criterion,
+    build_mesh,
+    build_optimizer,
+    build_programs,
+    build_schedule,
+    num_outputs,
+)
+from bmrjax.cli.check_options import check_lengths
+from bmrjax.cli.documents import write_json
+from bmrjax.cli.proportion import in_proportion, proportion_line
+from bmrjax.cli.run_folder import OURS, PLOTS, config_of, resumed
+from bmrjax.cli.run_report import document_of, summary_of, write_plots
+from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_of
+from bmrjax.data import load_dataset, split_rows
+from bmrjax.data.dataset import MANY_ROWS, Dataset
+from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
+from bmrjax.run.checkpoint_options import Checkpoints
+from bmrjax.run.choose_point import choose_point
+from bmrjax.run.fit_options import FitOptions
+from bmrjax.run.held_out import HeldOut
+from bmrjax.run.run_lock import RunLock
+from bmrjax.run.sparsify import sparsify
+
+# The weights that read the inputs, in an mlp.
+FIRST_LAYER = "net.layers.0.weight"
+# The exit status of a run whose predictions do not depend on the inputs.
+CONSTANT = 3
+# Held while a command fits and writes; the fit inside holds the folder by the lock of every run.
+COMMAND_LOCK = ".bmrjax-command-lock"
+
+
+def run_sparsify(options: SparsifyOptions) -> None:
+    """Fit, reduce, and write the folder of the run.
+
+    Raises:
+        SystemExit: With status 3, after everything is written, if the predictions do not depend on the
+            inputs.
+    """
+    out = options.out
+    options = resumed(options)
+
+    found = load_dataset(
+        options.data,
+        data_root=options.data_root,
+        task=options.task,
+        num_targets=options.num_targets,
+        target=options.target,
+        categories=options.categories,
+        drop=options.drop,
+        impute=options.impute,
+        seed=options.split_seed,
+    )
+    given, rows = options, len(found.train[0])
+    options = in_proportion(options, rows, found.input_shape)
+    check_lengths(options)
+    assert options.batch_size is not None
+    assert options.epochs is not None
+    for note in found.notes:
+        print(f"note: {note}.")
+    print(proportion_line(given, options, rows))
+    model, guide = build_programs(options, found.input_shape, num_outputs(found), found.num_classes)
+    schedule, mesh = build_schedule(options), build_mesh(options)
+    out.mkdir(parents=True, exist_ok=True)
+    # One command at a time, and none beside a run that was started from Python.
+    with RunLock(out, COMMAND_LOCK):
+        RunLock(out).release()
+        _fit(options, found, model, guide, schedule=schedule, mesh=mesh)
+
+
+def _fit(
+    options: SparsifyOptions, found: Dataset, model: Any, guide: Any, *, schedule: Any, mesh: Any
+) -> None:
+    """Run the fit and write the folder, which is this command's own."""
+    out, rows = options.out, len(found.train[0])
+    assert options.batch_size is not None
+    assert options.epochs is not None
+    # An earlier run goes only when the new one has its data and its program.
+    if options.overwrite:
+        remove_run(out)
+        if options.log is not None:
+            options.log.unlink(missing_ok=True)
+    if not options.resume:
+        write_json(out / "run.json", config_of(options))
+
+    def keep_options(record: Record) -> None:
+        # Once the run goes on: a refused --resume changes nothing.
+        if isinstance(record, RunStart) and options.resume:
+            write_json(out / "run.json", config_of(options))
+
+    stratify = found.num_classes is not None and rows <= MANY_ROWS
+    train, validation = split_off(found.train, options, stratify=stratify)
+    test: Any = found.test
+    size = min(options.batch_size, len(train[0]))
+    steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
+    held_out = HeldOut(test, final_samples=options.samples)
+    if options.method == "map":
+        held_out = HeldOut(test, samples=1, final_samples=1)
+    try:
+        with warnings.catch_warnings():
+            # These are of the point where the fit ended; what is found at the point chosen is printed below.
+            warnings.simplefilter("ignore", FitWarning)
+            result = sparsify(
+                model,
+                train,
+                key=jax.random.key(options.seed),
+                num_epochs=options.epochs,
+                criterion=build_criterion(options, found.input_shape, num_outputs(found)),
+                schedule=schedule,
+                guide=guide,
+                optimizer=build_optimizer(options),
+                batch_size=options.batch_size,
+                steps_per_epoch=options.steps_per_epoch,
+                # With validation data, the points of the path are measured below.
+                held_out=None if validation or test is None else held_out,
+                checkpoints=Checkpoints(out, resume=options.resume),
+                callbacks=[keep_options, *build_callbacks(options)],
+                progress=options.progress,
+                options=FitOptions(
+                    estimator=options.estimator,
+                    matmul_dtype=options.matmul_dtype,
+                    mesh=mesh,
+                    kl_warmup=kl_warmup_of(options) * steps,
+                ),
+            )
+    except NonFiniteError as error:
+        error.result.save(out / "last_good")
+        raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
+    except CallbackError as error:
+        error.result.save(out / "last_good")
+        raise OSError(f"--log: {error.__cause__}. The run can go on with --resume.") from None
+    if validation is not None:
+        result = choose_point(
+            result,
+            train,
+            validation,
+            test,
+            jax.random.key(options.seed + 1),
+            num_samples=options.samples,
+            within=options.within or 0.0,
+            first_layer=FIRST_LAYER,
+        )
+    result.columns, result.class_names = found.columns, found.class_names
+    document = document_of(options, found, result)
+    result.save(out / "model")
+    write_json(out / "results.json", document)
+    write_plots(result, out)
+    print(summary_of(document))
+    print(f"results, model and plots in {out}")
+    if any(finding["code"] == "constant" for finding in document["findings"]):
+        raise SystemExit(CONSTANT)
+
+
+def split_off(train: Any, options: SparsifyOptions, *, stratify: bool = False) -> tuple[Any, Any]:
+    """Return what to train on, and the validation data or None.
+
+    Args:
+        train: Inputs and targets.
+        options: With the fraction and the seed.
+        stratify: Whether the targets are labels, each of which is kept out in proportion.
+    """
+    if not options.validation:
+        return train, None
+    rows = len(train[0])
+    size = round(options.validation * rows)
+    if not 1 <= size < rows:
+        raise ValueError(
+            f"--validation {options.validation} keeps {size} of {rows} rows out; it must leave some on "
+            "both sides."
+        )
+    labels = train[1] if stratify else None
+    kept, held = split_rows(rows, options.validation, options.seed, labels=labels)
+    return tuple(part[kept] for part in train), tuple(part[held] for part in train)
+
+
+def remove_run(out: Path) -> None:
+    """Remove what a run writes, and nothing else."""
+    for name in (*OURS, *(f"{plot}.png" for plot in PLOTS)):
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

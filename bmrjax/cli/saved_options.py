@@ -1,0 +1,103 @@
+"""Options of the commands that look at what a run has saved."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass
+class InfoOptions:
+    """Print what a run reached."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    path: bool = False
+    """List the points that can be restored."""
+
+
+@dataclass
+class PredictOptions:
+    """Predict with a saved run, or with a file that bmrjax compress wrote.
+
+    Predictions are class probabilities, or means in the unit of the targets.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run, or the file."""
+    data: Path
+    """A .npy file, or a .npz file with an array x: raw inputs, in the unit of the training data; for a
+    run on a .csv, another one with the same columns, by name. Or the name of a data set, whose held-out
+    data are predicted and scored, as a .csv is that has the target too."""
+    out: Path | None = None
+    """Where to write the predictions, as .npy or .csv."""
+    data_root: Path | None = None
+    """For the name of a data set: folder with a folder a data set."""
+    samples: int = 100
+    """Posterior samples; a file has one network."""
+    seed: int = 0
+    """Of the samples."""
+    max_seconds: int = 600
+    """Processor time that a file may take; it is run in a process of its own."""
+    max_gigabytes: float = 8.0
+    """Memory that it may take there."""
+
+
+@dataclass
+class CheckOptions:
+    """Verify the files of a run: its results, its model, and its checkpoints against their digests.
+
+    Prints what there is, and a line for what is damaged; the status is 1 if anything is. Nothing is changed.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run, or of an ensemble."""
+
+
+@dataclass
+class CompactOptions:
+    """Print how much smaller a saved run's network becomes without what it does not use."""
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    out: Path | None = None
+    """Where to write the smaller network's arrays, as .safetensors."""
+    batch_sizes: tuple[int, ...] = (1, 256)
+    """Sizes of a batch to time both networks on."""
+    repeats: int = 50
+    """Calls per timing; 0 for none."""
+
+
+@dataclass
+class CompressOptions:
+    """Write a saved run's network as a small file, and print what takes how much.
+
+    Example: bmrjax compress runs/digits --out digits.bmr
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    out: Path
+    """Where to write the file."""
+    compact: bool = True
+    """Leave out neurons, filters and inputs that do nothing."""
+    quantiser: Literal["rate-distortion", "k-means", "uniform", "relative-entropy"] = (
+        "rate-distortion"
+    )
+    """rate-distortion weighs bits against each weight's posterior width; relative-entropy codes a draw from
+    the posterior."""
+    rate: float | None = None
+    """rate-distortion: nats that a bit is worth, 0.1 by default; more for a smaller file."""
+    tolerance: float = 0.02
+    """uniform, and weights without a posterior: largest error, relative to the layer's typical weight."""
+    clusters: int = 64
+    """k-means: how many."""
+    seed: int = 0
+    """relative-entropy: of the draw."""
+    coder: Literal["range", "ans", "huffman"] = "range"
+    """Entropy coder."""
+    layout: Literal["smallest", "gaps", "bitmap", "csr"] = "smallest"
+    """How to say where the weights are."""
+    offset_bits: int = 5
+    """csr: bits of an offset."""

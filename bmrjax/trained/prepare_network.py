@@ -1,0 +1,133 @@
+"""What every reduction of a trained network starts with: layers found, rows split, a loss."""
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bmrjax.trained.evaluation import Evaluation
+from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.losses import Loss, SquaredError
+from bmrjax.trained.moments import Calibration
+from bmrjax.trained.network_data import (
+    Rows,
+    check_logits,
+    checked_rows,
+    loss_of,
+    noise_scale,
+    split_calibration,
+    with_predictions,
+)
+from bmrjax.trained.traced import Traced, trace
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network with its data.
+
+    Attributes:
+        traced: The network, taken apart.
+        left: Numbers of the layers that are left alone.
+        calibration: Gives the moments of the layers.
+        evaluate: Gives loss and metrics on rows that are kept out.
+        held_out: How many these are.
+        num_data: Number of data points that the network was trained on.
+    """
+
+    traced: Traced
+    left: set[int]
+    calibration: Calibration
+    evaluate: Evaluation
+    held_out: int
+    num_data: int
+
+
+def prepare(
+    network: Any,
+    data: Any,
+    *,
+    loss: Loss | Callable[[Any, Any], Any] | None,
+    held_out: Any,
+    leave: Sequence[str],
+    num_data: int | None,
+    seed: int,
+) -> Prepared:
+    """See the arguments of `bmrjax.reduce_network`."""
+    rows, given = checked_rows(data), None
+    if num_data is not None and num_data < 1:
+        raise ValueError(f"reduce_network: num_data is at least 1, got {num_data}.")
+    if held_out is not None:
+        given = checked_rows(held_out, "held_out")
+        _check_alike(rows, given)
+    found = trace(network, rows.inputs)
+    dense = found.parts.arrays
+    left = _left(found.layers, found.parts.names, leave)
+    calibrate_by, choose_by = split_calibration(rows, given, np.random.default_rng(seed))
+    predict = _predict(found, dense)
+    outputs = predict(tuple(x[:256] for x in calibrate_by.inputs))
+    if not np.isfinite(outputs).all():
+        raise ValueError("reduce_network: the network's outputs are not finite.")
+    used = loss_of(loss, outputs.shape[1:], rows.targets)
+    check_logits(used, outputs)
+    if rows.targets is None:
+        calibrate_by = with_predictions(calibrate_by, used, predict)
+        choose_by = with_predictions(choose_by, used, predict)
+    if isinstance(used, SquaredError) and used.noise_scale is None:
+        used = SquaredError(noise_scale(predict(choose_by.inputs), choose_by.targets))
+    calibration = Calibration(
+        found.capture,
+        used,
+        dense,
+        calibrate_by.inputs,
+        calibrate_by.targets,
+        key=jax.random.key(seed),
+    )
+    evaluate = Evaluation(found.capture, used, choose_by.inputs, choose_by.targets)
+    return Prepared(
+        found, left, calibration, evaluate, len(choose_by), num_data if num_data else len(rows)
+    )
+
+
+def _check_alike(rows: Rows, other: Rows) -> None:
+    here, there = ([x.shape[1:] for x in some.inputs] for some in (rows, other))
+    if here != there or (rows.targets is None) != (other.targets is None):
+        raise ValueError(
+            f"reduce_network: held_out must be like data: inputs {there} a row for {here}, and targets in "
+            "both or in none."
+        )
+
+
+def _left(layers: Sequence[TracedLayer], names: Sequence[str], leave: Sequence[str]) -> set[int]:
+    """Return the numbers of the layers that are left alone."""
+    if isinstance(leave, str):
+        raise TypeError(f"reduce_network: leave is a sequence of paths, as ({leave!r},).")
+    for pattern in leave:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            known = ", ".join(names)
+            raise ValueError(f"reduce_network: no array is called {pattern!r}; there are {known}.")
+    left = {
+        k
+        for k, layer in enumerate(layers)
+        if any(fnmatch.fnmatchcase(names[layer.array], pattern) for pattern in leave)
+    }
+    if len(left) == len(layers):
+        raise ValueError("reduce_network: leave leaves nothing to judge.")
+    return left
+
+
+def _predict(found: Traced, dense: Sequence[Array]) -> Callable[[Any], np.ndarray]:
+    run = jax.jit(jax.vmap(lambda arrays, x: found.capture.outputs(arrays, x), (None, 0)))
+
+    def predict(inputs: Any) -> np.ndarray:
+        parts = []
+        for start in range(0, len(inputs[0]), 256):
+            some = tuple(jnp.asarray(x[start : start + 256]) for x in inputs)
+            parts.append(np.asarray(run(dense, some)))
+        return np.concatenate(parts)
+
+    return predict

@@ -1,0 +1,15 @@
+from .foreign import timm_vit as timm_vit
+from .foreign import torchvision_resnet as torchvision_resnet
+from .foreign import torchvision_vgg as torchvision_vgg
+from .gru import GRU as GRU
+from .lenet import LeNet5 as LeNet5
+from .lenet_caffe import LeNet5Caffe as LeNet5Caffe
+from .mixer import MLPMixer as MLPMixer
+from .mlp import MLP as MLP
+from .nnx_mlp import NNXMLP as NNXMLP
+from .nnx_vit import NNXViT as NNXViT
+from .resnet import ResNet as ResNet
+from .resnet import resnet18 as resnet18
+from .resnet import resnet50 as resnet50
+from .vgg import VGG as VGG
+from .vit import ViT as ViT

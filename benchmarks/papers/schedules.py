@@ -129,7 +129,7 @@ def main() -> None:
     parser = options.parser(__doc__, "schedules", quick="small data, one seed", jobs=True)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--case", type=int, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--schedule", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--schedule", default=DEFAULT, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=None, help=argparse.SUPPRESS)
     args = options.parse(parser)
     if args.case is not None:

@@ -107,7 +107,7 @@ def test_a_python_without_torch_is_told(tmp_path, monkeypatch):
     script.write_text("import a_module_that_is_not_there")
     monkeypatch.setattr(peers, "TORCH", script)
     with pytest.raises(ImportError, match="a_module_that_is_not_there"):
-        peers.pytorch(sys.executable, "mlp", network(), (6,), 16, 8, 1, compile_too=False)
+        peers.pytorch(sys.executable, "mlp", network(), (6,), 16, 8, 1)
 
 
 def test_quick_measures_some_of_everything():

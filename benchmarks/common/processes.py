@@ -54,26 +54,35 @@ def run_all(
         done: Receives the key of a command that ended well, and what it printed.
 
     Raises:
-        SystemExit: If one fails.
+        SystemExit: If one fails; the others are ended.
     """
     waiting, free = list(commands), sorted(os.sched_getaffinity(0))[:jobs]
     running: dict[int, tuple[Any, Any, Any]] = {}
-    while waiting or running:
-        while waiting and free:
-            core, key = free.pop(), waiting.pop(0)
-            pin = (lambda c=core: os.sched_setaffinity(0, {c})) if jobs > 1 else None
-            words = [sys.executable, *commands[key]]
-            printed = tempfile.TemporaryFile("w+")
-            running[core] = subprocess.Popen(words, stdout=printed, preexec_fn=pin), printed, key
-        time.sleep(0.2)
-        for core, (process, printed, key) in list(running.items()):
-            if process.poll() is not None:
+    try:
+        while waiting or running:
+            while waiting and free:
+                core, key = free.pop(), waiting.pop(0)
+                printed = tempfile.TemporaryFile("w+")
+                process = subprocess.Popen([sys.executable, *commands[key]], stdout=printed)
+                running[core] = process, printed, key
+                if jobs > 1:
+                    os.sched_setaffinity(process.pid, {core})  # before it has other threads
+            time.sleep(0.2)
+            for core, (process, printed, key) in list(running.items()):
+                if process.poll() is None:
+                    continue
                 if process.returncode:
                     raise SystemExit(f"{key} failed with exit code {process.returncode}")
-                printed.seek(0)
-                done(key, printed.read())
                 del running[core]
                 free.append(core)
+                with printed:
+                    printed.seek(0)
+                    done(key, printed.read())
+    finally:
+        for process, printed, _ in running.values():
+            process.terminate()
+            process.wait()
+            printed.close()
 
 
 def run_missing(commands: Mapping[str, Sequence[str]], args: argparse.Namespace) -> None:

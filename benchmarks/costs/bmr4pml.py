@@ -69,12 +69,6 @@ def steppers(where: str, net: str, data: Any, batch: int) -> dict[str, Any]:
     """Return functions that take n steps: reduced, and both forms of the horseshoe.
 
     Its own run retraces on every call; here its update is compiled once and dispatched.
-
-    Args:
-        where: See `import_peer`.
-        net: ``"lenet5"`` or ``"mlp"``.
-        data: Images of 28×28 and labels.
-        batch: Rows of a step.
     """
     peer, (x, y), key = import_peer(where), data, jax.random.PRNGKey(0)
     if net == "lenet5":

@@ -41,21 +41,7 @@ PAIRS = {
 def measure(
     network: Any, data: Any, batch: int, turn: int, repeats: int, peers: dict[str, Any], *, full: bool
 ) -> dict[str, Any]:  # fmt: skip
-    """Time the steps of each side, in turn, `repeats` times.
-
-    Args:
-        network: The network, without dropout.
-        data: Training data.
-        batch: Rows of a step.
-        turn: Steps of a turn.
-        repeats: Turns of each side.
-        peers: Name to a function that takes n steps of another system.
-        full: Whether the full form of the horseshoe is timed too; it takes long to compile.
-
-    Returns:
-        Milliseconds of a step of each side, the ratios (median, least, largest, pair by pair) of each
-        Tiered-FF to BMR-S&S, and the milliseconds of a reduction.
-    """
+    """Time the steps of each side, in turn, `repeats` times."""
     sides = {
         name: steps.warm(steps.side(kind, network, data, batch, turn, "auto"))
         for name, kind in SIDES.items()

@@ -73,12 +73,7 @@ def fit(
 
 
 def retrained(runs: Path, found: Any) -> tuple[Any, Any, Any]:
-    """Return the network, posterior scales of its weights, and the data kept out.
-
-    Args:
-        runs: Folder where each stage is kept; what is there is not done again.
-        found: MNIST, as `bmrjax.data.load` returns it.
-    """
+    """Return the network, posterior scales of its weights, and the data kept out."""
     runs.mkdir(parents=True, exist_ok=True)
     train, validation = kept_out(found.train, 5000)
     network = networks.build("LeNet-300-100")

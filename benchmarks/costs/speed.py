@@ -48,22 +48,13 @@ PLAIN = ("deterministic", "global")
 
 @dataclass(frozen=True)
 class Case:
-    """How a network is timed.
-
-    Attributes:
-        name: Of the network.
-        shape: Of an input.
-        steps: Steps of a turn, on CPU; ten times as many on an accelerator.
-        batches: Rows of a step on an accelerator, on CPU, and with ``--quick``.
-        kinds: Kinds of steps on CPU; None for all.
-        kinds_quick: The same with ``--quick``.
-    """
+    """How a network is timed."""
 
     name: str
     shape: tuple[int, ...]
-    steps: int
-    batches: tuple[int, int, int] = (128, 128, 128)
-    kinds: tuple[str, ...] | None = None
+    steps: int  # of a turn, on CPU; ten times as many on an accelerator
+    batches: tuple[int, int, int] = (128, 128, 128)  # on an accelerator, on CPU, with --quick
+    kinds: tuple[str, ...] | None = None  # on CPU; None for all
     kinds_quick: tuple[str, ...] | None = None
 
 
@@ -136,8 +127,7 @@ def network(name: str, args: argparse.Namespace) -> dict[str, Any]:
     begin = time.perf_counter()
     make_peers = {
         "PyTorch": lambda: peers.pytorch(
-            args.peer_python, name, whole, case.shape, len(data[0]), batch, turn,
-            compile_too=args.peer_compile,
+            args.peer_python, name, whole, case.shape, len(data[0]), batch, turn
         ),
         "jaxpruner": lambda: peers.jaxpruner(args.jaxpruner, whole, data, batch, turn, mode),
         "bmr4pml": lambda: peers.bmr4pml(args.bmr4pml, name, data, batch, turn),
@@ -299,7 +289,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30, help="of the turns of a network")
     parser.add_argument("--cores", type=int, help="use the first so many; all by default")
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has torch")
-    parser.add_argument("--peer-compile", action="store_true", help="try torch.compile too")
     parser.add_argument("--jaxpruner", default="installed", help="folder of a clone")
     parser.add_argument("--bmr4pml", default="installed", help="folder of a clone")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

@@ -108,20 +108,14 @@ def bmr4pml(where: str, name: str, data: Any, batch: int, steps: int) -> dict[st
 
 
 def pytorch(
-    python: str, name: str, network: Any, shape: Any, rows: int, batch: int, steps: int, *,
-    compile_too: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """Return a deterministic and a mean-field step by PyTorch, which run in a process that waits in between.
-
-    Raises:
-        ImportError: If that Python has no torch.
-    """
+    python: str, name: str, network: Any, shape: Any, rows: int, batch: int, steps: int
+) -> dict[str, Any]:
+    """Return a deterministic and a mean-field step by PyTorch, in a process that waits in between."""
     if name == "vit":  # not written there
         return {}
-    given = {"rows": rows, "batch": batch, "steps": steps, "threads": _cores()}
+    given = {"rows": rows, "batch": batch, "steps": steps, "threads": len(os.sched_getaffinity(0))}
     words = [python, str(TORCH), name, "--shape", *map(str, shape)]
     words += [word for k, v in given.items() for word in (f"--{k}", str(v))]
-    words += ["--compile"] if compile_too else []
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     peer = subprocess.Popen(words, stderr=subprocess.PIPE, **pipes)
     atexit.register(peer.kill)
@@ -148,7 +142,3 @@ def pytorch(
         )
 
     return {f"PyTorch {told['version']}, {kind}": make(kind) for kind in told["sides"]}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from benchmarks.common.rows import Rows, table
 from benchmarks.common.steps import KINDS, spread
 
@@ -331,8 +333,6 @@ def _draw_devices(panel: Any, points: list[Row]) -> None:
 
 def draw(rows: Rows, path: Path) -> None:
     """Draw cost by network and kind, how far from the limit, and how costs grow."""
-    from matplotlib.figure import Figure
-
     networks = rows.where(what="network")
     ways = {axis: grown(rows, axis) for axis in GROWTH}
     ways["devices"] = [row for row in rows.where(what="devices") if "steps" in row]

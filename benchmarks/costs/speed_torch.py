@@ -8,7 +8,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,15 +69,7 @@ NETWORKS = {
 
 
 class Steps:
-    """Steps of one kind, eager or compiled.
-
-    Args:
-        module: The network.
-        data: Inputs and labels.
-        batch: Data a step.
-        mean_field: Whether weights are drawn from a posterior N(loc, scale²), one sample a step, with a prior
-            N(0, 1) and the divergence in closed form; else there is one value a weight.
-    """
+    """Plain steps, or mean-field ones: one draw from N(loc, scale²) a step, under a N(0, 1) prior."""
 
     def __init__(self, module: nn.Module, data: Any, batch: int, *, mean_field: bool):
         self.module, self.data, self.batch = module, data, batch
@@ -89,7 +80,6 @@ class Steps:
         leaves = [*self.loc.values(), *self.log_scale.values()]
         # As large a state as AdaBelief's.
         self.optimizer = torch.optim.Adam(leaves, lr=1e-3, fused=True)
-        self.function: Callable = self.loss
 
     def loss(self, x: Any, y: Any) -> Any:
         """Return the cross entropy, or the negative ELBO."""
@@ -108,32 +98,10 @@ class Steps:
         for i in range(n):
             at = (i * self.batch) % (len(x) - self.batch + 1)
             self.optimizer.zero_grad()
-            self.function(x[at : at + self.batch], y[at : at + self.batch]).backward()
+            self.loss(x[at : at + self.batch], y[at : at + self.batch]).backward()
             self.optimizer.step()
         if x.is_cuda:
             torch.cuda.synchronize()
-
-    def seconds(self, n: int) -> float:
-        """Return how long n steps take."""
-        begin = time.perf_counter()
-        self.take(n)
-        return time.perf_counter() - begin
-
-    def settle(self, n: int, *, compile_too: bool) -> dict[str, Any]:
-        """Warm up, choose the faster of eager and compiled, and return which and what compiling took."""
-        found: dict[str, Any] = {"driver": "eager", "compile_seconds": self.seconds(1)}
-        eager = min(self.seconds(n) for _ in range(2))
-        if compile_too:
-            self.function = torch.compile(self.loss)
-            try:
-                first = self.seconds(1)
-                faster = min(self.seconds(n) for _ in range(2)) < eager
-            except Exception as error:  # noqa: BLE001 - it compiles where a compiler is, and not else
-                first, faster, found["not_compiled"] = 0.0, False, type(error).__name__
-            if faster:
-                return {"driver": "compiled", "compile_seconds": first}
-        self.function = self.loss
-        return found
 
 
 def main() -> None:
@@ -145,7 +113,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -155,7 +122,9 @@ def main() -> None:
     for kind in ("deterministic", "mean-field"):
         module = NETWORKS[args.name]().to(device)
         sides[kind] = Steps(module, (x, y), args.batch, mean_field=kind == "mean-field")
-        found[kind] = sides[kind].settle(args.steps, compile_too=args.compile)
+        begin = time.perf_counter()
+        sides[kind].take(1)
+        found[kind] = {"driver": "eager", "compile_seconds": time.perf_counter() - begin}
     count = sum(p.numel() for p in sides["deterministic"].loc.values())
     told = {"version": torch.__version__, "parameters": count, "device": device, "sides": found}
     print(json.dumps(told), flush=True)

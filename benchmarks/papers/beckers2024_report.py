@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import bmrjax as bmr
 from benchmarks.common.rows import Rows, group, mean_and_error, table
@@ -155,8 +156,6 @@ def _report(found: dict[str, Any]) -> bmr.FreeEnergyReport:
 
 def _objectives() -> Any:
     """Draw figure 1: what three scores say of a posterior with a given mean and scale."""
-    from matplotlib.figure import Figure
-
     loc, log_scale = np.meshgrid(np.linspace(-2, 2, 161), np.linspace(-2, 0.3, 161))
     scale = 10**log_scale
     posterior = reduction.Normal(*map(np.float32, (loc, scale)))  # type: ignore[arg-type]

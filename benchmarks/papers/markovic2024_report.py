@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.common.rows import Rows, group, means, table
 from benchmarks.costs import horseshoe
 from benchmarks.papers import markovic2024_weights as weights
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 
@@ -131,7 +131,7 @@ def write_figures(rows: Rows) -> None:
             first_layers(units, data, network).savefig(out / f"fig4_{data}_{network}.png")
 
 
-def curves(rows: Sequence[Row]) -> "Figure":
+def curves(rows: Sequence[Row]) -> Figure:
     """Plot accuracy, ECE and NLL over the epochs: a row a metric, a column a network.
 
     Lines are means over seeds, bands reach from the lowest to the highest.
@@ -150,7 +150,7 @@ def curves(rows: Sequence[Row]) -> "Figure":
     return figure
 
 
-def pruned(rows: Sequence[Row]) -> "Figure":
+def pruned(rows: Sequence[Row]) -> Figure:
     """Plot the pruned fraction over the epochs: a row a data set, a column a network.
 
     The axis is logarithmic in what is kept, as 99 % and 99.9 % pruned are a tenfold difference.
@@ -185,7 +185,7 @@ def _fraction(decades: np.ndarray) -> np.ndarray:
     return 1 - 10.0 ** -np.asarray(decades, float)
 
 
-def distributions(rows: Sequence[Row]) -> "Figure":
+def distributions(rows: Sequence[Row]) -> Figure:
     """Plot the distribution of |posterior mean| of the weights: a row a network, a column a layer.
 
     Weights that are exactly zero are the height at which a curve starts. Of a deep network, six
@@ -220,17 +220,8 @@ def chosen(layers: list[str], most: int = 6) -> list[str]:
     return [layers[round(i * (len(layers) - 1) / (most - 1))] for i in range(most)]
 
 
-def first_layers(units: dict[str, np.ndarray], data: str, network: str) -> "Figure":
-    """Plot the posterior means of the first layer, a panel a method, all on one scale of colours.
-
-    Args:
-        units: Method to (units, channels, height, width); the channels of a unit are drawn below
-            each other.
-        data: The data set.
-        network: The network.
-    """
-    from matplotlib import colormaps
-
+def first_layers(units: dict[str, np.ndarray], data: str, network: str) -> Figure:
+    """Plot the posterior means of the first layer, a panel a method, all on one scale of colours."""
     pictures = {method: mosaic(found.astype(np.float32)) for method, found in units.items()}
     high, wide = next(iter(pictures.values())).shape
     title = f"{TITLES[data]}, {NETS[network]}: posterior means of the first layer"
@@ -269,7 +260,7 @@ def mosaic(units: np.ndarray) -> np.ndarray:
     return found
 
 
-def band(ax: "Axes", rows: Sequence[Row], name: str, **style: Any) -> None:
+def band(ax: Axes, rows: Sequence[Row], name: str, **style: Any) -> None:
     """Plot the mean over seeds of what `history` holds, and the range over seeds.
 
     Epochs at which nothing was measured are passed over. One epoch is a dot.
@@ -291,7 +282,7 @@ def by_epoch(rows: Sequence[Row], name: str) -> np.ndarray:
     return np.asarray([line[:shortest] for line in found], float)
 
 
-def focus(ax: "Axes", rows: Sequence[Row], name: str) -> None:
+def focus(ax: Axes, rows: Sequence[Row], name: str) -> None:
     """Set the limits of y to what the curves do after the first tenth of the epochs.
 
     A run that removed everything predicts a constant, and would leave the others no room.
@@ -307,15 +298,8 @@ def focus(ax: "Axes", rows: Sequence[Row], name: str) -> None:
 
 def panels(
     rows: int, columns: int, title: str, size: tuple[float, float] = (4.2, 2.8)
-) -> tuple["Figure", np.ndarray]:
+) -> tuple[Figure, np.ndarray]:
     """Return a figure and its axes, an array (rows, columns)."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError as error:
-        raise ImportError(
-            f"Figures need the package matplotlib ({error}). Install it by pip install 'bmrjax[plots]'."
-        ) from None
     height = size[1] * rows + 0.7
     figure = Figure(figsize=(max(size[0] * columns, 5.0), height), dpi=120, layout="constrained")
     figure.suptitle(title, fontsize=11)
@@ -327,7 +311,7 @@ def panels(
     return figure, axes
 
 
-def legend(figure: "Figure", axes: np.ndarray) -> None:
+def legend(figure: Figure, axes: np.ndarray) -> None:
     """Put one legend, of all panels together, below them."""
     found: dict[str, Any] = {}
     for ax in axes.flat:

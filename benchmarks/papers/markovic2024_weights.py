@@ -87,16 +87,7 @@ def quantiles(means: Layers) -> dict[str, list[float]]:
 
 
 def first_layer(means: Layers, input_shape: tuple[int, ...]) -> np.ndarray:
-    """Return the weights of the first layer as pictures: all units, or the largest.
-
-    Args:
-        means: From `posterior_means`.
-        input_shape: (channels, height, width) of an image.
-
-    Returns:
-        An array (units, channels, height, width): the filters of a convolution, or each row of a
-        matrix in the layout of its inputs, the whole image or one patch of it.
-    """
+    """Return the weights of the first layer as pictures: all units, or the largest."""
     weight = next(t["weight"] for t in means.values() if t["weight"].ndim > 1)
     if weight.ndim == 2:
         channels, *sides = input_shape

@@ -18,16 +18,7 @@ from bmrjax import criteria, nn, reduction, schedules, structure
 def rankings(
     network: eqx.Module, train: Any, test: Any, fit: structured.Fit, seed: int, *, curve: bool
 ) -> dict[str, Any]:
-    """Fit a network with noise; rank its units by each criterion, and prune along each ranking.
-
-    Args:
-        network: An Equinox network.
-        train: Inputs and labels.
-        test: The same.
-        fit: How it is fitted.
-        seed: Of everything drawn.
-        curve: Whether to prune too: eight cuts, with an epoch of fine-tuning after each.
-    """
+    """Fit a network with noise; rank its units by each criterion, and prune along each ranking."""
     key = jax.random.key(seed)
     train, test = (tuple(map(jnp.asarray, split)) for split in (train, test))
     noisy = nn.with_noise(network, kl_weight=fit.kl_weight)

@@ -56,9 +56,9 @@ CASES = {
     ),
     "federici2017": Case(
         "federici2017",
-        {"net": "lenet-300-100", "method": "L2", "seed": 0},
+        {"net": "lenet-300-100", "method": "L2"},
         "validation_accuracy test_accuracy test_nll",
-        "papers.federici2017 --nets lenet-300-100 --methods L2 --seeds 1",
+        "papers.federici2017 --nets lenet-300-100 --methods L2",
     ),
     "neklyudov2017": Case(
         "neklyudov2017",

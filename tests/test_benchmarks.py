@@ -114,5 +114,15 @@ def test_a_rerun_says_what_is_the_same_and_how_far_it_is_else():
 def test_what_is_run_again_is_committed(name):
     case = rerun.CASES[name]
     found = tables.rows_of(case.where).where(**case.row)
-    assert len(found) == (10 if "ensemble" in name else 1)
+    assert len(found) == {"beckers2024, an ensemble": 10, "federici2017": 3}.get(name, 1)
     assert all(rerun.value(found[0], figure) is not None for figure in case.figures.split())
+
+
+@pytest.mark.parametrize("name", ["MLP 5x400", "LeNet-300-100", "LeNet-5", "LeNet-5-Caffe"])
+def test_networks_have_the_sizes_of_the_papers(name):
+    networks = import_module("benchmarks.common.networks")
+    sizes = {"MLP 5x400": 957_600, "LeNet-300-100": 266_200, "LeNet-5": 61_470}
+    kept, total = networks.weights(networks.build(name, 1))
+    assert kept == total == sizes.get(name, 430_500)
+    smaller = {"hidden": (5, 4)} if name.startswith(("MLP", "LeNet-3")) else {"hidden": 20}
+    assert networks.weights(networks.build(name, **smaller))[1] < total

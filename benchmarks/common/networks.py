@@ -17,12 +17,18 @@ RELU = {"activation": jax.nn.relu}
 # LeNet-5 for colours, as wide as in the papers that have it.
 WIDE = {"conv_features": (18, 48, 360), "hidden": 256}
 
+
+def _mlp(inputs: int, *sizes: int, **fixed: Any) -> Callable[..., Any]:
+    """Return what builds a perceptron of ten classes; another width of its layers may be given."""
+    return lambda hidden=sizes, **more: nn.MLP(inputs, hidden, 10, **fixed, **more)
+
+
 _NETWORKS: dict[str, Callable[..., Any]] = {
-    "MLP 60-30": lambda **more: nn.MLP(64, (60, 30), 10, **{**RELU, **more}),
-    "MLP 100-100": lambda **more: nn.MLP(784, (100, 100), 10, **more),
-    "MLP 5x400": lambda **more: nn.MLP(784, (400,) * 5, 10, **more),
-    "LeNet-300-100": lambda **more: nn.MLP(784, (300, 100), 10, **{**RELU, **more}),
-    "LeNet-500-300": lambda **more: nn.MLP(784, (500, 300), 10, **{**RELU, **more}),
+    "MLP 60-30": _mlp(64, 60, 30, **RELU),
+    "MLP 100-100": _mlp(784, 100, 100),
+    "MLP 5x400": _mlp(784, 400, 400, 400, 400, 400),
+    "LeNet-300-100": _mlp(784, 300, 100, **RELU),
+    "LeNet-500-300": _mlp(784, 500, 300, **RELU),
     "LeNet-5": lambda **more: nn.LeNet5(**more),
     "LeNet-5-Caffe": lambda **more: nn.LeNet5Caffe(**more),
     "VGG": lambda **more: eqx.nn.make_with_state(nn.VGG)(**more),

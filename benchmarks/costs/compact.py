@@ -94,7 +94,7 @@ def measure(name, seed, repeats):
     """Return the row of a network."""
     rng = np.random.default_rng(seed)
     shape = SHAPES.get(name, COLOUR)
-    network = networks.build(name, seed, **({"channels": 3} if name == "ViT" else {}))
+    network = networks.build(name, seed, **({"in_channels": 3} if name == "ViT" else {}))
     groups = bmr.structure.groups(network, jnp.ones(shape))
     gone, units, stay = removed(groups, rng)
     network = masked(network, groups, gone, rng)

@@ -4,8 +4,9 @@
 
 A row of each paper, of digits, of a UCI table, of a run on a mesh, and the ten rows of an ensemble. Where a
 figure differs, so much in standard errors as well: from the spread of the committed rows over their seeds
-and, where several rows are run again, that of both means. Runs are kept in --runs and not run again. There is
-no committed row of a mesh: the run on two virtual devices is compared with the row of one device.
+and, where several rows are run again, that of both means. Runs are kept in --runs; delete a folder there to
+run its case again. There is no committed row of a mesh: the run on two virtual devices is compared with the
+row of one device.
 """
 
 import json
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import options, processes
-from benchmarks.common.rows import Rows, table
+from benchmarks.common.rows import Rows, environment, table
 from benchmarks.tables import rows_of
 
 MESH = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
@@ -129,31 +130,41 @@ def value(row: dict[str, Any], figure: str) -> float:
     return float(row)  # type: ignore[arg-type]
 
 
-def compared(
-    figure: str, old: Sequence[dict], new: Sequence[dict], others: Sequence[dict]
-) -> list[str]:
-    """Return the cells of a figure: before, now, and how they differ."""
+def compared(figure: str, old: Sequence[Any], new: Sequence[Any], others: Sequence[Any]) -> Any:
+    """Return means before and now of a figure, how many rows are the same, and standard errors between."""
     before, now = ([value(row, figure) for row in rows] for rows in (old, new))
-    means = [sum(values) / len(values) for values in (before, now)]
-    cells = [f"{mean:.7g}" for mean in means]
-    same = sum(a == b for a, b in zip(before, now, strict=True))
-    if same == len(before):
-        return [*cells, "same"]
     spread = [value(row, figure) for row in others]
-    center = sum(spread) / len(spread)
-    error = math.sqrt(sum((v - center) ** 2 for v in spread) / max(len(spread) - 1, 1))
+    means = [sum(values) / len(values) for values in (before, now, spread)]
+    error = math.sqrt(sum((v - means[2]) ** 2 for v in spread) / max(len(spread) - 1, 1))
     error *= math.sqrt(2 / len(now)) if len(now) > 1 else 1
-    text = f"{means[1] - means[0]:+.3g}"
-    text += f", {abs(means[1] - means[0]) / error:.2f} standard errors" if error else ""
-    return [*cells, text + (f"; {same} of {len(before)} rows the same" if len(before) > 1 else "")]
+    same = sum(a == b for a, b in zip(before, now, strict=True))
+    errors = abs(means[1] - means[0]) / error if error else None
+    found = {"committed": means[0], "now": means[1], "rows": len(now), "same": same}
+    return {"figure": figure, **found, "standard_errors": errors}
+
+
+def write_table(rows: Rows) -> None:
+    """Write ``table.md``: a line for each figure of each case."""
+    lines = []
+    for row in rows.rows:
+        gap = f"{row['now'] - row['committed']:+.2g}"
+        if row["standard_errors"] is not None:
+            gap += f", {row['standard_errors']:.2f} standard errors"
+        if row["same"]:
+            gap += f"; {row['same']} of {row['rows']} rows the same"
+        numbers = [f"{row[when]:.6g}" for when in ("committed", "now")]
+        same = row["same"] == row["rows"]
+        cells = [str(row["rows"]), *numbers, "to the last digit" if same else gap]
+        lines.append([row["case"], row["figure"], *cells])
+    rows.write_table(table("row | figure | rows | committed | now | difference", lines))
 
 
 def main() -> None:
-    """Run the cases and print how they compare with the committed rows."""
+    """Run the cases and write how they compare with the committed rows."""
     parser = options.parser(__doc__, "rerun", seeds=None, jobs=True)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     args = options.parse(parser)
-    lines = []
+    rows = Rows(args.out)
     for name in args.only:
         case = CASES[name]
         committed = rows_of(case.where)
@@ -161,11 +172,15 @@ def main() -> None:
         new = run(case, args.runs / name.split(",")[0].replace(" ", "_"), args.data_root)
         new = sorted(new, key=lambda row: row.get(case.seed, 0))
         shared = {key: value for key, value in case.row.items() if key != case.seed}
-        for figure in case.figures.split():
-            others = committed.where(**shared)
-            lines.append([name, figure, *compared(figure, old, new, others)])
-            print(*lines[-1], sep=" | ", flush=True)
-    print("\n" + table("row | figure | committed | now | difference", lines))
+        others = committed.where(**shared)
+        figures = [compared(figure, old, new, others) for figure in case.figures.split()]
+        about = {"case": name, "from_commit": old[0].get("commit"), **environment()}
+        kept = [row for row in rows.rows if row["case"] != name]
+        kept += [{**about, **found} for found in figures]
+        rows.rows = sorted(kept, key=lambda row: list(CASES).index(row["case"]))
+        rows.save()
+        write_table(rows)
+    print((args.out / "table.md").read_text())
 
 
 if __name__ == "__main__":

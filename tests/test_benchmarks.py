@@ -100,14 +100,21 @@ def test_commands_run_side_by_side_and_a_failure_ends_them(tmp_path):
         processes.printed_row("nothing")
 
 
-def test_a_rerun_says_what_is_the_same_and_how_far_it_is_else():
+def test_a_rerun_says_what_is_the_same_and_how_far_it_is_else(tmp_path):
     old, others = [{"a": {"b": 2.0}}], [{"a": {"b": v}} for v in (1.0, 2.0, 3.0)]
-    assert rerun.compared("a.b", old, [{"a": {"b": 2.0}}], others)[-1] == "same"
-    cells = rerun.compared("a.b", old, [{"a": {"b": 2.5}}], others)
-    assert cells == ["2", "2.5", "+0.5, 0.50 standard errors"]
+    same = rerun.compared("a.b", old, [{"a": {"b": 2.0}}], others)
+    other = rerun.compared("a.b", old, [{"a": {"b": 2.5}}], others)
+    assert (other["same"], other["standard_errors"]) == (0, 0.5)
     several = rerun.compared("a.b", others, [*others[:2], {"a": {"b": 4.0}}], others)
     # The error of the difference of two means of three values each.
-    assert several[-1] == "+0.333, 0.41 standard errors; 2 of 3 rows the same"
+    assert several["standard_errors"] == pytest.approx((1 / 3) / (2 / 3) ** 0.5)
+    found = rows.Rows(tmp_path)
+    found.rows = [{"case": "a case", **row} for row in (same, other, several)]
+    rerun.write_table(found)
+    cells = [line.split(" | ")[-1] for line in (tmp_path / "table.md").read_text().splitlines()]
+    assert cells[2] == "to the last digit |"
+    assert cells[3] == "+0.5, 0.50 standard errors |"
+    assert cells[4] == "+0.33, 0.41 standard errors; 2 of 3 rows the same |"
 
 
 @pytest.mark.parametrize("name", rerun.CASES)

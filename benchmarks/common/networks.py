@@ -13,9 +13,9 @@ import optax
 from bmrjax import metrics, nn
 from bmrjax.structure import named_arrays
 
-RELU = {"activation": jax.nn.relu}
+RELU: dict[str, Any] = {"activation": jax.nn.relu}
 # LeNet-5 for colours, as wide as in the papers that have it.
-WIDE = {"conv_features": (18, 48, 360), "hidden": 256}
+WIDE: dict[str, Any] = {"conv_features": (18, 48, 360), "hidden": 256}
 
 
 def _mlp(inputs: int, *sizes: int, **fixed: Any) -> Callable[..., Any]:

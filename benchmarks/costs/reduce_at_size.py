@@ -6,7 +6,7 @@ The posterior is made up: shards of four tensors, of whose weights between 2 and
 rows of them in every other tensor. A sample tells little of such rows, so some of these are read twice.
 Reading is what a plain program does: each file once, by one thread, into one buffer of 4 MiB. `sum` adds the
 numbers up besides, over a memory map. Both are timed in turn with the reduction, with the files in the page
-cache (warm) and after the cache was told to let go of them (cold; a virtual machine's host may still have
+cache (warm) and after the cache has let go of them (cold; a virtual machine's host may still have
 them). Each row runs in a process of its own, for its peak memory. At the smaller size, the masks are compared
 with those of the criterion in memory, in float32 and float64. `load` is how many processes wanted the cores.
 """

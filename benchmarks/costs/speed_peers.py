@@ -33,7 +33,7 @@ def found(makers: dict[str, Callable[[], dict[str, Any]]], missing: dict[str, st
             sides |= make()
         except ImportError as error:
             missing[name] = f"not installed: {error}"
-        # What breaks in other people's code is told, and ends nothing.
+        # What breaks in other people's code is reported, and ends nothing.
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
     return sides
@@ -124,10 +124,10 @@ def pytorch(
         last = peer.stderr.read().strip().splitlines()[-1]
         kind = ImportError if "No module" in last else RuntimeError
         raise kind(last)
-    told = json.loads(first)
+    described = json.loads(first)
     module = network[0] if isinstance(network, tuple) else network
     ours = sum(x.size for x in jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array)))
-    assert told["parameters"] == ours, (told["parameters"], ours)
+    assert described["parameters"] == ours, (described["parameters"], ours)
 
     def make(kind: str) -> steps_.Side:
         def run(n: int) -> None:
@@ -136,9 +136,9 @@ def pytorch(
             if not peer.stdout.readline():
                 raise RuntimeError(peer.stderr.read())
 
-        told_of = told["sides"][kind]
+        about = described["sides"][kind]
         return steps_.Side(
-            run, steps, driver=told_of["driver"], compile_seconds=told_of["compile_seconds"]
+            run, steps, driver=about["driver"], compile_seconds=about["compile_seconds"]
         )
 
-    return {f"PyTorch {told['version']}, {kind}": make(kind) for kind in told["sides"]}
+    return {f"PyTorch {described['version']}, {kind}": make(kind) for kind in described["sides"]}

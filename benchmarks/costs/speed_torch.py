@@ -1,6 +1,6 @@
 """PyTorch's steps for `speed.py`, in a process of its own: any Python that has torch will do.
 
-Says in JSON what it has, then takes steps when it is told to on its standard input: ``NAME N``, a line an
+Says in JSON what it has, then takes steps as ordered on its standard input: ``NAME N``, a line an
 order, and a line back when they are done.
 """
 
@@ -126,8 +126,13 @@ def main() -> None:
         sides[kind].take(1)
         found[kind] = {"driver": "eager", "compile_seconds": time.perf_counter() - begin}
     count = sum(p.numel() for p in sides["deterministic"].loc.values())
-    told = {"version": torch.__version__, "parameters": count, "device": device, "sides": found}
-    print(json.dumps(told), flush=True)
+    described = {
+        "version": torch.__version__,
+        "parameters": count,
+        "device": device,
+        "sides": found,
+    }
+    print(json.dumps(described), flush=True)
     for line in sys.stdin:
         kind, n = line.split()
         sides[kind].take(int(n))

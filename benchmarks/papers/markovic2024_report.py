@@ -94,14 +94,14 @@ def write_table(rows: Rows) -> None:
 
 def length(row: Row) -> str:
     """Return how long a run was, and what is less than in the paper."""
-    told = f"{row['epochs']} × {row['steps_per_epoch']}"
+    shown = f"{row['epochs']} × {row['steps_per_epoch']}"
     if row["epochs"] * row["steps_per_epoch"] < PUBLISHED_EPOCHS * PUBLISHED_STEPS:
-        told += f", shorter than the paper's {PUBLISHED_EPOCHS} × {PUBLISHED_STEPS}"
+        shown += f", shorter than the paper's {PUBLISHED_EPOCHS} × {PUBLISHED_STEPS}"
     if row["num_data"] < IMAGES[row["data"]]:
-        told += f"; {row['num_data']:,} images to train and to test on"
+        shown += f"; {row['num_data']:,} images to train and to test on"
     if 1 < row["samples"] < PUBLISHED_SAMPLES:
-        told += f"; {row['samples']} samples for its {PUBLISHED_SAMPLES}"
-    return told
+        shown += f"; {row['samples']} samples for its {PUBLISHED_SAMPLES}"
+    return shown
 
 
 # --- the figures --------------------------------------------------------------------------

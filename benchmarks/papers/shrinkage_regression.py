@@ -12,7 +12,7 @@ the horseshoes and the plain normal prior, a central 95 % interval that leaves o
 are central quantiles of posterior draws; what was removed has the interval [0, 0], so a true
 coefficient that a method misses is not covered, and a true zero that it removes is.
 
-The oracle is told which columns matter and how large the noise is: its posterior is exact, and
+The oracle knows which columns matter and how large the noise is: its posterior is exact, and
 nothing can be narrower and calibrated. Stopped runs go on where they were; ``--quick`` runs two sets.
 """
 
@@ -221,8 +221,8 @@ def main() -> None:
             row = {"method": name, "seed": seed, **score(draws, keep, beta), **facts}
             row["smallest_true"] = float(abs(beta[beta != 0]).min())
             rows.add({**row, **environment()})
-            told = ("missed", "false_positives", "rmse", "coverage_90_nonzero")
-            print(f"set {seed}, {name}:", *(f"{n} {row[n]:.4g}" for n in told), flush=True)
+            shown = ("missed", "false_positives", "rmse", "coverage_90_nonzero")
+            print(f"set {seed}, {name}:", *(f"{n} {row[n]:.4g}" for n in shown), flush=True)
         write_table(rows)
 
 

@@ -50,7 +50,7 @@ FITS = {
 
 def build(data: str, net: str, shape: tuple[int, ...], seed: int) -> Any:
     """Return the network of a row."""
-    key, relu = jax.random.key(seed), {"activation": jax.nn.relu}
+    key, relu = jax.random.key(seed), networks.RELU
     if net == "mlp":
         return nn.MLP(math.prod(shape), MLPS[data], 10, key=key, **relu)
     wide = {**networks.WIDE, "hidden": 252} if shape[0] == 3 else {}
@@ -177,10 +177,10 @@ def main() -> None:
         if not rows.has(**what):
             row = one(args, *cell)
             rows.add({**what, **row, **environment()})
-            told = [
+            shown = [
                 f"{name} {row[name]:.2f}" for name in ("compression", "accuracy") if name in row
             ]
-            print(*cell, args.study or "", *told, flush=True)
+            print(*cell, args.study or "", *shown, flush=True)
     write_table(rows)
 
 

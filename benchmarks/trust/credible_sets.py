@@ -57,7 +57,9 @@ def posterior(kind: str, x: np.ndarray, y: np.ndarray):
     return at, np.linalg.inv(precision)
 
 
-def one(kind: str, correlation: float, seed: int, coverage: float) -> list[dict]:
+def one(
+    kind: str, correlation: float, seed: int, coverage: float
+) -> tuple[list[dict], dict[str, int]]:
     """Return what the sets of one data set are."""
     rng = np.random.default_rng(seed)
     x, y, true = simulate(kind, correlation, rng)

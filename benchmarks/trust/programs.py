@@ -414,8 +414,8 @@ def main() -> None:
             known[name] = row
             rows.rows = [known[name] for name in PROGRAMS if name in known]
             rows.save()
-            told = row.get("full_batch"), row.get("minibatch"), row.get("nuts", {}).get("skipped")
-            print(name, f"{row['numpyro']['mean']:.2f}", *told, flush=True)
+            shown = row.get("full_batch"), row.get("minibatch"), row.get("nuts", {}).get("skipped")
+            print(name, f"{row['numpyro']['mean']:.2f}", *shown, flush=True)
     write_table(rows)
 
 

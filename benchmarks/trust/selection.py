@@ -120,7 +120,11 @@ def select_by_lasso(kind: str, x: Any, y: Any) -> Any:
     """Return the non-zero coefficients of a cross-validated L1-penalised regression."""
     fit: Any = LassoCV(cv=5, random_state=0)
     if kind == "logistic":
-        by_likelihood = {"penalty": "l1", "solver": "liblinear", "scoring": "neg_log_loss"}
+        by_likelihood: dict[str, Any] = {
+            "penalty": "l1",
+            "solver": "liblinear",
+            "scoring": "neg_log_loss",
+        }
         fit = LogisticRegressionCV(Cs=20, cv=5, random_state=0, **by_likelihood)
     with warnings.catch_warnings():
         # About convergence, and about settings that will be renamed.

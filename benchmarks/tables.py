@@ -35,6 +35,7 @@ TABLES = {
     "papers.schedules": "schedules",
     "papers.shrinkage_regression": "shrinkage_regression",
     "papers.wright2024": "wright2024",
+    "rerun": "rerun",
     "trained.compare": "trained",
     "trust.programs": "trust/programs.json",
     "trust.selection": "trust/selection.json",

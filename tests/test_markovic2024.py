@@ -1,8 +1,5 @@
-import importlib.util
 import json
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,22 +11,8 @@ import bmrjax as bmr
 from bmrjax import priors, programs, zoo
 from bmrjax.infer.init import initialise
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-NAME = "markovic2024"
-
-
-@pytest.fixture(scope="module")
-def script():
-    if not FOLDER.is_dir():
-        pytest.skip("the benchmarks are not part of this distribution")
-    sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location(NAME, FOLDER / f"{NAME}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[NAME] = module  # a dataclass looks its module up
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(FOLDER))
-    del sys.modules[NAME]
+REASON = "the benchmarks are not part of this distribution"
+script = pytest.importorskip("benchmarks.papers.markovic2024", reason=REASON)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +30,7 @@ def started():
     return network, prior, bmr.Result(params, {}, {}, 8, unpruned_model=model, unpruned_guide=guide)
 
 
-def test_posterior_means_carry_the_horseshoes_scale(script, started):
+def test_posterior_means_carry_the_horseshoes_scale(started):
     network, prior, result = started
     key = jax.random.key(3)
     found = script.weights.posterior_means(network, prior, result, key, num_draws=8000)
@@ -74,7 +57,7 @@ def test_posterior_means_carry_the_horseshoes_scale(script, started):
     assert np.abs(at_centre / drawn.mean(0) - 1).min() > 2 * tolerance
 
 
-def test_quantiles_are_of_all_tensors_of_a_layer(script):
+def test_quantiles_are_of_all_tensors_of_a_layer():
     means = {"a": {"weight": np.arange(-50.0, 50.0), "bias": np.asarray([-100.0])}}
     found = script.weights.quantiles(means)["a"]
     assert len(found) == 101
@@ -84,7 +67,7 @@ def test_quantiles_are_of_all_tensors_of_a_layer(script):
     np.testing.assert_allclose(found[50], 25.0)
 
 
-def test_the_first_layer_becomes_pictures(script):
+def test_the_first_layer_becomes_pictures():
     filters = np.arange(50.0).reshape(2, 1, 5, 5)
     picture = script.weights.first_layer({"convs.0": {"weight": filters}}, (1, 28, 28))
     np.testing.assert_array_equal(picture, filters.astype(np.float16))
@@ -118,8 +101,8 @@ def cells(path):
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
 
-def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
-    rows = script.records.Rows(tmp_path)
+def test_the_table_has_the_papers_figures_beside_ours(tmp_path):
+    rows = script.Rows(tmp_path)
     rows.add(row(seed=0))
     rows.add(row(seed=1))
     rows.add(row(seed=2, failed="5 steps in a row"))
@@ -127,7 +110,7 @@ def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
     rows.add(row(epochs=5000, samples=20, num_data=512))
     timed = {"data": "fashion_mnist", "network": "lenet5"}
     steps = {"BMR-S&S": [1.0, 9.0, 2.5], "Flat-MAP": [0.5]}
-    script.records.Rows(tmp_path / "speed").add({**timed, "milliseconds_a_step": steps})
+    script.Rows(tmp_path / "speed").add({**timed, "milliseconds_a_step": steps})
     script.report.write_table(rows)
     first, ours, long = cells(tmp_path / "table.md")
     assert (first["method"], first["ACC, paper"], first["the paper's figures"]) == (
@@ -148,8 +131,8 @@ def test_the_table_has_the_papers_figures_beside_ours(script, tmp_path):
     )
 
 
-def test_figures_are_written_for_what_there_is(script, tmp_path):
-    rows = script.records.Rows(tmp_path)
+def test_figures_are_written_for_what_there_is(tmp_path):
+    rows = script.Rows(tmp_path)
     rows.add(row(seed=2, failed="5 steps in a row"))
     script.report.write_figures(rows)
     assert not list(tmp_path.glob("*.png"))
@@ -164,10 +147,10 @@ def test_figures_are_written_for_what_there_is(script, tmp_path):
     assert written == one | {"fig4_fashion_mnist_lenet5.png"}
 
 
-def test_rows_that_are_there_are_not_run_again(script, tmp_path):
+def test_rows_that_are_there_are_not_run_again(tmp_path):
     args = Namespace(seeds=2, data=["fashion_mnist"], nets=["lenet5"], methods=["map", "bmr"])
     args.epochs, args.steps, args.vmap = 2, 5, False
-    rows = script.records.Rows(tmp_path)
+    rows = script.Rows(tmp_path)
     rows.add(row(seed=1))
     rows.add(row(method="Flat-MAP", failed="5 steps in a row"))
 
@@ -183,7 +166,7 @@ def test_rows_that_are_there_are_not_run_again(script, tmp_path):
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_a_run_that_diverges_is_a_row_of_its_own(script, monkeypatch, seeds):
+def test_a_run_that_diverges_is_a_row_of_its_own(monkeypatch, seeds):
     """Alone, and in a program with others."""
     error = bmr.NonFiniteError(21, 1, bmr.Result({}, {}, {}, 8))
     good = bmr.Result({}, {}, {}, 8)
@@ -194,7 +177,7 @@ def test_a_run_that_diverges_is_a_row_of_its_own(script, monkeypatch, seeds):
 
     monkeypatch.setattr(script.bmr, "sparsify" if seeds == 1 else "ensemble", diverge)
     network = zoo.MLP(16, [3], 2, key=jax.random.key(0))
-    settings = script.Settings(2, 5)
+    settings = Namespace(epochs=2, steps=5, samples=100, eval_samples=4, eval_every=1)
     data = np.zeros((8, 1, 4, 4), np.float32), np.zeros(8, np.int32)
     found = script.fit(
         script.METHODS["bmr"], [network] * seeds, data, data, [*range(seeds)], settings
@@ -202,13 +185,13 @@ def test_a_run_that_diverges_is_a_row_of_its_own(script, monkeypatch, seeds):
     assert found == [error, *[good] * (seeds - 1)]
     monkeypatch.setattr(script, "fit", lambda *_: found[:1])
     what = {k: row()[k] for k in ("data", "method", "seed")} | {"network": "mlp"}
-    ((told, units),) = script.run([what], script.METHODS["bmr"], data, data, 2, settings)
+    ((told, units),) = script.run([what], script.METHODS["bmr"], data, data, settings)
     assert units is None
     assert told["failed"].startswith("21 steps in a row")
     json.dumps(told, allow_nan=False)
 
 
-def test_last_epoch_has_the_metrics_of_the_path(script):
+def test_last_epoch_has_the_metrics_of_the_path():
     scores = [{"accuracy": a, "nll": n, "ece": 0.1} for a, n in ((0.5, 1.0), (0.6, np.inf))]
     history = [
         {"epoch": 1, "kept": 4, "taken_back": True, **scores[0]},

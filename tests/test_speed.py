@@ -1,7 +1,5 @@
-import importlib
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +8,9 @@ import pytest
 
 from bmrjax import criteria, zoo
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-MODULES = ("speed", "speed_steps", "speed_peers", "speed_report")
-
-
-@pytest.fixture(scope="module")
-def scripts():
-    if not FOLDER.is_dir():
-        pytest.skip("the benchmarks are not part of this distribution")
-    sys.path.insert(0, str(FOLDER))
-    yield Namespace(**{name: importlib.import_module(name) for name in MODULES})
-    sys.path.remove(str(FOLDER))
-    for name in MODULES:
-        del sys.modules[name]
+REASON = "the benchmarks are not part of this distribution"
+speed = pytest.importorskip("benchmarks.costs.speed", reason=REASON)
+peers, report, steps = speed.peers, speed.report, speed.steps
 
 
 def data(rows=16):
@@ -34,9 +22,8 @@ def network():
 
 
 @pytest.fixture(scope="module")
-def stepped(scripts):
+def stepped():
     """Return a warm side of each of two kinds, with what no step beats."""
-    steps = scripts.speed_steps
     sides = {
         kind: steps.warm(steps.side(kind, network(), data(), 8, 2, "dispatch"))
         for kind in ("deterministic", "global")
@@ -46,12 +33,12 @@ def stepped(scripts):
     return sides
 
 
-def test_a_side_is_compiled_once_and_goes_on_from_where_it_is(scripts, stepped):
+def test_a_side_is_compiled_once_and_goes_on_from_where_it_is(stepped):
     engine, (state,), keep, _ = stepped["global"].parts
     assert engine.num_compilations == 1
     # A turn to warm up, and two that were timed, of two steps each.
     assert int(state.num_steps) == 6
-    assert scripts.speed.weights_of(stepped["global"]) == 6 * 5 + 5 + 5 * 3 + 3
+    assert speed.weights_of(stepped["global"]) == 6 * 5 + 5 + 5 * 3 + 3
     assert all(mask.all() for mask in keep.values())
     plan = stepped["global"].plan
     # A mean-field posterior and two moments of each of its parameters are among the arguments.
@@ -59,37 +46,36 @@ def test_a_side_is_compiled_once_and_goes_on_from_where_it_is(scripts, stepped):
     assert plan["peak"] >= plan["arguments"] + plan["temporary"]
 
 
-def test_operations_are_those_of_the_matrix_products(scripts):
+def test_operations_are_those_of_the_matrix_products():
     wide = zoo.MLP(300, (200,), 10, key=jax.random.key(0))
     x = jnp.zeros((64, 300)), jnp.zeros(64, jnp.int32)
-    found = scripts.speed_steps.flops(wide, x, 64)
+    found = steps.flops(wide, x, 64)
     # Forwards, and backwards to the weights; to the input in the second layer only.
     products = 2 * 64 * (2 * 300 * 200 + 3 * 200 * 10)
     # The optimiser and the activations take the rest.
     assert products < found < 1.2 * products
-    side = scripts.speed_steps.matmul(2 * 40.0**3, 1)
+    side = steps.matmul(2 * 40.0**3, 1)
     side.run(1)
     assert side.loop._compiled.popitem()[1].memory_analysis().output_size_in_bytes == 4 * 40**2
 
 
-def test_a_row_has_ratios_within_turns(scripts, stepped):
-    steps = scripts.speed.summary(stepped)
-    ours, plain = (steps[kind]["milliseconds"] for kind in ("global", "deterministic"))
+def test_a_row_has_ratios_within_turns(stepped):
+    found = speed.summary(stepped)
+    ours, plain = (found[kind]["milliseconds"] for kind in ("global", "deterministic"))
     assert len(ours) == len(plain) == 2
     ratios = np.divide(ours, plain)
-    found = steps["global"]["ratio_to_deterministic"]
-    np.testing.assert_allclose(found, [np.median(ratios), ratios.min(), ratios.max()])
-    assert steps["deterministic"]["ratio_to_deterministic"] == [1.0, 1.0, 1.0]
+    ratio = found["global"]["ratio_to_deterministic"]
+    np.testing.assert_allclose(ratio, [np.median(ratios), ratios.min(), ratios.max()])
+    assert found["deterministic"]["ratio_to_deterministic"] == [1.0, 1.0, 1.0]
 
 
-def test_a_reduction_is_told_an_element(scripts, stepped):
-    found = scripts.speed_steps.reduction(stepped["global"].parts, criteria.SpikeAndSlab(), 2)
+def test_a_reduction_is_told_an_element(stepped):
+    found = steps.reduction(stepped["global"].parts, criteria.SpikeAndSlab(), 2)
     assert (found["elements"], len(found["milliseconds"])) == (53, 2)
     np.testing.assert_allclose(found["nanoseconds_an_element"], 1e6 * found["median_ms"] / 53)
 
 
-def test_slow_sides_take_fewer_turns(scripts, monkeypatch):
-    steps = scripts.speed_steps
+def test_slow_sides_take_fewer_turns(monkeypatch):
     sides = {name: steps.Side(lambda n: None, 1) for name in ("first", "slow", "like it")}
     taken = {"first": 1.0, "slow": 9.0, "like it": 7.0}
     names = {id(one): name for name, one in sides.items()}
@@ -100,7 +86,7 @@ def test_slow_sides_take_fewer_turns(scripts, monkeypatch):
     assert steps.ratio(sides["slow"], sides["first"]) == [9.0, 9.0, 9.0]
 
 
-def test_peers_that_are_missing_or_break_are_told(scripts):
+def test_peers_that_are_missing_or_break_are_told():
     def absent():
         raise ImportError("No module named 'peer'")
 
@@ -109,33 +95,31 @@ def test_peers_that_are_missing_or_break_are_told(scripts):
 
     missing = {}
     makers = {"absent": absent, "broken": broken, "there": lambda: {"its step": 1}}
-    assert scripts.speed_peers.found(makers, missing) == {"its step": 1}
+    assert peers.found(makers, missing) == {"its step": 1}
     assert missing == {
         "absent": "not installed: No module named 'peer'",
         "broken": "AttributeError: jax.tree_map is gone",
     }
 
 
-def test_a_python_without_torch_is_told(scripts, tmp_path, monkeypatch):
+def test_a_python_without_torch_is_told(tmp_path, monkeypatch):
     script = tmp_path / "peer.py"
     script.write_text("import a_module_that_is_not_there")
-    monkeypatch.setattr(scripts.speed_peers, "TORCH", script)
+    monkeypatch.setattr(peers, "TORCH", script)
     with pytest.raises(ImportError, match="a_module_that_is_not_there"):
-        scripts.speed_peers.pytorch(
-            sys.executable, "mlp", network(), (6,), 16, 8, 1, compile_too=False
-        )
+        peers.pytorch(sys.executable, "mlp", network(), (6,), 16, 8, 1)
 
 
-def test_quick_measures_some_of_everything(scripts):
-    args = Namespace(networks=["lenet5", "vit"], only=list(scripts.speed.WHAT))
+def test_quick_measures_some_of_everything():
+    args = Namespace(networks=["lenet5", "vit"], only=list(speed.WHAT))
     args.quick = False
-    full = scripts.speed.jobs(args)
+    full = speed.jobs(args)
     args.quick = True
-    quick = scripts.speed.jobs(args)
+    quick = speed.jobs(args)
     assert {job["what"] for job in quick} == {job["what"] for job in full}
     assert len(quick) < len(full)
     assert all(job in full for job in quick if job["what"] != "scaling")
-    flags = scripts.speed.settings_of({"what": "devices", "value": 4})["XLA_FLAGS"]
+    flags = speed.settings_of({"what": "devices", "value": 4})["XLA_FLAGS"]
     assert flags.endswith("device_count=4")
 
 
@@ -146,20 +130,20 @@ def step(median, ratio, beside="deterministic"):
     }  # fmt: skip
 
 
-def test_tables_say_which_targets_are_met(scripts, tmp_path):
-    rows = scripts.speed_report.records.Rows(tmp_path)
+def test_tables_say_which_targets_are_met(tmp_path):
+    rows = speed.Rows(tmp_path)
     where = {
         "versions": {"jax": "0.0"}, "device": "cpu", "cpu": "a CPU", "cores": 2, "python": "3",
         "load_average_before": 1.5, "batch": 128, "parameters": 1000,
     }  # fmt: skip
     limits = {"stream, deterministic": 0.5, "stream, global": 1.0, "matmul": 0.75}
-    steps = {"deterministic": step(2.0, 1.0), "global": step(5.0, 2.5), "local": step(4.0, 2.0)}
-    steps |= {name: step(ms, ms / 2) for name, ms in limits.items()}
-    grown = {"hidden": [100], "axis": "width", "value": 100, "steps": steps}
+    timed = {"deterministic": step(2.0, 1.0), "global": step(5.0, 2.5), "local": step(4.0, 2.0)}
+    timed |= {name: step(ms, ms / 2) for name, ms in limits.items()}
+    grown = {"hidden": [100], "axis": "width", "value": 100, "steps": timed}
     reduced = {"elements": 1000, "median_ms": 25.0, "milliseconds": [20.0, 30.0]}
     network = {
         "name": "mlp", "data_bytes": 2**20, "flops_deterministic": 75e6, "failed": {},
-        "not_timed": {"jaxpruner": "not installed: No module"}, "steps": steps,
+        "not_timed": {"jaxpruner": "not installed: No module"}, "steps": timed,
         "process_peak_mib": 7.0, "device_peak_bytes": None,
         "reduction": {"shrinkage": reduced | {"nanoseconds_an_element": 25e3}},
     }  # fmt: skip
@@ -174,7 +158,7 @@ def test_tables_say_which_targets_are_met(scripts, tmp_path):
     seeds["steps"] = {"one": step(0.5, 1.0, "one"), "many": step(1.0, 2.0, "one")}
     seeds["runs"] = {"one": {"seconds": 8.0}, "many": {"seconds": 20.0}}
     rows.add({"what": "seeds", **seeds, **where})
-    scripts.speed_report.write(rows)
+    report.write(rows)
     text = (tmp_path / "table.md").read_text()
     asked = (tmp_path / "targets" / "table.md").read_text()
     assert "MLP 100-100, 1,000 weights, batch 128: `global` / deterministic | 2.0 | 2.50 (" in asked

@@ -20,10 +20,6 @@ def baselines(found: Dataset, seed: int) -> dict[str, dict[str, float]]:
 
     All see the standardised training rows, those included that bmrjax keeps out for validation. The NLL of a
     regression is that of a normal with the variance of the cross-validated residuals.
-
-    Args:
-        found: The data set, as the command line has it.
-        seed: Of the methods that have one.
     """
     regression = found.num_classes is None
     linear: Any = RidgeCV(alphas=np.logspace(-3, 5, 33))

@@ -5,20 +5,19 @@ three effects in different pairs, drawn from the prior. The posterior of a linea
 logistic one is Laplace's approximation. A set covers if one of its members is a column with an effect: of two
 copies, only the one that carries it in the simulation counts.
 
-    python benchmarks/trust/credible_sets.py --sets 200 --out benchmarks/results/trust/credible_sets.json
+    python -m benchmarks.trust.credible_sets --sets 200
 """
 
-import argparse
 import json
 import math
-import platform
 import warnings
-from pathlib import Path
 
-import jax
 import numpy as np
 
 import bmrjax as bmr
+from benchmarks.common import options
+from benchmarks.common.rows import environment
+from bmrjax.files import write_atomically
 
 COLUMNS, PAIRS, EFFECTS = 12, 6, 3
 NOISE, PRIOR = 1.0, 1.0
@@ -58,7 +57,9 @@ def posterior(kind: str, x: np.ndarray, y: np.ndarray):
     return at, np.linalg.inv(precision)
 
 
-def one(kind: str, correlation: float, seed: int, coverage: float) -> list[dict]:
+def one(
+    kind: str, correlation: float, seed: int, coverage: float
+) -> tuple[list[dict], dict[str, int]]:
     """Return what the sets of one data set are."""
     rng = np.random.default_rng(seed)
     x, y, true = simulate(kind, correlation, rng)
@@ -111,37 +112,21 @@ def summarise(kind: str, name: str, count: int, coverage: float) -> dict:
 
 
 def main() -> None:
-    """Run the study and write its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Run the study and write what it found."""
+    parser = options.parser(__doc__, "trust", seeds=None, data=False)
     parser.add_argument("--sets", type=int, default=200, help="data sets of each kind")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    args = options.parse(parser)
     warnings.simplefilter("error", bmr.FitWarning)
     found = []
     for kind in ROWS:
         for name in CORRELATIONS:
             for coverage in (0.9, 0.95):
-                found.append(summarise(kind, name, arguments.sets, coverage))
+                found.append(summarise(kind, name, args.sets, coverage))
                 print(json.dumps(found[-1]), flush=True)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(
-        json.dumps(
-            {
-                "command": f"python benchmarks/trust/credible_sets.py --sets {arguments.sets}",
-                "versions": {
-                    "bmrjax": bmr.__version__,
-                    "jax": jax.__version__,
-                    "numpy": np.__version__,
-                },
-                "device": platform.processor() or platform.machine(),
-                "seeds": f"1000 to {1000 + arguments.sets - 1}",
-                "rows": ROWS,
-                "studies": found,
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    seeds = f"1000 to {1000 + args.sets - 1}"
+    whole = {**environment(), "seeds": seeds, "rows": ROWS, "studies": found}
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_atomically(args.out / "credible_sets.json", json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":

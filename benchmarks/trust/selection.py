@@ -1,6 +1,6 @@
 """Which variables do `sparsify` and `reduce_fit` select when nothing is set, and which does the lasso select?
 
-    python benchmarks/trust/selection.py
+    python -m benchmarks.trust.selection
 
 Designs: rows of a stationary AR(1) process over the columns, of unit variance and correlation `rho`
 between neighbours. Five columns matter; which ones is drawn, and so are the signs of their coefficients,
@@ -18,17 +18,21 @@ The README's own regression (100 coefficients, 200 rows, five of them true) is r
 A stopped run goes on where it was.
 """
 
-import argparse
-import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer import MCMC, NUTS
+from sklearn.linear_model import LassoCV, LogisticRegressionCV
 
-import records
+import bmrjax as bmr
+from benchmarks.common import options
+from benchmarks.common.rows import Rows, environment, group, table
 
 SIZES, NOISE = (1.5, 2.0, 0.8, 1.0, 2.5), 1.0
 CELLS = [(20, "linear", 50), (20, "linear", 200), (20, "logistic", 200)]
@@ -36,14 +40,13 @@ CELLS += [(100, "linear", 50), (100, "linear", 200)]
 CORRELATIONS = (0.0, 0.7, 0.95)
 README = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 LASSO = "lasso"
-NUTS = "NUTS, reduce_fit"
-METHODS = ("default", "Shrinkage", "AutoMeanField", NUTS, LASSO)
+SAMPLED = "NUTS, reduce_fit"
+DIGITS = {"precision": 2, "recall": 2, "f1": 2, "kept": 1, "exact": 2, "seconds": 1}
+METHODS = ("default", "Shrinkage", "AutoMeanField", SAMPLED, LASSO)
 
 
 def make(columns: int, kind: str, rows: int, correlation: float, seed: int) -> tuple[Any, Any, Any]:
     """Return inputs, targets and true coefficients of a data set."""
-    import numpy as np
-
     cell = [columns, rows, kind == "logistic", round(100 * correlation), seed]
     rng = np.random.default_rng([int(number) for number in cell])
     x = rng.standard_normal((rows, columns))
@@ -62,9 +65,6 @@ def make(columns: int, kind: str, rows: int, correlation: float, seed: int) -> t
 
 def make_readme(seed: int) -> tuple[Any, Any, Any]:
     """Return a data set of the README's regression; seed 0 is the README's own."""
-    import jax
-    import numpy as np
-
     x = jax.random.normal(jax.random.key(2 * seed), (200, 100))
     beta = np.zeros(100)
     beta[list(README)] = list(README.values())
@@ -75,8 +75,6 @@ def make_readme(seed: int) -> tuple[Any, Any, Any]:
 
 def regression(columns: int, kind: str) -> Callable:
     """Return the program of a regression."""
-    import numpyro
-    import numpyro.distributions as dist
 
     def linear(x, y=None):
         beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([columns]).to_event(1))
@@ -92,15 +90,10 @@ def regression(columns: int, kind: str) -> Callable:
 
 def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict[str, Any]]:
     """Return what a method selects, and facts about the fit."""
-    import jax
-    import numpy as np
-
-    import bmrjax as bmr
-
     if method == LASSO:
         return select_by_lasso(kind, x, y), {}
     program = regression(x.shape[1], kind)
-    if method == NUTS:
+    if method == SAMPLED:
         return select_after_nuts(program, x, y, seed)
     options: dict[str, Any] = {
         "default": {},
@@ -114,11 +107,6 @@ def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict
 
 def select_after_nuts(program: Callable, x: Any, y: Any, seed: int) -> tuple[Any, dict[str, Any]]:
     """Return the elements that are more probably in than out, from draws of the whole program."""
-    import jax
-    from numpyro.infer import MCMC, NUTS
-
-    import bmrjax as bmr
-
     mcmc = MCMC(NUTS(program), num_warmup=500, num_samples=2000, progress_bar=False)
     mcmc.run(jax.random.key(seed), x, y)
     jax.block_until_ready(mcmc.get_samples())
@@ -130,25 +118,18 @@ def select_after_nuts(program: Callable, x: Any, y: Any, seed: int) -> tuple[Any
 
 def select_by_lasso(kind: str, x: Any, y: Any) -> Any:
     """Return the non-zero coefficients of a cross-validated L1-penalised regression."""
-    import numpy as np
-    from sklearn.linear_model import LassoCV, LogisticRegressionCV
-
+    fit: Any = LassoCV(cv=5, random_state=0)
+    if kind == "logistic":
+        by_likelihood: dict[str, Any] = {
+            "penalty": "l1",
+            "solver": "liblinear",
+            "scoring": "neg_log_loss",
+        }
+        fit = LogisticRegressionCV(Cs=20, cv=5, random_state=0, **by_likelihood)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # about convergence, and about settings that will be renamed
-        if kind == "logistic":
-            fit = LogisticRegressionCV(
-                Cs=20,
-                cv=5,
-                penalty="l1",
-                solver="liblinear",
-                scoring="neg_log_loss",
-                random_state=0,
-            ).fit(x, y)
-        else:
-            fit = LassoCV(cv=5, random_state=0).fit(x, y)
-    return np.ravel(fit.coef_) != 0
+        # About convergence, and about settings that will be renamed.
+        warnings.simplefilter("ignore")
+        return np.ravel(fit.fit(x, y).coef_) != 0
 
 
 def score(keep: Any, beta: Any) -> dict[str, float]:
@@ -166,82 +147,71 @@ def score(keep: Any, beta: Any) -> dict[str, float]:
     }
 
 
-def add(rows: records.Rows, what: dict[str, Any], method: str, data: tuple) -> None:
+def add(rows: Rows, what: dict[str, Any], method: str, data: tuple) -> None:
     """Run a method on a data set and record what it selects."""
     x, y, beta = data
     begin = time.perf_counter()
     keep, facts = select(method, what["kind"], x, y, what["seed"])
     seconds = time.perf_counter() - begin
     row = {**what, "method": method, **score(keep, beta), "seconds": seconds, **facts}
-    rows.add({**row, "environment": records.environment()})
-    print({name: row[name] for name in row if name != "environment"}, flush=True)
+    rows.add({**row, "environment": environment()})
+    print(row, flush=True)
 
 
-def write_table(rows: records.Rows) -> None:
+def _lines(found: list[dict[str, Any]], head: list[str]) -> list[list[str]]:
+    grouped = group(found, "method")
+    lines = []
+    for method in (method for method in METHODS if method in grouped):
+        some = grouped[method]
+        average = {name: float(np.mean([row[name] for row in some])) for name in DIGITS}
+        cells = [f"{average[name]:.{digits}f}" for name, digits in DIGITS.items()]
+        lines.append([*head, method, str(len(some)), *cells])
+    return lines
+
+
+def write_table(rows: Rows) -> None:
     """Write the table: means over the data sets of a cell."""
-    import numpy as np
-
-    def mean(found: list[dict[str, Any]], name: str) -> float:
-        return float(np.mean([row[name] for row in found]))
-
-    def lines(found: list[dict[str, Any]], head: list[str]) -> list[list[str]]:
-        grouped = records.group(found, lambda row: row["method"])
-        return [
-            [
-                *head,
-                method,
-                str(len(grouped[method])),
-                *(f"{mean(grouped[method], name):.2f}" for name in ("precision", "recall", "f1")),
-                f"{mean(grouped[method], 'kept'):.1f}",
-                f"{mean(grouped[method], 'exact'):.2f}",
-                f"{mean(grouped[method], 'seconds'):.1f}",
-            ]
-            for method in METHODS
-            if method in grouped
-        ]
-
-    header = ["method", "sets", "precision", "recall", "F1", "kept", "exactly right", "seconds"]
+    header = "method | sets | precision | recall | F1 | kept | exactly right | seconds"
     study = [row for row in rows.rows if row["kind"] != "README"]
-    cells = records.group(study, lambda row: (row["columns"], row["kind"], row["rows"]))
     whole, parts = [], []
-    for (columns, kind, size), found in cells.items():
-        head = [str(columns), kind, str(size)]
-        whole += lines(found, head)
-        for correlation, some in records.group(found, lambda row: row["correlation"]).items():
-            parts += lines(some, [*head, f"{correlation:g}"])
-    names = ["columns", "kind", "rows"]
-    text = "Means over all correlations:\n\n" + records.table([*names, *header], whole)
-    text += "\nBy correlation:\n\n" + records.table([*names, "correlation", *header], parts)
-    readme = [row for row in rows.rows if row["kind"] == "README"]
+    for cell, found in group(study, "columns kind rows").items():
+        head = [str(value) for value in cell]
+        whole += _lines(found, head)
+        for correlation, some in group(found, "correlation").items():
+            parts += _lines(some, [*head, f"{correlation:g}"])
+    names = "columns | kind | rows"
+    text = "Means over all correlations:\n\n" + table(f"{names} | {header}", whole)
+    text += "\nBy correlation:\n\n" + table(f"{names} | correlation | {header}", parts)
+    readme = rows.where(kind="README")
     if readme:
         text += "\nThe README's regression, with nothing but a key:\n\n"
-        text += records.table(header, lines(readme, []))
-    rows.path.with_suffix(".md").write_text(text)
+        text += table(header, _lines(readme, []))
+    rows.write_table(text, "selection.md")
 
 
 def main() -> None:
     """Run what is missing and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/trust"))
+    parser = options.parser(__doc__, "trust", seeds=None, data=False, report=True)
     parser.add_argument("--sets", type=int, default=5, help="data sets per cell and correlation")
     parser.add_argument("--readme-sets", type=int, default=20)
     parser.add_argument("--offset", type=int, default=0, help="first seed")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--cells", type=int, nargs="+", default=list(range(len(CELLS))))
-    arguments = parser.parse_args()
-    rows = records.Rows(arguments.out, "selection.json")
-    seeds = range(arguments.offset, arguments.offset + arguments.sets)
-    for seed in range(arguments.offset, arguments.offset + arguments.readme_sets):
+    args = options.parse(parser)
+    rows = Rows(args.out, "selection.json")
+    readme = range(args.offset, args.offset + args.readme_sets)
+    for seed in readme if not args.report else ():
         what: dict[str, Any] = {"kind": "README", "seed": seed}
         if not rows.has(**what, method="default"):
             add(rows, what, "default", make_readme(seed))
-    for columns, kind, size in (CELLS[i] for i in arguments.cells):
-        for seed in seeds:
+    cells = [CELLS[i] for i in args.cells] if not args.report else []
+    for columns, kind, size in cells:
+        for seed in range(args.offset, args.offset + args.sets):
             for correlation in CORRELATIONS:
                 what = {"columns": columns, "kind": kind, "rows": size}
                 what |= {"correlation": correlation, "seed": seed}
                 data = make(columns, kind, size, correlation, seed)
-                for method in arguments.methods:
+                for method in args.methods:
                     if not rows.has(**what, method=method):
                         add(rows, what, method, data)
     write_table(rows)

@@ -1,6 +1,6 @@
 """The command line on other people's tables, with no options, beside scikit-learn.
 
-    python benchmarks/trust/tables.py --data-root DIR [--quick]
+    python -m benchmarks.trust.tables --data-root DIR [--quick]
 
 Each table is written as a CSV file and given to ``bmrjax sparsify --data FILE --out DIR``; the seed of
 the split is the only option. The baselines see the same training rows and are scored on the same test
@@ -10,69 +10,33 @@ of a table, with ``--cache DIR``, compiled programs are taken from there.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import time
+from json import loads
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+from benchmarks.common import datasets, options, processes
+from benchmarks.common.rows import Rows, group, mean_and_error, table
+from benchmarks.trust.baselines import baselines
+from bmrjax.data import load
 
-from baselines import baselines  # noqa: E402
-from records import environment, group, mean_and_error, table  # noqa: E402
-from table_sets import frame_of, names  # noqa: E402
-
-RESULTS = Path(__file__).parents[1] / "results" / "trust"
 QUICK = ("breast_cancer", "sk_wine", "iris", "diabetes", "noise", "one_column", "yacht", "boston")
 # Where a nonlinear model has to be better than the linear one.
 BETTER = ("energy", "concrete", "kin8nm", "yacht", "powerplant", "wine")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--cache", type=Path, default=None, help="of compiled programs")
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--sets", nargs="*", default=None)
-    parser.add_argument("--quick", action="store_true", help="two splits of the small tables")
-    parser.add_argument("--report", action="store_true", help="only write the table")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / "tables.json"
-    document = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    wanted = args.sets or (list(QUICK) if args.quick else names())
-    splits = range(2 if args.quick else args.splits)
-    if not args.report:
-        document["environment"] = environment()
-        for split in splits:
-            for name in wanted:
-                if any(r["set"] == name and r["split"] == split for r in document["rows"]):
-                    continue
-                row = run(name, split, args)
-                document["rows"].append(row)
-                staged = path.with_suffix(".tmp")
-                staged.write_text(json.dumps(document, indent=1))
-                os.replace(staged, path)
-                print(line_of(row), flush=True)
-    (args.out / "tables.md").write_text(report(document["rows"]))
-
-
 def run(name: str, split: int, args: argparse.Namespace) -> dict[str, Any]:
     """Return the row of a table and a split: the run of the command line, and the baselines."""
-    from bmrjax.data import load_dataset
-
     folder = args.runs / f"{name}-{split}"
     folder.mkdir(parents=True, exist_ok=True)
     file = args.runs / f"{name}.csv"
     if not file.exists():
-        frame_of(name, args.data_root).to_csv(file, index=False)
+        datasets.table(name, args.data_root).to_csv(file, index=False)
     words = ["sparsify", "--data", str(file), "--out", str(folder / "run")]
     words += ["--no-progress", "--overwrite", "--split-seed", str(split)]
     env = dict(os.environ)
@@ -83,13 +47,13 @@ def run(name: str, split: int, args: argparse.Namespace) -> dict[str, Any]:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
     begin, cpu = time.perf_counter(), os.times()
-    command = [sys.executable, "-c", "from bmrjax.cli import main; main()", *words]
+    command = [sys.executable, *processes.CLI, *words]
     finished = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     seconds, after = time.perf_counter() - begin, os.times()
     if finished.returncode not in (0, 3):
         raise SystemExit(f"{name}, split {split}: {finished.stderr}")
-    ours = json.loads((folder / "run" / "results.json").read_text())
-    found = load_dataset(str(file), seed=split)
+    ours = loads((folder / "run" / "results.json").read_text())
+    found = load(str(file), seed=split)
     config = ours["config"]
     return {
         "set": name,
@@ -146,10 +110,10 @@ def verdicts(rows: list[dict[str, Any]]) -> dict[str, bool]:
     }
 
 
-def report(rows: list[dict[str, Any]]) -> str:
-    """Return the tables in Markdown."""
+def write_table(rows: Rows) -> None:
+    """Write ``tables.md``."""
     lines, judged = [], []
-    for name, part in group(rows, lambda row: row["set"]).items():
+    for name, part in group(rows.rows, "set").items():
         metric = "rmse" if "rmse" in part[0]["bmrjax"] else "accuracy"
         found = verdicts(part)
         cells = [
@@ -174,18 +138,8 @@ def report(rows: list[dict[str, Any]]) -> str:
         judged.append(
             [name, *("yes" if value else "no" for value in found.values()), f"{constant}"]
         )
-    header = (
-        "table",
-        "bmrjax, defaults",
-        "ridge or logistic",
-        "MLP",
-        "boosting",
-        "no inputs",
-        "weights kept",
-        "inputs kept",
-        "CPU s",
-        "splits",
-    )
+    header = "table | bmrjax, defaults | ridge or logistic | MLP | boosting | no inputs"
+    header += " | weights kept | inputs kept | CPU s | splits"
     verdict_header = ("table", *found, "splits that end in a constant (status 3)")
     scores = (
         "RMSE (standardised target) or accuracy, and below it NLL per data point; mean ± standard error "
@@ -195,7 +149,25 @@ def report(rows: list[dict[str, Any]]) -> str:
         "\nOurs less the other's, paired over the splits, in units of its standard error (at most one); "
         "MLP and boosting by the NLL of the better of the two.\n\n"
     )
-    return scores + table(header, lines) + judgements + table(verdict_header, judged)
+    text = scores + table(header, lines) + judgements + table(verdict_header, judged)
+    rows.write_table(text, "tables.md")
+
+
+def main() -> None:
+    quick = "two splits of the small tables"
+    parser = options.parser(__doc__, "trust", seeds=None, quick=quick, report=True, jobs=True)
+    parser.add_argument("--cache", type=Path, default=None, help="of compiled programs")
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--sets", nargs="*", default=None)
+    args = options.parse(parser)
+    rows = Rows(args.out, "tables.json", shared=True)
+    wanted = args.sets or (list(QUICK) if args.quick else datasets.table_names())
+    for split in range(2 if args.quick else args.splits) if not args.report else ():
+        for name in wanted:
+            if not rows.has(set=name, split=split):
+                rows.add(run(name, split, args))
+                print(line_of(rows.rows[-1]), flush=True)
+    write_table(rows)
 
 
 if __name__ == "__main__":

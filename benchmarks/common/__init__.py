@@ -1,0 +1,1 @@
+"""What the benchmarks share: command line, rows and tables, data, networks, steps, processes."""

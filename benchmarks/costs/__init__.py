@@ -1,0 +1,1 @@
+"""Time, memory and bytes, beside limits and other systems."""

@@ -1,0 +1,1 @@
+"""The experiments of papers, beside their published figures, and studies of schedules and priors."""

@@ -1,0 +1,1 @@
+"""What comes back on programs and data that nobody here wrote, with default settings."""

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.common import datasets, options, processes
 from benchmarks.common.rows import Rows, group, mean_and_error, table
 from benchmarks.trust.baselines import baselines
-from bmrjax.data import load
+from bmrjax.data import load_dataset
 
 QUICK = ("breast_cancer", "sk_wine", "iris", "diabetes", "noise", "one_column", "yacht", "boston")
 # Where a nonlinear model has to be better than the linear one.
@@ -53,7 +53,7 @@ def run(name: str, split: int, args: argparse.Namespace) -> dict[str, Any]:
     if finished.returncode not in (0, 3):
         raise SystemExit(f"{name}, split {split}: {finished.stderr}")
     ours = loads((folder / "run" / "results.json").read_text())
-    found = load(str(file), seed=split)
+    found = load_dataset(str(file), seed=split)
     config = ours["config"]
     return {
         "set": name,

@@ -25,6 +25,10 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=ours + 1)
 
 
+class DamagedFileError(ValueError):
+    """A file of a saved run is damaged, cut short, or of another run; the message names it."""
+
+
 class NonFiniteError(FloatingPointError):
     """Too many steps in a row had a loss or a gradient that was not finite.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bmrjax.cli.documents import read_json
+from bmrjax.cli.run_documents import read_options
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes.
@@ -334,7 +334,7 @@ def check_options(options: Sparsify) -> None:
     if not options.resume and not options.overwrite:
         raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
     if options.resume and (out / "run.json").is_file():
-        before, now = read_json(out, "run.json"), config_of(options)
+        before, now = read_options(out), config_of(options)
         # What is left out is taken from the run.
         given = [k for k in now if k not in FREE and not (k in PROPORTIONS and now[k] is None)]
         changed = [k for k in given if before.get(k) != now[k]]
@@ -352,7 +352,7 @@ def _check_log(options: Sparsify) -> None:
         raise ValueError(f"--log: the name must end in {' or '.join(LOGS)}, got {log}.")
     if log.exists() and not options.resume:
         record = options.out / "run.json"
-        before = read_json(options.out, "run.json") if record.is_file() else {}
+        before = read_options(options.out) if record.is_file() else {}
         if not options.overwrite or before.get("log") != str(log):
             raise ValueError(f"--log: {log} exists already; give another file.")
 
@@ -378,7 +378,7 @@ def resumed(options: Sparsify) -> Sparsify:
     """Return the options of a run that goes on, with what was left out taken from the run."""
     if not options.resume or not (options.out / "run.json").is_file():
         return options
-    before = read_json(options.out, "run.json")
+    before = read_options(options.out)
     filled: dict[str, Any] = {k: before.get(k) for k in PROPORTIONS if getattr(options, k) is None}
     if filled.get("hidden") is not None:
         filled["hidden"] = tuple(filled["hidden"])

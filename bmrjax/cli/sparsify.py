@@ -36,8 +36,8 @@ from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
-from bmrjax.run.run_lock import RunLock
 from bmrjax.run.sparsify import sparsify
+from bmrjax.run_lock import RunLock
 
 # The exit status of a run whose predictions do not depend on the inputs.
 CONSTANT = 3

@@ -25,7 +25,7 @@ from bmrjax.run.checkpoint_seal import (
 )
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
-from bmrjax.run.run_lock import RunLock
+from bmrjax.run_lock import RunLock
 
 
 def _is_key(leaf: Any) -> bool:

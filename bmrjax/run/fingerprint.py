@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import json
 import math
 import types
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ _MOST_VALUES = 20_000
 _MOST_NUMBERS = 2**20
 # Two machines differ in the last digits of a random start.
 _RELATIVE = 1e-3
+
+# In a document: the digest of the rest of it. Documents of earlier versions have none.
+DIGEST = "digest"
 
 Fingerprint = dict[str, Any]
 
@@ -196,3 +200,18 @@ def digest(*arrays: Any) -> str:
             part = array[start : start + rows] if array.ndim else array
             found.update(np.ascontiguousarray(part).tobytes())
     return found.hexdigest()
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest of JSON values, whatever the order of their names.
+
+    Args:
+        document: What it has under `DIGEST` does not count.
+
+    Example:
+        >>> document_digest({"a": 1, "b": [2.5]}) == document_digest({"b": [2.5], "a": 1, "digest": "x"})
+        True
+    """
+    held = {name: value for name, value in document.items() if name != DIGEST}
+    text = json.dumps(held, sort_keys=True, allow_nan=True)
+    return digest(np.frombuffer(text.encode(), np.uint8))

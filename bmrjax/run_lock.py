@@ -1,4 +1,4 @@
-"""One run at a time in a folder."""
+"""One run, or one reduction, at a time in a folder."""
 
 import os
 from pathlib import Path

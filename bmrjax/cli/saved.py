@@ -14,6 +14,7 @@ from bmrjax.cli.report import shown, summary_of
 from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.data.csv_file import read_csv
+from bmrjax.data.numpy_file import read_arrays
 from bmrjax.data.series import SIGNALS
 from bmrjax.data.sources import BUNDLED, HUB, load
 from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
@@ -170,21 +171,17 @@ def run_compact(options: Compact) -> None:
 
 
 def _inputs(path: Path) -> Any:
-    import zipfile
-
     if path.suffix not in (".npy", ".npz"):
         raise ValueError(
             f"{path}: predict reads inputs from .npy or .npz. Of a .csv, take the columns of the inputs, "
             "as with numpy.loadtxt, and save them by numpy.save."
         )
-    try:
-        with path.open("rb") as file:
-            stored = np.load(file, allow_pickle=False)
-            if not isinstance(stored, np.ndarray) and "x" not in stored:
-                raise ValueError(f"it holds {stored.files}, expected an array x")
-            x = stored if isinstance(stored, np.ndarray) else stored["x"]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as .npy or .npz: {error}.") from None
+    arrays = read_arrays(path)
+    x = arrays.get("", arrays.get("x"))
+    if x is None:
+        raise ValueError(f"{path} holds the arrays {sorted(arrays)}, expected an array x.")
     if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
         raise ValueError(f"{path}: the inputs must be finite numbers.")
+    if x.ndim < 2 or not len(x):
+        raise ValueError(f"{path}: the inputs have shape {x.shape}; give one row per data point.")
     return np.asarray(x, np.float64)

@@ -90,9 +90,11 @@ class InterruptedFit(KeyboardInterrupt):
 
     Attributes:
         result: A `Result` with the state that it had reached; of an `ensemble`, a list of them.
+        signal: Number of the signal. With checkpoints, the epoch is finished on SIGTERM and SIGHUP too; then
+            they end the process.
     """
 
-    def __init__(self, epoch: int, result: Any, *, saved: bool):
+    def __init__(self, epoch: int, result: Any, *, saved: bool, signal: int = 2):
         goes_on = (
             " Run it again with checkpoints=bmr.Checkpoints(directory, resume=True) to go on."
             if saved
@@ -101,4 +103,4 @@ class InterruptedFit(KeyboardInterrupt):
         super().__init__(
             f"stopped after epoch {epoch}; what the fit had reached is in this error's `result`.{goes_on}"
         )
-        self.result = result
+        self.result, self.signal = result, signal

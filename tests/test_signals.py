@@ -63,20 +63,6 @@ def test_a_command_saves_says_a_line_and_ends_as_the_signal_would(data, tmp_path
     assert not list((tmp_path / "run").glob(".bmrjax*"))
 
 
-def test_any_number_of_signals_is_no_traceback(data, tmp_path):
-    process = start(data, tmp_path / "run")
-    for _ in range(8):
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        time.sleep(0.02)
-    said = lines(process)
-    assert (process.returncode, said[-1:]) in (
-        (130, ["bmrjax: stopped; --resume goes on from the last checkpoint."]),
-        (-signal.SIGINT, ["bmrjax: stopped; --resume goes on from the last checkpoint."]),
-    )
-    assert [line for line in said if not line.startswith("bmrjax: ")] == []
-
-
 @pytest.fixture
 def default_handlers():
     before = {number: signal.getsignal(number) for number in ENDING}

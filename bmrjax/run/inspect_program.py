@@ -22,8 +22,10 @@ from bmrjax.infer.rows import row_sites
 from bmrjax.run.batches import Batches
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import judge
+from bmrjax.run.serial import one_at_a_time
 
 
+@one_at_a_time
 def inspect(
     program: Callable,
     data: Data | Batches,

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def python_data() -> tuple[jax.Array, jax.Array]:
     return x, x @ jnp.array([1.0, -1.0, 0.5, 0.0, 0.0, 0.0]) + noise
 
 
-def python_run(folder: Path, *, resume: bool = False) -> Any:
+def python_run(folder: Path, *, resume: bool = False, callbacks: Sequence[Any] = ()) -> Any:
     """Run a fit with a checkpoint after each epoch."""
     return bmr.sparsify(
         program,
@@ -41,6 +42,7 @@ def python_run(folder: Path, *, resume: bool = False) -> Any:
         criterion=bmr.criteria.SpikeAndSlab(),
         schedule=bmr.schedules.Verified(wait=1, refit=1, min_fraction=0.02, cooldown=1),
         checkpoints=bmr.Checkpoints(folder, interval=0.0, resume=resume),
+        callbacks=callbacks,
         progress=False,
     )
 

@@ -26,6 +26,7 @@ from campaigns.child import in_children
 from campaigns.command import run_command, until
 from campaigns.saved_runs import python_run
 
+EPOCHS = 5
 KINDS = ("killed", "cut", "power")
 _SOURCE = Path(__file__).with_name("fault.c")
 _LIBRARY = "BMRJAX_FAULT_LIBRARY"
@@ -74,7 +75,7 @@ def _work(folder: Path, epochs: list[int]) -> Any:
         if hasattr(record, "epoch"):
             epochs.append(record.epoch)
 
-    result = python_run(folder, callbacks=[note])
+    result = python_run(folder, num_epochs=EPOCHS, callbacks=[note])
     for _ in range(2):
         result.save(folder / "model")
     return result
@@ -122,7 +123,10 @@ def kill(case: tuple[int, int, str]) -> str:
         if there:
             _same(bmr.load(folder / "model"), whole)
         found = python_run(
-            folder, resume=True, callbacks=[lambda r: resumed.append(getattr(r, "epoch", 0))]
+            folder,
+            num_epochs=EPOCHS,
+            resume=True,
+            callbacks=[lambda r: resumed.append(getattr(r, "epoch", 0))],
         )
         _same(found, whole)
         # The checkpoint that was being written is lost, and the one before it is on the disk.
@@ -172,6 +176,7 @@ def campaign(
         os.environ |= {_LIBRARY: library, "LD_PRELOAD": library}
         try:
             for case, cost in in_children(kill, until(cases(seed, count), minutes), repeats=0):
+                print(case, cost.outcome, file=sys.stderr, flush=True)
                 word = cost.outcome if cost.survived else "failed"
                 outcomes[word] = outcomes.get(word, 0) + 1
                 if not cost.survived:

@@ -31,13 +31,15 @@ def python_data() -> tuple[jax.Array, jax.Array]:
     return x, x @ jnp.array([1.0, -1.0, 0.5, 0.0, 0.0, 0.0]) + noise
 
 
-def python_run(folder: Path, *, resume: bool = False, callbacks: Sequence[Any] = ()) -> Any:
+def python_run(
+    folder: Path, *, num_epochs: int = 8, resume: bool = False, callbacks: Sequence[Any] = ()
+) -> Any:
     """Run a fit with a checkpoint after each epoch."""
     return bmr.sparsify(
         program,
         python_data(),
         key=jax.random.key(2),
-        num_epochs=8,
+        num_epochs=num_epochs,
         steps_per_epoch=20,
         criterion=bmr.criteria.SpikeAndSlab(),
         schedule=bmr.schedules.Verified(wait=1, refit=1, min_fraction=0.02, cooldown=1),

@@ -160,9 +160,10 @@ def _parsed(
         return np.array(numbers, np.float64)
     if len(wrong) + sum(missing) == len(cells):
         return np.array(strings, object)
+    counted = len(cells) - len(wrong) - sum(missing)
     raise ValueError(
-        f"{path}, line {lines[wrong[0]]}: could not convert '{cells[wrong[0]]}' to a number, in column "
-        f"'{name}', where {len(cells) - len(wrong) - sum(missing)} of {len(cells)} cells are numbers. Give "
+        f"{path}, line {lines[wrong[0]]}: could not convert {listed([cells[wrong[0]]])} to a number, in "
+        f"column {listed([name])}, where {counted} of {len(cells)} cells are numbers. Give "
         "numbers only; or, if the cells are names of categories, say so by --categories, or leave the "
         "column out by --drop."
     )

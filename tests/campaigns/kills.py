@@ -119,6 +119,10 @@ def kill(case: tuple[int, int, str]) -> str:
         layer.fault_stop()
         lost = _cut_off(layer, folder) if kind == "power" else 0
         resumed: list[int] = []
+
+        def note(record: Any) -> None:
+            resumed.append(getattr(record, "epoch", 0))
+
         there = (folder / "model").exists()
         if there:
             _same(bmr.load(folder / "model"), whole)

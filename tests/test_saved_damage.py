@@ -12,7 +12,7 @@ import bmrjax as bmr
 from bmrjax import cli
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.run_documents import read_results
-from bmrjax.run.fingerprint import DIGEST, document_digest
+from bmrjax.run.digests import DIGEST, document_digest
 from bmrjax.run.point import Point
 
 

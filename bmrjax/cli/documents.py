@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bmrjax.files import write_atomically
-from bmrjax.run.fingerprint import DIGEST, document_digest
+from bmrjax.run.digests import DIGEST, document_digest
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from bmrjax.run.fingerprint import digest, document_digest
+from bmrjax.run.digests import digest, document_digest
 
 # Of the arrays, of the document, and of each point of the path, in a checkpoint's document.
 SEAL = "seal"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from bmrjax.errors import DamagedFileError
-from bmrjax.run.fingerprint import DIGEST, document_digest
+from bmrjax.run.digests import DIGEST, document_digest
 
 LARGEST = 2**53
 

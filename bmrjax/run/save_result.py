@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bmrjax.files import replacing_folder
-from bmrjax.run.fingerprint import DIGEST, digest, document_digest
+from bmrjax.run.digests import DIGEST, digest, document_digest
 from bmrjax.run.flat_arrays import flatten_arrays
 
 FORMAT = 1

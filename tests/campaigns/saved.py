@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 import bmrjax as bmr
 from bmrjax import cli
 from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
-from bmrjax.run.fingerprint import DIGEST, document_digest
+from bmrjax.run.digests import DIGEST, document_digest
 from bmrjax.run.save_result import file_digest
 from campaigns.child import in_children
 from campaigns.codec_files import damaged

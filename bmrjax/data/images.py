@@ -64,6 +64,7 @@ def load_images(name: str, address: str, data_root: str | Path | None) -> Datase
 def _parquet(path: Path) -> Any:
     """Read a Parquet file; its rows are counted first, because none are a bare error of the library."""
     import datasets
+    from datasets.exceptions import DatasetGenerationError
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
@@ -73,10 +74,9 @@ def _parquet(path: Path) -> Any:
         if not rows:
             raise ValueError("it has no rows")
         return datasets.Dataset.from_parquet(str(path), keep_in_memory=False)
-    except (ArrowException, ValueError, OSError, TypeError, KeyError, MemoryError) as error:
-        text = " ".join(str(error.__cause__ or error).split())
-        raise ValueError(f"{path} cannot be read as Parquet ({text:.200}).") from None
-    except datasets.exceptions.DatasetGenerationError as error:
+    except (
+        ArrowException, DatasetGenerationError, ValueError, OSError, TypeError, KeyError, MemoryError,
+    ) as error:  # fmt: skip
         text = " ".join(str(error.__cause__ or error).split())
         raise ValueError(f"{path} cannot be read as Parquet ({text:.200}).") from None
 

@@ -128,7 +128,7 @@ def test_a_fit_of_ones_own_loop_waits_for_calls_from_other_threads():
     found = {}
 
     def own_loop(i):
-        run = bmr.Fit(program, (X, Y), guide=bmr.infer.AutoMeanField)
+        run = bmr.Fit(program, (X, Y), bmr.infer.AutoMeanField(program), batch_size=None)
         state = run.init(jax.random.key(0))
         for _ in range(3):
             state, _ = run.epoch(state, jax.random.key(1), num_steps=4)

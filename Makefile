@@ -27,12 +27,14 @@ test: $(INSTALLED)
 # Another SEED is another campaign; what breaks a promise is kept in runs/campaigns.
 SEED ?= 0
 FILES ?= 100000
+MINUTES ?= 1000
 campaigns: $(INSTALLED)
 	mkdir -p runs/campaigns
-	cd tests && ../$(BIN)/python -m campaigns.codec --seed $(SEED) --files $(FILES) \
-		--keep ../runs/campaigns/codec --out ../runs/campaigns/codec.json
-	cd tests && ../$(BIN)/python -m campaigns.predict --seed $(SEED) \
-		--keep ../runs/campaigns/predict --out ../runs/campaigns/predict.json
+	cd tests && for name in codec predict saved data kills; do \
+		test $$name = codec && files="--files $(FILES)" || files=; \
+		../$(BIN)/python -m campaigns.$$name --seed $(SEED) $$files --minutes $(MINUTES) \
+			--keep ../runs/campaigns/$$name --out ../runs/campaigns/$$name.json || failed=1; \
+	done; test -z "$$failed"
 
 # All of them, the longer ones too.
 notebooks: $(INSTALLED)

@@ -21,6 +21,7 @@ from . import trained as trained
 from . import zoo as zoo
 from .criteria import limit as limit
 from .errors import CallbackError as CallbackError
+from .errors import DamagedFileError as DamagedFileError
 from .errors import EnsembleError as EnsembleError
 from .errors import FitWarning as FitWarning
 from .errors import InterruptedFit as InterruptedFit

@@ -25,6 +25,10 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=ours + 1)
 
 
+class DamagedFileError(ValueError):
+    """A file of a saved run is damaged, cut short, or of another run; the message names it."""
+
+
 class NonFiniteError(FloatingPointError):
     """Too many steps in a row had a loss or a gradient that was not finite.
 
@@ -86,9 +90,11 @@ class InterruptedFit(KeyboardInterrupt):
 
     Attributes:
         result: A `Result` with the state that it had reached; of an `ensemble`, a list of them.
+        signal: Number of the signal. With checkpoints, the epoch is finished on SIGTERM and SIGHUP too; then
+            they end the process.
     """
 
-    def __init__(self, epoch: int, result: Any, *, saved: bool):
+    def __init__(self, epoch: int, result: Any, *, saved: bool, signal: int = 2):
         goes_on = (
             " Run it again with checkpoints=bmr.Checkpoints(directory, resume=True) to go on."
             if saved
@@ -97,4 +103,4 @@ class InterruptedFit(KeyboardInterrupt):
         super().__init__(
             f"stopped after epoch {epoch}; what the fit had reached is in this error's `result`.{goes_on}"
         )
-        self.result = result
+        self.result, self.signal = result, signal

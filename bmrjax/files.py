@@ -1,10 +1,12 @@
 """Files and folders that are written whole or not at all, and that outlast a loss of power."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,9 +118,24 @@ def _write(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
     sync_file(path.absolute().parent)
 
 
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders in one step; return False where the system cannot."""
+    if sys.platform != "linux":
+        return False
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Fill a new folder, which takes the place of another when it is complete.
+
+    On Linux there is no moment without either. Elsewhere, a process that is killed between two renames leaves
+    the old folder beside its place, with ``.old`` at the end of its name.
 
     Args:
         folder: The one to replace, or that is not there yet.
@@ -132,14 +149,15 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         with naming_full_disk(folder):
             yield staging
             sync_tree(staging)
-        if folder.exists():
-            os.replace(folder, old)
-        try:
-            os.replace(staging, folder)
-        except BaseException:
-            if old.exists():
-                os.replace(old, folder)
-            raise
+        if not (folder.exists() and _exchanged(staging, folder)):
+            if folder.exists():
+                os.replace(folder, old)
+            try:
+                os.replace(staging, folder)
+            except BaseException:
+                if old.exists():
+                    os.replace(old, folder)
+                raise
         sync_file(folder.absolute().parent)
         shutil.rmtree(old, ignore_errors=True)
     finally:

@@ -1,5 +1,6 @@
 """Calls of `sparsify` that are interrupted, repeated, or made by several threads."""
 
+import os
 import signal
 import threading
 from collections import OrderedDict
@@ -121,3 +122,46 @@ def test_calls_from_several_threads_wait_for_each_other():
         thread.join()
     assert len(found) == 3
     assert set(found) == {fit().vfe}
+
+
+def test_a_fit_of_ones_own_loop_waits_for_calls_from_other_threads():
+    found = {}
+
+    def own_loop(i):
+        run = bmr.Fit(program, (X, Y), bmr.infer.AutoMeanField(program), batch_size=None)
+        state = run.init(jax.random.key(0))
+        for _ in range(3):
+            state, _ = run.epoch(state, jax.random.key(1), num_steps=4)
+        found[i] = np.asarray(run.params(state)["b_auto_loc"])
+
+    def inspected(i):
+        found[i] = repr(bmr.inspect(program, (X, Y)))
+
+    threads = [threading.Thread(target=(own_loop, inspected)[i % 2], args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(found[0], found[2])
+    assert found[1] == found[3]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:os.fork.. was called", "ignore:.*use of fork")
+def test_a_fork_after_a_fit_is_refused_clearly():
+    fit()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            fit()
+        except RuntimeError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading, "rb") as pipe:
+        assert (
+            b"sparsify: this process was forked from one in which JAX had computed" in pipe.read()
+        )

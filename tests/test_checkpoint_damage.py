@@ -21,7 +21,7 @@ import bmrjax as bmr
 from bmrjax import cli
 from bmrjax.cli.run_sparsify import COMMAND_LOCK
 from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
-from bmrjax.run.run_lock import LOCK, RunLock
+from bmrjax.run_lock import LOCK, RunLock
 
 EPOCHS = 8
 OPTIONS = {
@@ -222,7 +222,7 @@ def test_two_runs_do_not_share_a_folder(folder):
 HOLD = """
 import sys, time
 from pathlib import Path
-from bmrjax.run.run_lock import RunLock
+from bmrjax.run_lock import RunLock
 lock = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

@@ -9,8 +9,8 @@ from failing import fails
 
 from bmrjax import cli, codec
 from bmrjax.cli.build import build_network
-from bmrjax.cli.run_saved import loaded_run
 from bmrjax.cli.run_sparsify import split_off
+from bmrjax.cli.saved_run import loaded_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data import load_dataset
 

@@ -158,7 +158,7 @@ def test_missing_sources_are_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"holds the arrays \['a'\]; expected x_train"):
         data.load_dataset(str(tmp_path / "odd.npz"))
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
-    with pytest.raises(ValueError, match=r"is no \.npz file, or is cut short"):
+    with pytest.raises(ValueError, match=r"cannot be read as .npz or .npy, or is cut short"):
         data.load_dataset(str(tmp_path / "cut.npz"))
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'bmrjax\[data\]'"):

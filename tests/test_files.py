@@ -2,13 +2,16 @@
 
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from bmrjax import files
 from bmrjax.files import replacing_folder, write_atomically
+from bmrjax.run_lock import RunLock, is_held
 
 
 def full(path):
@@ -65,3 +68,35 @@ def test_links_are_replaced_and_not_followed(tmp_path):
     write_atomically(tmp_path / "a.txt", b"text")
     assert (tmp_path / "precious").read_text() == "data"
     assert not (tmp_path / "a.txt").is_symlink()
+
+
+def test_a_lock_is_let_go_where_nothing_can_be_written(tmp_path, monkeypatch):
+    lock = RunLock(tmp_path)
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "broken disk")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", fail)
+        lock.release()
+    assert not is_held(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr("bmrjax.run_lock.os.truncate", fail)
+        with pytest.raises(OSError, match="broken disk"):
+            RunLock(tmp_path)
+    RunLock(tmp_path).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_saving_over_a_folder_leaves_no_moment_without_one(tmp_path, monkeypatch):
+    """Where the system can exchange two names, no rename is needed that could be the last."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "old").write_text("")
+    if not files._exchanged(folder, folder):
+        pytest.skip("no exchange of names here")
+    monkeypatch.setattr(files.os, "replace", None)
+    with replacing_folder(folder) as staging:
+        (staging / "new").write_text("")
+    assert [each.name for each in folder.iterdir()] == ["new"]
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]

@@ -226,7 +226,7 @@ def test_a_bad_guess_costs_a_second_read_and_no_mask(tmp_path, off, monkeypatch)
         centers = found.centers + off * (np.arange(len(found.centers)) > 0)
         return Guess(centers, (centers[-1] - 0.01, centers[-1] + 0.01), found.sampled)
 
-    monkeypatch.setattr("bmrjax.streaming.reduce.guess", wrong)
+    monkeypatch.setattr("bmrjax.streaming.stream.guess", wrong)
     found = run(folder, tmp_path / "out", CRITERIA["spike-slab"], prior_scale=PRIOR_SCALE)
     assert found.layers["w"].reads == 2
     check(found, tmp_path / "out", *in_memory(CRITERIA["spike-slab"], {"w": (loc, scale)}))
@@ -254,7 +254,7 @@ def test_layers_are_reread_while_others_go_on(tmp_path, workers, monkeypatch):
             return found
         return Guess(found.centers - 2.0, (-9.0, -8.0), found.sampled)
 
-    monkeypatch.setattr("bmrjax.streaming.reduce.guess", guess)
+    monkeypatch.setattr("bmrjax.streaming.stream.guess", guess)
     criterion = CRITERIA["spike-slab"]
     found = run(folder, tmp_path / "out", criterion, prior_scale=PRIOR_SCALE, workers=workers)
     assert {name for name, each in found.layers.items() if each.reads == 2} == wrong_for
@@ -270,7 +270,7 @@ def test_what_a_thread_raises_comes_out_and_leaves_nothing(tmp_path, workers, mo
             raise ValueError("a disk went away")
         return pilot.guess(members, *args, **kwargs)
 
-    monkeypatch.setattr("bmrjax.streaming.reduce.guess", guess)
+    monkeypatch.setattr("bmrjax.streaming.stream.guess", guess)
     with pytest.raises(ValueError, match="a disk went away"):
         run(
             folder,

@@ -22,9 +22,9 @@ from benchmarks.common import compression, options, processes
 from benchmarks.common.rows import Rows, environment, group, means, table
 from benchmarks.costs.retrained import retrained
 from bmrjax import codec, compact, data, zoo
-from bmrjax.cli.documents import read_json
-from bmrjax.cli.run_saved import loaded_run
+from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.run_sparsify import split_off
+from bmrjax.cli.saved_run import loaded_run
 from bmrjax.run.point import best
 from bmrjax.structure import named_arrays
 
@@ -62,7 +62,7 @@ METHODS: dict[str, tuple[dict[str, Any], bool]] = {
 
 def networks(folder: Path, root: Path | None, *, further: bool) -> Iterator[tuple]:
     """Yield networks: name, network, scales, data kept out, test data, an example input."""
-    settings, result = loaded_run(folder, read_json(folder))
+    settings, result = loaded_run(folder, read_results(folder))
     found = data.load_dataset(settings.data, data_root=root)
     _, validation = split_off(found.train, settings)
     example = found.test[0][:2]

@@ -1,10 +1,12 @@
 """The command line. The only place that maps words to objects."""
 
+import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import tyro
 
@@ -19,6 +21,7 @@ from bmrjax.cli.saved_options import (
     PredictOptions,
 )
 from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.run.interrupt import EndedBySignal, end_by_exception
 
 # What a command takes, and the module of the function that runs it: help and refused options load none of
 # these, nor JAX.
@@ -38,13 +41,22 @@ def script() -> None:
     # Tracing makes many objects that live. Looking at them again and again for garbage took about a tenth
     # of the time of a run on a small table, while it ran and when it ended.
     gc.set_threshold(50_000, 20, 50)
+    # Not where the caller has said otherwise, as `nohup` does.
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end_by_exception)
     try:
         main(limited=True)
         sys.stdout.flush()
+    except (KeyboardInterrupt, EndedBySignal) as error:  # before the command, or after it
+        _end(error, "stopped")
     except BrokenPipeError:  # into `head`, say, which has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     finally:
+        # Nothing is lost from here on, and Python would have more to say of another Ctrl-C.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.freeze()
 
 
@@ -93,6 +105,19 @@ def _run(command: Any) -> None:
             raise
         print("bmrjax: error: there is not enough memory.", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("bmrjax: stopped; --resume goes on from the last checkpoint.", file=sys.stderr)
-        raise SystemExit(130) from None
+    except (KeyboardInterrupt, EndedBySignal) as error:
+        goes_on = isinstance(command, SparsifyOptions) and any(command.out.glob("checkpoints/*"))
+        _end(error, "stopped; --resume goes on from the last checkpoint" if goes_on else "stopped")
+
+
+def _end(error: BaseException, text: str) -> NoReturn:
+    """Say in one line that a signal ended the command, and end as the signal would have."""
+    by = f" by {error}" if isinstance(error, EndedBySignal) else ""
+    sys.stderr.write(f"bmrjax: {text.replace('stopped', f'stopped{by}', 1)}.\n")
+    if isinstance(error, EndedBySignal):
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        signal.signal(error.number, signal.SIG_DFL)
+        signal.raise_signal(error.number)
+    raise SystemExit(130) from None

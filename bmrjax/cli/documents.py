@@ -6,22 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from bmrjax.files import write_atomically
+from bmrjax.run.digests import DIGEST, document_digest
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write a document in one piece; numbers that are not finite become null."""
-    write_atomically(path, json.dumps(_finite(document), indent=1, allow_nan=False))
-
-
-def read_json(directory: Path, name: str = "results.json") -> dict[str, Any]:
-    """Read a document of a run."""
-    path = directory / name
-    if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no finished run: there is no {name}.")
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged or cut short ({error}).") from None
+    """Write a document with its digest, in one piece; numbers that are not finite become null."""
+    document = json.loads(json.dumps(_finite(document)))
+    document[DIGEST] = document_digest(document)
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False))
 
 
 def _finite(value: Any) -> Any:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 # What a library writes when it aborts is longer than a line.
 _FATAL = {"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"}
+_ENDING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 def run_limited(run: Callable[[], None], *, what: str, seconds: int, gigabytes: float) -> None:
@@ -39,7 +42,7 @@ def run_limited(run: Callable[[], None], *, what: str, seconds: int, gigabytes: 
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             print(f"bmrjax: error: {_why(what, number, seconds, gigabytes)}", file=sys.stderr)
-            raise SystemExit(128 + number if number in (signal.SIGINT, signal.SIGTERM) else 2)
+            raise SystemExit(128 + number if number in _ENDING else 2)
         messages.seek(0)
         sys.stderr.write(messages.read().decode(errors="replace"))
         sys.stderr.flush()
@@ -53,6 +56,9 @@ def _be_child(run: Callable[[], None], messages: int, seconds: int, gigabytes: f
     import resource
 
     code = 1
+    # Ctrl-C reaches parent and child; the parent has the word.
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.dup2(messages, 2)
         most = int(gigabytes * 2**30)
@@ -86,8 +92,7 @@ def _waited(child: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
-    passed = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.signal(number, pass_on) for number in passed}
+    before = {number: signal.signal(number, pass_on) for number in _ENDING}
     try:
         return os.waitpid(child, 0)[1]
     finally:

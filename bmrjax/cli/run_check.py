@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from bmrjax.cli.documents import read_json
+from bmrjax.cli.run_documents import OPTIONS, RESULTS, read_options, read_results
 from bmrjax.cli.run_folder import OURS
 from bmrjax.cli.saved_options import CheckOptions
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.load_result import load
-from bmrjax.run.run_lock import is_held
+from bmrjax.run_lock import is_held
 
 
 def run_check(options: CheckOptions) -> None:
@@ -43,11 +43,11 @@ def _checked(folder: Path) -> tuple[list[str], str]:
     """Return what is damaged in a folder, and what there is."""
     damage: list[str] = []
     there: list[str] = []
-    for name in ("run.json", "results.json"):
+    for name, read in ((OPTIONS, read_options), (RESULTS, read_results)):
         if (folder / name).exists():
             there.append(name)
             try:
-                read_json(folder, name)
+                read(folder)
             except (ValueError, OSError) as error:
                 damage.append(str(error))
     for name in ("model", "last_good"):

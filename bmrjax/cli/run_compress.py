@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from bmrjax import codec, nn
-from bmrjax.cli.documents import read_json
-from bmrjax.cli.run_saved import loaded_run
+from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.saved_options import CompressOptions
+from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.structure import compact
 from bmrjax.structure.network_arrays import is_nnx
 
@@ -17,15 +17,16 @@ _EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mea
 
 def run_compress(options: CompressOptions) -> None:
     """Write a saved run's network as a small file."""
-    document = read_json(options.directory)
+    document = read_results(options.directory)
     quantiser = _quantiser(options)
     if options.coder == "huffman" and options.layout == "bitmap":
         raise ValueError("--layout bitmap needs --coder range or ans.")
 
     run, result = loaded_run(options.directory, document)
     example = jnp.zeros((2, *document["input_shape"]))
-    (network,) = result.network(example).values()
-    scales = codec.posterior_scales(result, example) if result.keep else None
+    with of_a_whole_run(options.directory):
+        (network,) = result.network(example).values()
+        scales = codec.posterior_scales(result, example) if result.keep else None
     if run.method == "noise":
         network = nn.without_noise(network)
     if options.compact:

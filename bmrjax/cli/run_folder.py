@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from bmrjax.cli.documents import read_json
 from bmrjax.cli.proportion import Proportions
+from bmrjax.cli.run_documents import read_options
 from bmrjax.cli.sparsify_options import SparsifyOptions
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
@@ -32,7 +32,7 @@ def check_folder(options: SparsifyOptions) -> None:
     if not options.resume and not options.overwrite:
         raise ValueError(f"{out} holds a run. Give --resume, --overwrite or another --out.")
     if options.resume and (out / "run.json").is_file():
-        before, now = read_json(out, "run.json"), config_of(options)
+        before, now = read_options(out), config_of(options)
         # What is left out is taken from the run.
         free = {*FREE, *_left_out(options)}
         changed = [k for k in now if k not in free and before.get(k) != now[k]]
@@ -50,7 +50,7 @@ def _check_log(options: SparsifyOptions) -> None:
         raise ValueError(f"--log: the name must end in {' or '.join(LOGS)}, got {log}.")
     if log.exists() and not options.resume:
         record = options.out / "run.json"
-        before = read_json(options.out, "run.json") if record.is_file() else {}
+        before = read_options(options.out) if record.is_file() else {}
         if not options.overwrite or before.get("log") != str(log):
             raise ValueError(f"--log: {log} exists already; give another file.")
 
@@ -59,7 +59,7 @@ def resumed(options: SparsifyOptions) -> SparsifyOptions:
     """Return the options of a run that goes on, with what was left out taken from the run."""
     if not options.resume or not (options.out / "run.json").is_file():
         return options
-    before = read_json(options.out, "run.json")
+    before = read_options(options.out)
     filled: dict[str, Any] = {k: before.get(k) for k in _left_out(options)}
     if filled.get("hidden") is not None:
         filled["hidden"] = tuple(filled["hidden"])

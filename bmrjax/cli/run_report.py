@@ -173,7 +173,9 @@ def summary_of(document: dict[str, Any]) -> str:
     without_inputs = "the targets' mean" if classes is None else "the classes' shares alone"
     for name, label in labels.items():
         if document.get(name) is not None:
-            beside = f"   ({trivial[name]:.4g} by {without_inputs})" if name in trivial else ""
+            beside = (
+                f"   ({shown(trivial[name], '.4g')} by {without_inputs})" if name in trivial else ""
+            )
             lines.append(f"  {label:<28}{document[name]:.4g}{beside}")
         if name == "rmse":
             lines += _in_target_unit(document)
@@ -201,6 +203,11 @@ def summary_of(document: dict[str, Any]) -> str:
     for finding in document.get("findings", ()):
         lines.append(f"  {finding['code']}: {finding['message']} {finding['advice']}")
     return "\n".join(lines)
+
+
+def shown(number: float | None, form: str) -> str:
+    """Return a number of a document, in which those that are not finite are None."""
+    return "not finite" if number is None else format(number, form)
 
 
 def _in_target_unit(document: dict[str, Any]) -> list[str]:

@@ -8,32 +8,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax import nn
-from bmrjax.cli.build import build_programs
 from bmrjax.cli.compressed_network import CompressedNetwork
-from bmrjax.cli.documents import read_json
-from bmrjax.cli.run_report import summary_of
+from bmrjax.cli.run_documents import read_results
+from bmrjax.cli.run_report import shown, summary_of
 from bmrjax.cli.saved_options import CompactOptions, InfoOptions, PredictOptions
-from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.data.csv_file import read_csv
+from bmrjax.data.numpy_file import read_arrays
 from bmrjax.data.signals import SIGNALS
 from bmrjax.data.sources import BUNDLED, HUB, load_dataset
 from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
 from bmrjax.files import write_atomically
-from bmrjax.run.load_result import load as load_result
 from bmrjax.structure import compact, named_arrays
 
 
 def run_info(options: InfoOptions) -> None:
     """Print what a run reached."""
-    document = read_json(options.directory)
+    document = read_results(options.directory)
     print(summary_of(document))
     if options.path:
         print("  path: epoch, weights kept, VFE per data point, held-out metrics")
         for i, point in enumerate(document["path"]):
-            scores = ", ".join(f"{k} {v:.4g}" for k, v in point["metrics"].items())
+            scores = ", ".join(f"{k} {shown(v, '.4g')}" for k, v in point["metrics"].items())
             where = f"{i:3d}  {point['epoch']:5d}  {point['kept']:10,d}"
             back = "  taken back" * point.get("taken_back", False)
-            print(f"    {where}  {point['vfe_per_datum']:.4f}  {scores}{back}")
+            print(f"    {where}  {shown(point['vfe_per_datum'], '.4f')}  {scores}{back}")
 
 
 def run_predict(options: PredictOptions) -> None:
@@ -41,7 +40,7 @@ def run_predict(options: PredictOptions) -> None:
     if options.samples < 1:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")
     file = CompressedNetwork(options.directory) if options.directory.is_file() else None
-    document = file.about if file else read_json(options.directory)
+    document = file.about if file else read_results(options.directory)
     x, y = _raw_data(options, document)
     if list(x.shape[1:]) != document["input_shape"]:
         raise ValueError(
@@ -55,8 +54,9 @@ def run_predict(options: PredictOptions) -> None:
     else:
         run, result = loaded_run(options.directory, document)
         samples = options.samples if run.method != "map" else 1
-        prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
-        values = np.asarray(prediction.mean)
+        with of_a_whole_run(options.directory):
+            prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
+            values = np.asarray(prediction.mean)
     if document["num_classes"] is None:
         values = values * np.asarray(document["target_scale"]) + np.asarray(document["target_mean"])
     if y is not None:
@@ -144,17 +144,18 @@ def run_compact(options: CompactOptions) -> None:
     """Make a saved run's network smaller."""
     from safetensors.numpy import save_file
 
-    document = read_json(options.directory)
+    document = read_results(options.directory)
     if options.repeats < 0 or any(size < 1 for size in options.batch_sizes):
         raise ValueError("--repeats must be at least 0, and --batch-sizes at least 1.")
     if options.out is not None and options.out.suffix != ".safetensors":
         raise ValueError(f"--out {options.out} must end in .safetensors.")
     run, result = loaded_run(options.directory, document)
     example = jnp.zeros((2, *document["input_shape"]))
-    if run.method == "noise":
-        found = compact(nn.without_noise(result.network(example)["net"]), example[0])
-    else:
-        (found,) = result.compact(example).values()
+    with of_a_whole_run(options.directory):
+        if run.method == "noise":
+            found = compact(nn.without_noise(result.network(example)["net"]), example[0])
+        else:
+            (found,) = result.compact(example).values()
     print(found)
     sizes = options.batch_sizes if options.repeats else ()
     for row in found.latency(batch_sizes=sizes, repeats=options.repeats):
@@ -169,36 +170,18 @@ def run_compact(options: CompactOptions) -> None:
     print(f"{len(arrays)} arrays in {options.out}")
 
 
-def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[SparsifyOptions, Any]:
-    """Return the options of a run, and its result with its program."""
-    config: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v
-        for k, v in document["config"].items()
-        if k not in ("out", "data_root")
-    }
-    run = SparsifyOptions(out=directory, **config)
-    model, guide = build_programs(
-        run, tuple(document["input_shape"]), document["outputs"], document["num_classes"]
-    )
-    return run, load_result(directory / "model", model=model, guide=guide)
-
-
 def _inputs(path: Path) -> Any:
-    import zipfile
-
     if path.suffix not in (".npy", ".npz"):
         raise ValueError(
             f"{path}: predict reads inputs from .npy or .npz. Of a .csv, take the columns of the inputs, "
             "as with numpy.loadtxt, and save them by numpy.save."
         )
-    try:
-        with path.open("rb") as file:
-            stored = np.load(file, allow_pickle=False)
-            if not isinstance(stored, np.ndarray) and "x" not in stored:
-                raise ValueError(f"it holds {stored.files}, expected an array x")
-            x = stored if isinstance(stored, np.ndarray) else stored["x"]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as .npy or .npz: {error}.") from None
+    arrays = read_arrays(path)
+    x = arrays.get("", arrays.get("x"))
+    if x is None:
+        raise ValueError(f"{path} holds the arrays {sorted(arrays)}, expected an array x.")
     if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
         raise ValueError(f"{path}: the inputs must be finite numbers.")
+    if x.ndim < 2 or not len(x):
+        raise ValueError(f"{path}: the inputs have shape {x.shape}; give one row per data point.")
     return np.asarray(x, np.float64)

@@ -30,8 +30,8 @@ from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.choose_point import choose_point
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
-from bmrjax.run.run_lock import RunLock
 from bmrjax.run.sparsify import sparsify
+from bmrjax.run_lock import RunLock
 
 # The weights that read the inputs, in an mlp.
 FIRST_LAYER = "net.layers.0.weight"

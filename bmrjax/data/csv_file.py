@@ -20,9 +20,9 @@ _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 def read_csv(path: str | Path, *, categories: Sequence[str] = ()) -> "pd.DataFrame":
     r"""Read a table in which each column holds numbers or text.
 
-    Cells are separated by commas, semicolons, tabs or spaces, and may be quoted; between semicolons a
-    number may have a decimal comma. The first line holds names if none of its cells is a number and none
-    occurs again in its own column, or if it counts the columns from 0.
+    Cells are separated by commas, semicolons, tabs or spaces, and may be quoted, numbers too; between
+    semicolons a number may have a decimal comma. The first line holds names if none of its cells is a
+    number and none occurs again in its own column, or if it counts the columns from 0.
 
     Args:
         path: The file, UTF-8 text.
@@ -94,7 +94,7 @@ def _cells(path: Path) -> tuple[list[tuple[int, list[str]]], str | None]:
     rows = []
     try:
         for row in reader:
-            cells = [cell.strip() for cell in row]
+            cells = [_unquoted(cell.strip()) for cell in row]
             if separator is None:
                 cells = [cell for cell in cells if cell]
             if any(cells):
@@ -102,6 +102,14 @@ def _cells(path: Path) -> tuple[list[tuple[int, list[str]]], str | None]:
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: {error}.") from None
     return rows, separator
+
+
+def _unquoted(cell: str) -> str:
+    """Return a cell without quotes that the reader leaves: single ones, or those of a cell quoted twice."""
+    for mark in ("'", '"'):
+        if len(cell) > 2 and cell[0] == cell[-1] == mark and mark not in cell[1:-1]:
+            return cell[1:-1].strip()
+    return cell
 
 
 def _is_header(rows: list[tuple[int, list[str]]]) -> bool:
@@ -155,9 +163,10 @@ def _parsed(
         return np.array(numbers, np.float64)
     if len(wrong) + sum(missing) == len(cells):
         return np.array(strings, object)
+    counted = len(cells) - len(wrong) - sum(missing)
     raise ValueError(
-        f"{path}, line {lines[wrong[0]]}: could not convert '{cells[wrong[0]]}' to a number, in column "
-        f"'{name}', where {len(cells) - len(wrong) - sum(missing)} of {len(cells)} cells are numbers. Give "
+        f"{path}, line {lines[wrong[0]]}: could not convert {listed([cells[wrong[0]]])} to a number, in "
+        f"column {listed([name])}, where {counted} of {len(cells)} cells are numbers. Give "
         "numbers only; or, if the cells are names of categories, say so by --categories, or leave the "
         "column out by --drop."
     )

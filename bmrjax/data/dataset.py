@@ -16,6 +16,9 @@ FEW_CLASSES, ROWS_PER_CLASS = 20, 10
 # Beyond so many rows a random part has each class in proportion anyway.
 MANY_ROWS = 10_000
 
+# Or as many as there are rows, if these are more.
+MOST_CLASSES = 10_000
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -235,6 +238,14 @@ def _check_labels(name: str, y: np.ndarray, held: np.ndarray) -> int:
             raise ValueError(
                 f"{name}: {part} has the label {labels.min()}; labels start at 0. If these are no labels, "
                 "say task='regression' (--task regression)."
+            )
+        # A network has an output for each number up to the largest.
+        most = max(MOST_CLASSES, len(y))
+        if labels.max() >= most:
+            raise ValueError(
+                f"{name}: {part} has the label {labels.max()} in row {int(labels.argmax())}; labels count "
+                f"classes from 0, and {most:,} is most for {len(y):,} rows. Number the classes anew, or say "
+                "task='regression' (--task regression)."
             )
     num_classes = int(y.max()) + 1
     if held.max() >= num_classes:

@@ -1,16 +1,14 @@
 """Data sets by name, from files, or from arrays of your own."""
 
-import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bmrjax.data.dataset import Dataset, Split, Task, from_arrays, split_arrays
+from bmrjax.data.dataset import Dataset, Task, from_arrays, split_arrays
 from bmrjax.data.frames import from_csv
+from bmrjax.data.images import load_images
+from bmrjax.data.numpy_file import read_arrays
 from bmrjax.data.signals import SIGNALS, periodic
 
 HUB = {
@@ -62,7 +60,7 @@ def load_dataset(
     if name in BUNDLED:
         return _bundled(name, seed)
     if name in HUB:
-        return _images(name, data_root)
+        return load_images(name, HUB[name], data_root)
     if name in SIGNALS:
         x, y = periodic(name, seed=seed)
         end = len(x) * 4 // 5
@@ -88,15 +86,7 @@ def load_dataset(
 
 
 def _npz(path: Path, task: Task | None, seed: int) -> Dataset:
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}.")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no .npz file, or is cut short.")
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as .npz ({error}).") from None
+    arrays = read_arrays(path)
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         parts = (arrays[k] for k in ("x_train", "y_train", "x_test", "y_test"))
         return from_arrays(*parts, task=task, name=str(path))
@@ -124,62 +114,3 @@ def _bundled(name: str, seed: int) -> Dataset:
     return split_arrays(
         found["images"][:, None], found["target"], 0.2, "classification", seed, name
     )
-
-
-def _images(name: str, data_root: str | Path | None) -> Dataset:
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError(
-            f"'{name}' is read through Hugging Face datasets: pip install 'bmrjax[data]'."
-        ) from None
-    root = data_root or os.environ.get("BMRJAX_DATA")
-    if root:
-        folder = Path(root) / name
-        missing = [s for s in ("train", "test") if not (folder / f"{s}.parquet").is_file()]
-        if missing:
-            raise FileNotFoundError(
-                f"{folder} lacks {' and '.join(f'{s}.parquet' for s in missing)}. The data root (--data-root "
-                f"or BMRJAX_DATA) must hold a folder '{name}' with train.parquet and test.parquet."
-            )
-        files = {s: str(folder / f"{s}.parquet") for s in ("train", "test")}
-        found = {s: datasets.Dataset.from_parquet(path) for s, path in files.items()}
-    else:
-        try:
-            found = datasets.load_dataset(HUB[name])
-        except Exception as error:  # Whatever a network and its libraries raise.
-            raise ConnectionError(
-                f"'{name}' could not be had from the Hugging Face hub ({error}). Give a data root "
-                f"(--data-root or BMRJAX_DATA) that holds a folder '{name}' with train.parquet and "
-                "test.parquet."
-            ) from error
-    x_train, y_train = _decode(name, found["train"])
-    x_test, y_test = _decode(name, found["test"])
-    return from_arrays(x_train, y_train, x_test, y_test, task="classification", name=name)
-
-
-def _decode(name: str, split: Any) -> Split:
-    import io
-
-    from datasets import Image as Encoded
-    from PIL import Image
-
-    column = next((c for c in ("image", "img") if c in split.column_names), None)
-    if column is None or "label" not in split.column_names:
-        raise ValueError(
-            f"{name} has the columns {split.column_names}; expected 'image' (or 'img') and 'label'."
-        )
-    # Undecoded bytes are ten times faster to fetch than images, and are decoded once here.
-    encoded = split.cast_column(column, Encoded(decode=False))[column]
-    images = []
-    for i, one in enumerate(encoded):
-        try:
-            images.append(np.asarray(Image.open(io.BytesIO(one["bytes"]))))
-        except (OSError, TypeError) as error:
-            raise ValueError(f"{name}: image {i} cannot be decoded ({error}).") from None
-    shapes = {image.shape for image in images}
-    if len(shapes) != 1:
-        raise ValueError(f"{name}: the images have the shapes {sorted(shapes)}; they must agree.")
-    stacked = np.stack(images)
-    stacked = stacked[:, None] if stacked.ndim == 3 else np.moveaxis(stacked, -1, 1)
-    return stacked, np.asarray(split["label"])

@@ -248,8 +248,8 @@ def missing_message(
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return names in quotes, the first few of many."""
-    shown = ", ".join(f"'{name}'" for name in names[:most])
+    """Return names in quotes, the first few of many, each in one line and not too long."""
+    shown = ", ".join(f"'{' '.join(name.split()):.60}'" for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 

@@ -1,6 +1,7 @@
 """Joint normal posteriors: their distribution without removed elements, and their marginals."""
 
 import functools
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -43,7 +44,8 @@ class PrunedJoint(dist.Distribution):
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Log density of the elements that stay."""
         at_zero = jnp.where(self.keep, value, 0.0)
-        density_of_removed = -0.5 * jnp.log(2 * jnp.pi) * jnp.sum(~self.keep)
+        removed = jnp.sum(~self.keep, dtype=at_zero.dtype)
+        density_of_removed = -0.5 * math.log(2 * math.pi) * removed
         return jnp.asarray(self.base_dist.log_prob(at_zero)) - density_of_removed
 
 

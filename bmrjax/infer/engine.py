@@ -252,11 +252,12 @@ class Engine:
         shuffle, noise = split_keys(key, 2)
         order = self._order(shuffle, num_steps * self.batch_size)
         before = state.num_steps + 0  # the state's own is consumed
-        losses, order, noise, factor = self.placement.everywhere(
-            (jnp.asarray(np.full(num_steps, np.nan), float), order, noise, jnp.asarray(rate, float))
-        )
-        args = (data, order, self.placement.parted(dict(keep)), noise, factor)
-        state, losses = self._epoch((state, losses), num_steps, *args)
+        with self._nan_is_meant():
+            losses, order, noise, factor = self.placement.everywhere(
+                (self._unwritten(num_steps), order, noise, jnp.asarray(rate, float))
+            )
+            args = (data, order, self.placement.parted(dict(keep)), noise, factor)
+            state, losses = self._epoch((state, losses), num_steps, *args)
         return state, EpochInfo(losses, state.num_steps - before)
 
     def epoch_of_many(
@@ -287,11 +288,12 @@ class Engine:
         state, keep = stacked([(s, dict(k)) for s, k in zip(states, keeps, strict=True)])
         before = state.num_steps + 0
         runs = jnp.asarray(rates) > 0
-        carry = (state, jnp.full((len(states), num_steps), jnp.nan, float), runs)
         weights = [self.kl_weight] * len(states) if kl_weights is None else kl_weights
         factors = jnp.asarray(rates, float), jnp.asarray(weights, float)
         args = (data, orders, keep, pairs[:, 1], *factors)
-        state, losses, _ = self._epoch_of_many(carry, num_steps, *args)
+        with self._nan_is_meant():
+            carry = (state, self._unwritten(len(states), num_steps), runs)
+            state, losses, _ = self._epoch_of_many(carry, num_steps, *args)
         taken = state.num_steps - before
         parts = unstacked((state, losses, taken), len(states))
         return [(s, EpochInfo(found, steps)) for s, found, steps in parts]
@@ -313,7 +315,7 @@ class Engine:
         """
         _, noise = split_keys(key, 2)
         losses, noise, factor = self.placement.everywhere(
-            (jnp.full(num_steps, jnp.nan, float), noise, jnp.asarray(rate, float))
+            (jnp.zeros(num_steps, float), noise, jnp.asarray(rate, float))
         )
         carry = (state, losses)
         masks = self.placement.parted(dict(keep))
@@ -329,6 +331,15 @@ class Engine:
                 args = (self._placed(batch), masks, noise, factor)
                 carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
         return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
+
+    def _unwritten(self, *shape: int) -> Array:
+        """Return losses of steps that are not done yet; NaN if they may never be."""
+        value = 0.0 if self.until is None else np.nan
+        return jnp.asarray(np.full(shape, value), float)
+
+    def _nan_is_meant(self) -> contextlib.AbstractContextManager[Any]:
+        """Switch ``jax_debug_nans`` off where an epoch may end early: NaN is the loss of no step then."""
+        return contextlib.nullcontext() if self.until is None else jax.debug_nans(new_val=False)
 
     def _placed(self, batch: Data) -> Data:
         if not isinstance(batch, Batch) and any(not hasattr(x, "shape") for x in _values(batch)):

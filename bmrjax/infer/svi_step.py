@@ -103,7 +103,7 @@ class SVIStep:
     ) -> tuple[Array, Any, Any, Array]:
         kl = jnp.asarray(kl_weight)
         if self._kl_warmup:
-            kl = kl * jnp.minimum(1.0, (state.num_steps + 1) / self._kl_warmup)
+            kl = kl * jnp.minimum(1.0, (state.num_steps + 1).astype(float) / self._kl_warmup)
         gradient = jax.value_and_grad(self.loss, has_aux=True)
         if self._matmul_dtype is not None:
             gradient = with_low_matmuls(gradient)
@@ -114,7 +114,9 @@ class SVIStep:
         return loss, mutable, grads, jnp.isfinite(loss) & jnp.isfinite(total)
 
     def _accept(self, params: Any, opt_state: Any, grads: Any, rate: Array) -> tuple[Any, Any]:
-        updates, opt_state = self._optimizer.update(grads, opt_state, params)
+        # Optax counts steps in integers, and raises floats to them.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = self._optimizer.update(grads, opt_state, params)
         updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
         return optax.apply_updates(params, updates), opt_state
 

@@ -24,7 +24,7 @@ from bmrjax.run.checkpoint_seal import (
 )
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
-from bmrjax.run.run_lock import RunLock
+from bmrjax.run_lock import RunLock
 
 # Orbax would take a third of the time of loading the package, and only runs with checkpoints use it.
 if TYPE_CHECKING:

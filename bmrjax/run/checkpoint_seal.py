@@ -8,7 +8,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from bmrjax.run.fingerprint import digest
+from bmrjax.run.digests import digest, document_digest
 
 # Of the arrays, of the document, and of each point of the path, in a checkpoint's document.
 SEAL = "seal"
@@ -31,7 +31,7 @@ def seal(
     names = sorted(arrays)
     return {
         "arrays": digest(*(arrays[name] for name in names)),
-        "document": _text_digest(document),
+        "document": document_digest(document),
         "points": list(points),
     }
 
@@ -49,7 +49,7 @@ def check_document(document: Any, where: Path) -> None:
     found = document.get(SEAL) if isinstance(document, dict) else None
     if not isinstance(found, dict) or not {"arrays", "document", "points"} <= set(found):
         raise DamagedCheckpoint(f"{where}: its document has no digests.")
-    if _text_digest({k: v for k, v in document.items() if k != SEAL}) != found["document"]:
+    if document_digest({k: v for k, v in document.items() if k != SEAL}) != found["document"]:
         raise DamagedCheckpoint(f"{where}: its document is not what was written.")
 
 
@@ -82,10 +82,3 @@ def read_point(path: Path, expected: str) -> dict[str, np.ndarray]:
     if point_digest(arrays) != expected:
         raise DamagedCheckpoint(f"{path} is not the point that was written for this checkpoint.")
     return arrays
-
-
-def _text_digest(document: Mapping[str, Any]) -> str:
-    import json
-
-    text = json.dumps(document, sort_keys=True, allow_nan=True)
-    return digest(np.frombuffer(text.encode(), np.uint8))

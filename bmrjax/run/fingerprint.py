@@ -8,7 +8,6 @@ run.
 
 import dataclasses
 import functools
-import hashlib
 import inspect
 import math
 import types
@@ -17,6 +16,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from bmrjax.run.digests import digest
 
 # Deeper nesting, and more values, are not looked at: a fingerprint is a safeguard, not a proof.
 _DEEPEST = 24
@@ -173,26 +174,3 @@ def _array(value: Any) -> Any:
     flat = np.nan_to_num(np.abs(flat[:: 1 + flat.size // _MOST_NUMBERS]).astype(np.float64))
     turned = np.cos(np.arange(flat.size) % 1009)  # their order counts too
     return {**described, "sums": [float(flat.sum()), float(flat @ turned)]}
-
-
-def digest(*arrays: Any) -> str:
-    """Return a number that tells arrays from others, down to their last element.
-
-    Args:
-        arrays: Of any type.
-
-    Example:
-        >>> import numpy as np
-        >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(np.arange(4))
-        (True, False)
-    """
-    found = hashlib.blake2b(digest_size=16)
-    for each in arrays:
-        array = np.asarray(each)
-        found.update(f"{array.dtype}{array.shape}".encode())
-        # A part at a time: data on disk need not fit into memory.
-        rows = max(1, 2**24 // max(1, array[:1].nbytes)) if array.ndim else 1
-        for start in range(0, len(array) if array.ndim else 1, rows):
-            part = array[start : start + rows] if array.ndim else array
-            found.update(np.ascontiguousarray(part).tobytes())
-    return found.hexdigest()

@@ -37,6 +37,7 @@ from bmrjax.run.masks_at_start import carried_over, with_removed
 from bmrjax.run.parameters_at_start import warn_of_the_rest
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
+from bmrjax.run.serial import one_at_a_time
 from bmrjax.run.settings import check_program_kind
 
 
@@ -86,6 +87,7 @@ class Fit:
         1
     """
 
+    @one_at_a_time
     def __init__(
         self,
         model: Callable,
@@ -169,6 +171,7 @@ class Fit:
 
     # --- what its caller calls --------------------------------------------------------------
 
+    @one_at_a_time
     def init(self, key: Array) -> FitState:
         """Return the state that a fit begins in.
 
@@ -181,6 +184,7 @@ class Fit:
         state, _, self.inspection = self.begin(key, self.model, self.guide, self.criterion)
         return state
 
+    @one_at_a_time
     def epoch(
         self,
         state: FitState,
@@ -218,6 +222,7 @@ class Fit:
             svi, info = self.engine.epoch(state.svi, state.keep, self.source, key, **options)
         return FitState(svi, state.keep, state.memory), info
 
+    @one_at_a_time
     def measure(self, state: FitState, key: Array) -> float:
         """Return the variational free energy of a state, in nats for all data; lower is better.
 
@@ -232,6 +237,7 @@ class Fit:
         check_state(state, "measure")
         return self.engine.vfe(state.svi, state.keep, self.arrays, key)
 
+    @one_at_a_time
     def reduce(self, state: FitState, fraction: float = 1.0) -> tuple[FitState, Round]:
         """Evaluate the criterion, and remove at most a fraction of what is kept.
 
@@ -255,6 +261,7 @@ class Fit:
             )
         return self._reducers[0].reduce(state, fraction)
 
+    @one_at_a_time
     def site_posteriors(self, state: FitState) -> SitePosteriors:
         """Return the posteriors and priors that a criterion reads; see `bmrjax.site_posteriors`.
 
@@ -264,6 +271,7 @@ class Fit:
         check_state(state, "site_posteriors")
         return self.engine.site_posteriors(state.svi, self.example, state.keep)
 
+    @one_at_a_time
     def params(self, state: FitState) -> dict[str, Any]:
         """Return the parameters of a state on their own scales, with the mutable sites.
 
@@ -273,6 +281,7 @@ class Fit:
         check_state(state, "params")
         return self.engine.constrain(state.svi)
 
+    @one_at_a_time
     def result(self, state: FitState, **records: Any) -> Result:
         """Return a state as a result, which predicts, reports, shrinks and saves.
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bmrjax.errors import DamagedFileError
 from bmrjax.infer.saved_leaves import SavedLeaves, names_and_leaves
 
 
@@ -32,25 +33,50 @@ def flatten_arrays(prefix: str, tree: Any, into: dict[str, np.ndarray]) -> Any:
 
 
 def unflatten_arrays(spec: Any, arrays: dict[str, np.ndarray], where: Path) -> Any:
-    """Undo `flatten_arrays`: `spec` is what it returned; `where` names the file in errors."""
+    """Undo `flatten_arrays`.
+
+    Args:
+        spec: What it returned.
+        arrays: Of the file, by name.
+        where: The file, for messages.
+
+    Raises:
+        DamagedFileError: If `spec` is none, or an array is missing or of another shape or type.
+    """
+    if not isinstance(spec, dict):
+        raise DamagedFileError(f"{where}: what its document says of the arrays is damaged.")
     if isinstance(spec.get("sequence"), str):
-        items = [unflatten_arrays(item, arrays, where) for item in spec["items"]]
         kinds: dict[str, Any] = {"none": lambda _: None, "list": list, "tuple": tuple}
+        if spec["sequence"] not in kinds:
+            raise DamagedFileError(f"{where}: there is no sequence '{spec['sequence']:.60}'.")
+        items = [unflatten_arrays(item, arrays, where) for item in _listed(spec, "items", where)]
         return kinds[spec["sequence"]](items)
     if isinstance(spec.get("leaves"), str):
-        leaves = [unflatten_arrays(leaf, arrays, where) for leaf in spec["arrays"]]
-        return SavedLeaves(leaves, tuple(spec["names"]))
+        leaves = [unflatten_arrays(leaf, arrays, where) for leaf in _listed(spec, "arrays", where)]
+        names = _listed(spec, "names", where)
+        if len(names) != len(leaves) or not all(isinstance(name, str) for name in names):
+            raise DamagedFileError(f"{where}: the names of the arrays of a module are damaged.")
+        return SavedLeaves(leaves, tuple(names))
     if not isinstance(spec.get("array"), str):
         return {k: unflatten_arrays(v, arrays, where) for k, v in spec.items()}
     name = spec["array"]
     if name not in arrays:
-        raise ValueError(
-            f"{where}: the array '{name}' is missing. The folder is damaged; save again."
+        raise DamagedFileError(
+            f"{where}: the array '{name:.200}' is missing. The folder is damaged; save again."
         )
     array = arrays[name]
-    if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
-        raise ValueError(
-            f"{where}: the array '{name}' is {array.dtype}{array.shape}, expected "
-            f"{spec['dtype']}{tuple(spec['shape'])}. The files do not belong together."
+    shape, dtype = spec.get("shape"), spec.get("dtype")
+    if list(array.shape) != shape or str(array.dtype) != dtype:
+        expected = f"{dtype}{tuple(shape) if isinstance(shape, list) else shape}"
+        raise DamagedFileError(
+            f"{where}: the array '{name}' is {array.dtype}{array.shape}, expected {expected:.200}. The files "
+            "do not belong together."
         )
     return array
+
+
+def _listed(spec: dict[str, Any], name: str, where: Path) -> list[Any]:
+    found = spec.get(name)
+    if not isinstance(found, list):
+        raise DamagedFileError(f"{where}: what its document says of the arrays is damaged.")
+    return found

@@ -23,8 +23,10 @@ from bmrjax.run.batches import Batches
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import judge
+from bmrjax.run.serial import one_at_a_time
 
 
+@one_at_a_time
 def inspect(
     program: Callable,
     data: Data | Batches,

@@ -1,4 +1,4 @@
-"""Ctrl-C while a fit runs: the epoch is finished first, so that nothing is lost."""
+"""Signals that end a fit while it runs: the epoch is finished and saved first, so that nothing is lost."""
 
 import contextlib
 import signal
@@ -6,42 +6,108 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
+
+from bmrjax.errors import InterruptedFit
+
+# Ask a process to end; not all systems have both.
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Interruption:
-    """Whether the user has asked for the end.
+    """Whether the user, or the system, has asked for the end.
 
     Attributes:
-        requested: Set by the first Ctrl-C; a second one raises `KeyboardInterrupt` at once.
+        number: Of the signal, set by the first; a second one ends at once.
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.number: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal came."""
+        return self.number is not None
+
+
+class EndedBySignal(BaseException):
+    """A signal that ends the process came; raised by the command line's own handler, to clean up first.
+
+    Attributes:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def end_by_exception(number: int, frame: FrameType | None) -> None:
+    """Raise `EndedBySignal`: a handler under which folders that are being filled are removed."""
+    del frame
+    raise EndedBySignal(number)
+
+
+def _own(handler: Any, number: int) -> bool:
+    """Say whether nobody but Python and the command line has a say in a signal."""
+    if number == signal.SIGINT:
+        return handler is signal.default_int_handler
+    return handler is signal.SIG_DFL or handler is end_by_exception
 
 
 @contextlib.contextmanager
-def finishing_on_interrupt() -> Iterator[Interruption]:
-    """Note Ctrl-C instead of raising `KeyboardInterrupt`, so that a loop can end where it is whole.
+def finishing_on_interrupt(*, saved: bool = False) -> Iterator[Interruption]:
+    """Note signals instead of ending at once, so that a loop can end where it is whole.
 
-    Only Python's own handler in the main thread is replaced, and it is put back at the end.
+    Only in the main thread, and only where nobody else handles or ignores them. All is put back at the end.
+
+    Args:
+        saved: Whether there are checkpoints. Without them, nothing is gained by outliving SIGTERM and SIGHUP.
     """
     interruption = Interruption()
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield interruption
-        return
+    numbers = [signal.SIGINT, *(_ENDING if saved else ())]
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {n: h for n in numbers if _own(h := signal.getsignal(n), n)}
 
-    def note(signum: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         if interruption.requested:
-            raise KeyboardInterrupt
-        interruption.requested = True
-        print(
-            "\nbmrjax: stopping after this epoch; press Ctrl-C again to stop at once.",
-            file=sys.stderr,
-        )
+            put_back()
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            signal.raise_signal(number)
+            return
+        interruption.number = number
+        how = "press Ctrl-C again" if number == signal.SIGINT else "send it again"
+        name = "" if number == signal.SIGINT else f"{signal.Signals(number).name}: "
+        # In one piece: another signal may come at any moment.
+        sys.stderr.write(f"\nbmrjax: {name}stopping after this epoch; {how} to stop at once.\n")
 
-    signal.signal(signal.SIGINT, note)
+    def put_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, note)
     try:
         yield interruption
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        put_back()
+
+
+@contextlib.contextmanager
+def ended_by_its_signal() -> Iterator[None]:
+    """End the process by the signal that a fit was stopped by, once all of it is saved and closed.
+
+    Ctrl-C stays an exception, `InterruptedFit`.
+    """
+    try:
+        yield
+    except InterruptedFit as error:
+        if error.signal not in _ENDING:
+            raise
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        signal.raise_signal(error.signal)
+        raise

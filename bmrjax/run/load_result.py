@@ -1,22 +1,27 @@
 """Loading saved results; see `bmrjax.run.save_result`."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load as load_arrays
 
+from bmrjax.errors import DamagedFileError
 from bmrjax.infer.default_guide import guide_of
 from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.run.document import read_bytes, read_document
 from bmrjax.run.flat_arrays import unflatten_arrays
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.point import Point
 from bmrjax.run.result import Result
-from bmrjax.run.save_result import FILES, FORMAT, NAMES, PLAIN
+from bmrjax.run.save_result import FILES, FORMAT, NAMES, PLAIN, file_digest
+from bmrjax.run.saved_schema import lacking, saved_schema
+
+POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
 
 
 def load(
@@ -31,54 +36,43 @@ def load(
 
     Raises:
         FileNotFoundError: If the folder holds no saved result.
-        ValueError: If a file is cut short, damaged, of an unknown format, or arrays are missing or
-            of another shape; nothing is half loaded.
+        DamagedFileError: If a file is cut short, damaged, of an unknown format, or not what its digest says;
+            if arrays are missing or of another shape, or the files do not belong together. Nothing is half
+            loaded. It is a ValueError.
+        ValueError: If the guide has to be given.
     """
     directory = Path(directory)
     document_path, arrays_path = (directory / name for name in FILES)
     for path in (document_path, arrays_path):
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there; {directory} holds no saved result.")
-    try:
-        document = json.loads(document_path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{document_path} is damaged or cut short ({error}).") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else None
-        raise ValueError(
-            f"{document_path} has format {found!r}; this version of bmrjax reads format {FORMAT}."
+    document = read_document(document_path, saved_schema(), format=FORMAT)
+    if wrong := lacking(document):
+        raise DamagedFileError(f"{document_path} is damaged: {wrong}.")
+    arrays, arrays_digest = _arrays(arrays_path)
+    params = unflatten_arrays(document["params"], arrays, arrays_path)
+    keep = _masks(document["keep"], arrays, arrays_path)
+    path = []
+    for point in document["path"]:
+        held = {name: point[name] for name in POINT if name in point}
+        held["params"] = unflatten_arrays(point["params"], arrays, arrays_path)
+        held["keep"] = _masks(point["keep"], arrays, arrays_path)
+        if _shapes(held["keep"]) != _shapes(keep) or set(held["params"]) != set(params):
+            raise DamagedFileError(f"{document_path} is damaged: the points of its path differ.")
+        path.append(Point(**held))
+    # Earlier versions wrote none.
+    if document.get("arrays_digest", arrays_digest) != arrays_digest:
+        raise DamagedFileError(
+            f"{arrays_path} is not what was written: its digest differs. It is damaged, or of another result."
         )
-    try:
-        arrays = load_file(arrays_path)
-    except (SafetensorError, ValueError, OSError) as error:
-        raise ValueError(f"{arrays_path} is damaged or cut short ({error}).") from None
-    try:
-        params = unflatten_arrays(document["params"], arrays, arrays_path)
-        keep = unflatten_arrays(document["keep"], arrays, arrays_path)
-        path = [
-            Point(
-                epoch=point["epoch"],
-                vfe=point["vfe"],
-                kept=point["kept"],
-                total=point["total"],
-                metrics=point["metrics"],
-                params=unflatten_arrays(point["params"], arrays, arrays_path),
-                keep=unflatten_arrays(point["keep"], arrays, arrays_path),
-                mask_cost=point.get("mask_cost", 0.0),
-                taken_back=point.get("taken_back", False),
-            )
-            for point in document["path"]
-        ]
-        plain = {name: document[name] for name in PLAIN}
-        plain["hyperparameters"] = document.get("hyperparameters", {})
-        plain["by_rows"] = document.get("by_rows", False)
-        for name in NAMES:
-            names = document.get(name)
-            plain[name] = None if names is None else tuple(map(str, names))
-        plain["inspection"] = Inspection.from_rows(document.get("inspection", []))
-        plain["facts"] = document.get("facts", {})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{document_path} lacks what a result needs ({error!r}).") from None
+    plain = {name: document[name] for name in PLAIN}
+    plain["hyperparameters"] = document.get("hyperparameters", {})
+    plain["by_rows"] = document.get("by_rows", False)
+    for name in NAMES:
+        names = document.get(name)
+        plain[name] = None if names is None else tuple(names)
+    plain["inspection"] = Inspection.from_rows(document.get("inspection", []))
+    plain["facts"] = document.get("facts", {})
     model, guide = unpruned(model)[0], unpruned(guide)[0]
     if model is not None and guide is None:
         guide = _guide_for(model, params)
@@ -90,6 +84,27 @@ def load(
         unpruned_guide=guide,
         **plain,
     )
+
+
+def _arrays(path: Path) -> tuple[dict[str, np.ndarray], str]:
+    """Return the arrays of a file, and its digest."""
+    data = read_bytes(path)
+    try:
+        return load_arrays(data), file_digest(data)
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise DamagedFileError(f"{path} is damaged or cut short ({error!s:.200}).") from None
+
+
+def _masks(spec: Any, arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    found = unflatten_arrays(spec, arrays, path)
+    for name, mask in found.items():
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            raise DamagedFileError(f"{path}: the mask of '{name}' is no array of booleans.")
+    return found
+
+
+def _shapes(keep: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    return {name: mask.shape for name, mask in keep.items()}
 
 
 def _guide_for(model: Callable, params: dict[str, Any]) -> Any:

@@ -62,7 +62,7 @@ def layer_sparsities(keep: Mapping[str, Any], layers: Mapping[str, str]) -> dict
     result = {}
     for layer, masks in found.items():
         kept, total = kept_counts(dict(enumerate(masks)))  # type: ignore[arg-type]
-        result[layer] = 1.0 - kept / total
+        result[layer] = 1.0 - kept / total if total else 0.0
     return result
 
 

@@ -66,18 +66,18 @@ class Callbacks:
         return bool(self) and self._placement.agreed(mine=self._error is not None)
 
     def ending(
-        self, *, interrupted: bool, epoch: int, result: Any, saved: bool
+        self, *, interrupted: int | None, epoch: int, result: Any, saved: bool
     ) -> InterruptedFit | CallbackError:
         """Return what to raise for a fit that ends before its last epoch.
 
         Args:
-            interrupted: Whether by Ctrl-C.
+            interrupted: The signal that ends it, if one does.
             epoch: Epochs done.
             result: What the fit has reached.
             saved: Whether it has a checkpoint.
         """
-        if interrupted:
-            return InterruptedFit(epoch, result, saved=saved)
+        if interrupted is not None:
+            return InterruptedFit(epoch, result, saved=saved, signal=interrupted)
         return self._failure(result, saved=saved)
 
     def check(self, result: Any) -> None:

@@ -8,7 +8,8 @@ import jax
 
 from bmrjax.infer.arguments import Batch, Data
 from bmrjax.run.batches import Batches
-from bmrjax.run.fingerprint import digest, fingerprint, first_difference
+from bmrjax.run.digests import digest
+from bmrjax.run.fingerprint import fingerprint, first_difference
 from bmrjax.run.settings import Settings
 
 # What a run is continued with may differ in these: how long, where, how often it is looked at.

@@ -8,6 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bmrjax.files import replacing_folder
+from bmrjax.run.digests import DIGEST, digest, document_digest
 from bmrjax.run.flat_arrays import flatten_arrays
 
 FORMAT = 1
@@ -24,6 +25,11 @@ PLAIN = (
     "vfe",
 )
 NAMES = ("columns", "class_names", "row_arguments")
+
+
+def file_digest(data: bytes) -> str:
+    """Return the digest of a file's bytes."""
+    return digest(np.frombuffer(data, np.uint8))
 
 
 def save_result(result: Any, directory: Path) -> None:
@@ -62,4 +68,8 @@ def save_result(result: Any, directory: Path) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(directory) as staging:
         save_file(arrays, staging / FILES[1])
+        document["arrays_digest"] = file_digest((staging / FILES[1]).read_bytes())
+        # As a reader has it: tuples are lists there.
+        document = json.loads(json.dumps(document))
+        document[DIGEST] = document_digest(document)
         (staging / FILES[0]).write_text(json.dumps(document, indent=1, allow_nan=True))

@@ -23,7 +23,7 @@ from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.fit import Fit
 from bmrjax.run.held_out import HeldOut
-from bmrjax.run.interrupt import finishing_on_interrupt
+from bmrjax.run.interrupt import ended_by_its_signal, finishing_on_interrupt
 from bmrjax.run.one_run import EpochPlan, Member, Run
 from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
@@ -102,6 +102,7 @@ class Training:
         )
         self._callbacks = Callbacks(settings.callbacks, fit.placement)
 
+    @ended_by_its_signal()
     def one(self, member: Member, *, progress: bool) -> Result:
         """Return the result of a single run.
 
@@ -118,6 +119,7 @@ class Training:
         self._callbacks.check(result)
         return result
 
+    @ended_by_its_signal()
     def many(self, members: Sequence[Member], *, progress: bool) -> list[Result]:
         """Return the results of several runs, whose epochs are trained as one program.
 
@@ -195,7 +197,7 @@ class Training:
                 disable=not (progress and self.fit.placement.is_main),
                 unit="epoch",
             ) as bar,
-            finishing_on_interrupt() as interruption,
+            finishing_on_interrupt(saved=self._checkpoints is not None) as interruption,
         ):
             while True:
                 plans = {
@@ -216,13 +218,13 @@ class Training:
                 failed = self._callbacks.failed()
                 left = any(not run.over for i, run in enumerate(runs) if i not in failures)
                 if interruption.requested or (failed and left):
-                    self._end_early(runs, interrupted=interruption.requested)
+                    self._end_early(runs, interrupted=interruption.number)
         for i, run in enumerate(runs):
             if i not in failures:
                 run.save()
         return failures
 
-    def _end_early(self, runs: Sequence[Run], *, interrupted: bool) -> NoReturn:
+    def _end_early(self, runs: Sequence[Run], *, interrupted: int | None) -> NoReturn:
         """Raise an exception with what the runs have reached, when all of it is saved."""
         for run in runs:
             run.save()

@@ -169,6 +169,8 @@ def _pair(name: str, tensors: dict[str, Stored]) -> Pair:
 
 def _header(path: Path) -> Iterable[tuple[str, Stored]]:
     """Return the tensors of a file, in the order of their bytes."""
+    if not path.is_file():  # opening a FIFO waits for ever
+        raise ValueError(f"{path} is no regular file; remove it, or give another folder.")
     try:
         # The library knows what a valid file is: nothing overlaps, nothing lies past its end.
         with safe_open(path, "np"):

@@ -74,7 +74,7 @@ def measured(run: Callable[[Any], str], case: Any) -> Cost:
     return Cost(outcome, seconds, max(0, _resident("VmHWM") - before))
 
 
-def _work(run: Callable[[Any], str], warm_up: Any, pipe: Connection) -> None:
+def _work(run: Callable[[Any], str], warm_up: Any, pipe: Connection, repeats: int) -> None:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     for case in warm_up:
         run(case)
@@ -87,7 +87,7 @@ def _work(run: Callable[[Any], str], warm_up: Any, pipe: Connection) -> None:
         soft = int(time.process_time()) + MOST_SECONDS
         resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
         cost = measured(run, case)
-        for _ in range(3):  # another process may have had the caches
+        for _ in range(repeats):  # another process may have had the caches
             if not cost.survived or cost.seconds < CHEAP:
                 break
             again = measured(run, case)
@@ -98,7 +98,11 @@ def _work(run: Callable[[Any], str], warm_up: Any, pipe: Connection) -> None:
 
 
 def in_children(
-    run: Callable[[Any], str], cases: Iterable[Any], *, warm_up: Iterable[Any] = ()
+    run: Callable[[Any], str],
+    cases: Iterable[Any],
+    *,
+    warm_up: Iterable[Any] = (),
+    repeats: int = 3,
 ) -> Iterator[tuple[Any, Cost]]:
     """Run cases one after the other in a child with limits.
 
@@ -106,6 +110,7 @@ def in_children(
         run: A function of a module, so that a child can import it.
         cases: What it is given.
         warm_up: Cases that every child runs first, so that libraries are loaded when it counts.
+        repeats: How often a case that was not cheap is measured again, at most; the least counts.
 
     Yields:
         Each case and what it took.
@@ -116,7 +121,7 @@ def in_children(
     for case in cases:
         if child is None or pipe is None:
             pipe, theirs = context.Pipe()
-            child = context.Process(target=_work, args=(run, warm_up, theirs), daemon=True)
+            child = context.Process(target=_work, args=(run, warm_up, theirs, repeats), daemon=True)
             child.start()
             theirs.close()
             assert pipe.recv() == "ready"

@@ -15,15 +15,18 @@ from campaigns.codec_files import (
     real_files,
     within,
 )
-from campaigns.command import run_command
+from campaigns.command import run_command, until
 
 
-def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, Any]:
+def campaign(
+    seed: int, count: int, *, minutes: float = 1e6, keep: Path | None = None
+) -> dict[str, Any]:
     """Load damaged and made-up files in children with limits.
 
     Args:
         seed: Of the files.
         count: How many.
+        minutes: After which it ends early.
         keep: Folder for the files that broke a promise.
 
     Returns:
@@ -34,7 +37,9 @@ def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, An
     worst = {"milliseconds": 0.0, "megabytes": 0.0, "share_of_time": 0.0, "share_of_memory": 0.0}
     warm_up = [("real", i, data) for i, data in enumerate(real_files())]
     begin = time.time()
-    for (kind, number, data), cost in in_children(load, cases(seed, count), warm_up=warm_up):
+    for (kind, number, data), cost in in_children(
+        load, until(cases(seed, count), minutes), warm_up=warm_up
+    ):
         word = f"{kind}: {cost.outcome if cost.survived else 'failed'}"
         outcomes[word] = outcomes.get(word, 0) + 1
         n = len(data)
@@ -58,7 +63,8 @@ def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, An
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{seed}-{number}.bmr").write_bytes(data)
     return {
-        "campaign": "codec", "seed": seed, "files": count, "minutes": (time.time() - begin) / 60,
+        "campaign": "codec", "seed": seed, "files": sum(outcomes.values()),
+        "minutes": (time.time() - begin) / 60,
         "outcomes": dict(sorted(outcomes.items())), "worst": worst, "failures": failures,
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ from bmrjax.cli.compressed_network import CompressedNetwork
 from bmrjax.codec.container import CODERS, unpack
 from campaigns.child import in_children
 from campaigns.codec_files import damaged, file_of, resealed
-from campaigns.command import run_command
+from campaigns.command import run_command, until
 
 # Of processor time for one prediction, which compiles; a whole command may take as much as it was given.
 SECONDS = 30
@@ -114,19 +114,22 @@ def predict(case: tuple[int, bytes, tuple[int, ...]]) -> str:
     return "predicted"
 
 
-def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, Any]:
+def campaign(
+    seed: int, count: int, *, minutes: float = 1e6, keep: Path | None = None
+) -> dict[str, Any]:
     """Predict with made-up files in children with limits.
 
     Args:
         seed: Of the files.
         count: How many.
+        minutes: After which it ends early.
         keep: Folder for the files that broke a promise.
     """
     outcomes: dict[str, int] = {}
     failures: list[dict[str, Any]] = []
     worst = {"seconds": 0.0, "megabytes": 0.0}
     begin = time.time()
-    for (number, data, _), cost in in_children(predict, cases(seed, count)):
+    for (number, data, _), cost in in_children(predict, until(cases(seed, count), minutes)):
         word = cost.outcome if cost.survived else "failed"
         outcomes[word] = outcomes.get(word, 0) + 1
         if cost.survived:
@@ -142,7 +145,8 @@ def campaign(seed: int, count: int, *, keep: Path | None = None) -> dict[str, An
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{seed}-{number}.bmr").write_bytes(data)
     return {
-        "campaign": "predict", "seed": seed, "files": count, "minutes": (time.time() - begin) / 60,
+        "campaign": "predict", "seed": seed, "files": sum(outcomes.values()),
+        "minutes": (time.time() - begin) / 60,
         "outcomes": outcomes, "worst": worst, "failures": failures,
     }  # fmt: skip
 

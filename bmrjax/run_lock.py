@@ -1,5 +1,6 @@
-"""One run at a time in a folder."""
+"""One run, or one reduction, at a time in a folder."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -58,17 +59,23 @@ class RunLock:
         if not same:
             os.close(handle)
             return None
-        os.truncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        try:
+            os.truncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
+        except BaseException:
+            os.close(handle)
+            raise
         return handle
 
     def release(self) -> None:
         """Let other runs have the folder."""
         if self._handle is None:
             return
-        self._path.unlink(missing_ok=True)
-        os.close(self._handle)
-        self._handle = None
+        handle, self._handle = self._handle, None
+        # What is left where nothing can be written any more is a file without a lock.
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        os.close(handle)
 
     def __enter__(self) -> "RunLock":
         return self

@@ -1,0 +1,91 @@
+"""A healthy run under the switches that people set to find faults of their own."""
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bmrjax as bmr
+
+
+def program(x, y=None):
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta, scale), obs=y)
+
+
+def healthy_run(impl=None, *, checkpoints=None):
+    """Fit, reduce, measure on held-out rows, and predict; return the result."""
+    x = jax.random.normal(jax.random.key(0, impl=impl), (40, 3))
+    noise = jax.random.normal(jax.random.key(1, impl=impl), (40,))
+    y = x @ jnp.array([2.0, 0.0, 0.0]) + jnp.asarray(0.3, x.dtype) * noise
+    result = bmr.sparsify(
+        program,
+        (x, y),
+        key=jax.random.key(2, impl=impl),
+        num_epochs=6,
+        steps_per_epoch=100,
+        criterion=bmr.criteria.SpikeAndSlab(),
+        schedule=bmr.schedules.Verified(wait=2, refit=1, cooldown=1),
+        held_out=bmr.HeldOut((x, y), final_samples=5),
+        checkpoints=checkpoints,
+        progress=False,
+    )
+    prediction = result.predict(jax.random.key(3, impl=impl), x, num_samples=5)
+    assert prediction.mean.shape == (40,)
+    assert repr(result)
+    return result
+
+
+def strict():
+    stack = contextlib.ExitStack()
+    for switch in (
+        jax.debug_nans(new_val=True),
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.checking_leaks(),
+    ):
+        stack.enter_context(switch)
+    return stack
+
+
+def test_nans_promotion_ranks_and_leaks_are_clean(tmp_path):
+    with strict():
+        result = healthy_run(checkpoints=bmr.Checkpoints(tmp_path))
+    assert result.num_total == 3
+    assert all(row["skipped_steps"] == 0 for row in result.history)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_every_generator_of_random_numbers_works(impl):
+    with jax.enable_x64(new_val=impl == "rbg"):  # in double precision too
+        assert healthy_run(impl).num_total == 3
+
+
+CODE = """
+import os, sys, warnings
+import bmrjax as bmr
+import test_modes
+warnings.simplefilter("ignore", bmr.FitWarning)
+assert not sys.flags.optimize  # which -O leaves out
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+test_modes.healthy_run()
+os._exit(7)
+"""
+
+
+def test_without_asserts_with_warnings_as_errors_and_in_a_fork_before_the_first_fit():
+    words = [sys.executable, "-O", "-W", "error", "-c", CODE]
+    folder = str(Path(__file__).parent)
+    done = subprocess.run(
+        words, cwd=folder, check=False, timeout=600, capture_output=True, text=True
+    )
+    assert done.returncode == 7, done.stderr

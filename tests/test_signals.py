@@ -1,0 +1,109 @@
+"""Signals: one line, a checkpoint of the epoch that was under way, and the status of the signal."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bmrjax import cli
+from bmrjax.run import interrupt
+from bmrjax.run.checkpoint import Checkpointer
+
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "xy.npz"
+    np.savez(path, x=rng.normal(size=(60, 3)), y=rng.normal(size=60))
+    return path
+
+
+def start(data, out):
+    words = ["sparsify", "--data", data, "--out", out, "--hidden", "3", "--epochs", "100000"]
+    words += ["--steps-per-epoch", "1", "--no-progress", "--method", "map", "--log", f"{out}.jsonl"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bmrjax", *map(str, words)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    end = time.monotonic() + 120
+    log = out.with_name(f"{out.name}.jsonl")
+    while time.monotonic() < end and process.poll() is None:
+        if log.exists() and log.read_text().count("\n") > 3:
+            return process
+        time.sleep(0.1)
+    raise AssertionError(process.communicate()[1])
+
+
+def lines(process):
+    return [line for line in process.communicate(timeout=120)[1].splitlines() if line.strip()]
+
+
+def test_a_command_saves_says_a_line_and_ends_as_the_signal_would(data, tmp_path):
+    process = start(data, tmp_path / "run")
+    process.send_signal(signal.SIGTERM)
+    said = lines(process)
+    assert len(said) == 2
+    assert "stopping after this epoch" in said[0]
+    assert said[1] == "bmrjax: stopped by SIGTERM; --resume goes on from the last checkpoint."
+    # Killed by the signal, which a shell shows as 128 and its number.
+    assert process.returncode == -signal.SIGTERM
+    checkpoints = Checkpointer(tmp_path / "run", interval=0)
+    assert checkpoints.steps()
+    assert checkpoints.check() == []
+    assert not list((tmp_path / "run").glob(".bmrjax*"))
+
+
+@pytest.fixture
+def default_handlers():
+    before = {number: signal.getsignal(number) for number in ENDING}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in ENDING[1:]:
+        signal.signal(number, interrupt.end_by_exception)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("default_handlers")
+class TestHandlers:
+    def test_without_checkpoints_only_ctrl_c_is_waited_for(self):
+        with interrupt.finishing_on_interrupt() as found:
+            signal.raise_signal(signal.SIGINT)
+            assert found.number == signal.SIGINT
+        with pytest.raises(interrupt.EndedBySignal, match="SIGTERM"):  # noqa: SIM117
+            with interrupt.finishing_on_interrupt():
+                signal.raise_signal(signal.SIGTERM)
+
+    @pytest.mark.parametrize("number", ENDING)
+    def test_the_first_is_noted_and_the_second_ends(self, number, capsys):
+        error = KeyboardInterrupt if number == signal.SIGINT else interrupt.EndedBySignal
+        with interrupt.finishing_on_interrupt(saved=True) as found:
+            signal.raise_signal(number)
+            assert found.number == number
+            with pytest.raises(error):
+                signal.raise_signal(number)
+        assert capsys.readouterr().err.count("stopping after this epoch") == 1
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_what_others_handle_is_theirs(self):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        with interrupt.finishing_on_interrupt(saved=True) as found:
+            signal.raise_signal(signal.SIGHUP)
+            assert not found.requested
+
+    def test_a_command_that_is_stopped_before_its_fit_says_so(self, monkeypatch, capsys):
+        monkeypatch.setattr(cli, "_MODULES", {})
+        monkeypatch.setattr(cli, "check_options", lambda _: signal.raise_signal(2))
+        with pytest.raises(SystemExit, match="130"):
+            cli.main(["sparsify", "--data", "digits", "--out", "nowhere"])
+        assert capsys.readouterr().err == "bmrjax: stopped.\n"

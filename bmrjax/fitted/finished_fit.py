@@ -113,8 +113,15 @@ def _has_group(fit: Any) -> bool:
 def _of_tree(fit: Any, model: Callable | None) -> FinishedFit:
     group = fit.posterior
     variables = getattr(group, "data_vars", group)
-    draws = {str(name): np.asarray(variables[name]) for name in variables}
+    draws = {str(name): _chains_first(variables[name]) for name in variables}
     return FinishedFit(model, "an ArviZ tree", draws=draws)
+
+
+def _chains_first(variable: Any) -> np.ndarray:
+    """Return the values of a variable with chain and draw, or the draws of both, as the first axes."""
+    dims = getattr(variable, "dims", ())
+    lead = [dim for dim in ("sample", "chain", "draw") if dim in dims]
+    return np.asarray(variable.transpose(*lead, ...) if lead else variable)
 
 
 def _of_guide(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer.autoguide import AutoContinuous, AutoGuide, AutoNormal
 
@@ -38,6 +38,14 @@ class Whole:
     loc: Float[np.ndarray, " m"]
     covariance: Float[np.ndarray, "m m"]
     unpack: Callable[[Any], Mapping[str, Any]]
+
+    def positions(self, layout: Layout) -> Int[np.ndarray, " n"]:
+        """Return where the judged elements are, which have no constraint.
+
+        Args:
+            layout: The judged elements.
+        """
+        return layout.flat(self.unpack(np.arange(len(self.loc)))).astype(int)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.serial import one_at_a_time
 
+# Distance of the mean of the fit from that of the program, in standard deviations, that is let pass.
+_MOST_SHIFT = 0.35
+
 
 @one_at_a_time
 def reduce_fit(
@@ -142,7 +145,13 @@ def reduce_fit(
             verification = verify_submodels(
                 found.delta_f, inside, normal, layout, whole, *program, rng
             )
-    findings = (*source.findings, *_wide(source), *_not_normal(normality), *_off(verification))
+    findings = (
+        *source.findings,
+        *_wide(source),
+        *_not_normal(normality),
+        *_elsewhere(normality, source),
+        *_off(verification),
+    )
     for finding in findings:
         warn(f"reduce_fit: {finding}", FitWarning)
     return fit_reduction(
@@ -205,6 +214,26 @@ def _off(verification: Verification | None) -> list[Finding]:
     ]
 
 
+def _elsewhere(normality: Normality, source: Source) -> list[Finding]:
+    """Return that the posterior of the program lies elsewhere than the fit, if it does."""
+    if normality.trusted is not True or isinstance(source.whole, str):
+        return []
+    at = source.whole.positions(source.layout)
+    shift, error = normality.shift[at], normality.shift_error[at]
+    clear = np.abs(shift) - 3 * error
+    worst = int(np.argmax(clear))
+    if clear[worst] <= _MOST_SHIFT:
+        return []
+    return [
+        Finding(
+            "elsewhere",
+            f"The posterior mean of '{source.layout.label[worst]}' by the program and `data` is "
+            f"{shift[worst]:+.1f} standard deviations from that of the fit.",
+            "Check that `data` and the program are those of the fit; a guide may not have converged.",
+        )
+    ]
+
+
 def _not_normal(normality: Normality) -> list[Finding]:
     if normality.trusted is not False:
         return []
@@ -213,8 +242,8 @@ def _not_normal(normality: Normality) -> list[Finding]:
             "not-normal",
             f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
             f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
-            "Take more draws if there are fewer than 100 for each latent element; else fit the submodels "
-            "that matter and compare their evidence, or write the program so that its posterior is closer "
-            "to a normal.",
+            "Check that `data` are those of the fit. Take more draws if there are fewer than 100 for each "
+            "latent element; else fit the submodels that matter and compare their evidence, or write the "
+            "program so that its posterior is closer to a normal.",
         )
     ]

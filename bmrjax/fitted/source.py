@@ -1,13 +1,14 @@
 """The joint normal that is reduced, with what is known of where it came from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bmrjax.fitted.finished_fit import finished_fit
 from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole, fitted_posterior
+from bmrjax.fitted.guide_on_data import check_guide, guide_on_data
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.judged_prior import judged_prior
 from bmrjax.fitted.layout import Layout, Names
@@ -113,7 +114,7 @@ def from_fit(
 
     Raises:
         TypeError: If there is no program.
-        ValueError: As `judged_prior` and `fitted_posterior` do.
+        ValueError: As `judged_prior`, `check_guide` and `fitted_posterior` do.
     """
     given = finished_fit(fit, model=model, params=params)
     if given.model is None:
@@ -128,6 +129,9 @@ def from_fit(
     layout = Layout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
+    if given.guide is not None:
+        given = replace(given, guide=guide_on_data(given.guide, batch))
+        check_guide(given.guide, given.params or {}, batch, prior.latent, prior.discrete)
     posterior: FittedPosterior = fitted_posterior(
         given, given.model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
     )

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import Layout
-from bmrjax.fitted.normality import log_joint, log_weights, tail_shape
+from bmrjax.fitted.normality import log_joint, tail_shape, weighted_draws
 from bmrjax.infer.arguments import Data
 
 # Submodels that are measured at most: the most probable ones.
@@ -85,23 +85,25 @@ def verify_submodels(
     Returns:
         Both, of the first submodels; None if the joint normal is singular.
     """
-    at = layout.flat(whole.unpack(np.arange(len(whole.loc)))).astype(int)
+    at = whole.positions(layout)
     density = log_joint(whole, model, data)
-    full = log_weights(whole, density, rng)
+    full = weighted_draws(whole, density, rng)
     if full is None:
         return None
-    evidence, error = _log_mean(full)
-    shape = _shape(full)
+    evidence, error = _log_mean(full.log_weights)
+    shape = _shape(full.log_weights)
     ratio = normal.prior_loc / normal.prior_scale
     log_prior = -0.5 * ratio**2 - np.log(normal.prior_scale) - 0.5 * math.log(2 * math.pi)
     found = []
     for kept in inside[:MOST_SUBMODELS]:
-        reduced = log_weights(_at_zero(whole, at[~kept]), density, rng)
+        reduced = weighted_draws(at_zero(whole, at[~kept]), density, rng)
         if reduced is None:
             return None
-        of_reduced, its_error = _log_mean(reduced)
+        of_reduced, its_error = _log_mean(reduced.log_weights)
         measured = of_reduced - evidence - float(log_prior[~kept].sum())
-        found.append((measured, math.hypot(error, its_error), max(shape, _shape(reduced))))
+        found.append(
+            (measured, math.hypot(error, its_error), max(shape, _shape(reduced.log_weights)))
+        )
     return Verification(
         predicted[: len(found)], *(np.array(part) for part in zip(*found, strict=True))
     )
@@ -112,7 +114,7 @@ def _shape(log_weights: Float[np.ndarray, " draws"]) -> float:
     return math.nan if shape is None else shape
 
 
-def _at_zero(whole: Whole, removed: np.ndarray) -> Whole:
+def at_zero(whole: Whole, removed: np.ndarray) -> Whole:
     """Return the joint normal given that some elements are zero."""
     if not len(removed):
         return whole

@@ -78,7 +78,8 @@ def check_guide(
     except (TypeError, ValueError, AssertionError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"reduce_fit: the guide does not run on `data`: {reason} Give the arguments that it was fitted on."
+            f"reduce_fit: the guide does not run on `data`: {reason} Give the data "
+            "that it was fitted on."
         ) from error
     missing = sorted(set(needed) - set(params))
     if missing:

@@ -9,6 +9,7 @@ import numpy as np
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.heredity import HeredityOption, heredity_of
 from bmrjax.fitted.joint_normal import check_joint_normal, wide_elements
 from bmrjax.fitted.layout import Names
 from bmrjax.fitted.model_average import average
@@ -40,6 +41,7 @@ def reduce_fit(
     names: Names = None,
     groups: Groups = None,
     forced: Sequence[str | int] = (),
+    heredity: HeredityOption = False,
     expected: float | None = None,
     num_draws: int = 4000,
     seed: int = 0,
@@ -78,7 +80,12 @@ def reduce_fit(
         groups: Name of a group to its elements (names, or numbers where one site is judged), which are in a
             submodel together.
         forced: Elements or groups that are in every submodel.
-        expected: Expected number of candidates that are in, before the data. By default half of them.
+        heredity: Name of a candidate to the candidates without which it is in no submodel, such as
+            ``{"age:bmi": ["age", "bmi"]}``. True reads this from the names: ``"age:bmi"``, ``"age bmi"`` and
+            ``"age^2"`` are in only with the candidates that are parts of them. By default there is no such
+            rule.
+        expected: Expected number of candidates that are in, before the data. By default half of them; with
+            `heredity`, before the submodels that it excludes are left out.
         num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance
@@ -136,7 +143,10 @@ def reduce_fit(
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
     log_odds = log_prior_odds(expected, len(units))
-    found = search(precision, log_odds, rng)
+    free = {i for members in units.values() for i in members}
+    in_all = [label for i, label in enumerate(layout.label) if i not in free]
+    rule = heredity_of(list(units), heredity, forced=in_all)
+    found = search(precision, log_odds, rng, rule)
     normality, verification = Normality(math.nan, reason=str(whole)), None
     if source.model is not None:
         normality = measure_normality(whole, source.model, source.data, rng)
@@ -168,6 +178,9 @@ def reduce_fit(
         findings=findings,
         inspection=source.inspection,
         verification=verification,
+        precision=precision,
+        heredity=rule,
+        source=source,
     )
 
 

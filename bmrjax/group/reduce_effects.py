@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import Layout
 from bmrjax.fitted.model_average import average
@@ -89,6 +90,8 @@ def reduce_effects(
         findings=findings,
         inspection=Inspection(),
         verification=verification,
+        precision=precision,
+        heredity=Heredity.none(len(units)),
     )
 
 

@@ -5,10 +5,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoMultivariateNormal
 
 import bmrjax as bmr
+from bmrjax.fitted.guide_on_data import guide_on_data
+from bmrjax.infer.compiled import compiled
 
 PRIOR_SCALE, NOISE = 1.3, 0.7
 
@@ -46,16 +47,14 @@ AT_MODE = {"auto_loc": np.float32(LOC)}
 
 
 def _made_on(guide, data):
-    with numpyro.handlers.seed(rng_seed=0):
-        guide(*data)
-    return guide
+    return guide_on_data(guide, data)  # as a call of the guide does, in one compiled program
 
 
 @pytest.mark.parametrize("made_on", [WIDE, NARROW, None])
 def test_laplace_takes_its_curvature_on_the_data_that_are_given(made_on):
     guide = AutoLaplaceApproximation(_model)
     if made_on is not None:
-        _made_on(guide, made_on)
+        guide = _made_on(guide, made_on)
     before = dict(vars(guide))
     found = bmr.reduce_fit(guide, params=AT_MODE, data=NARROW)
     np.testing.assert_allclose(found.inclusion_prob["beta"], EXACT, atol=1e-3)
@@ -66,10 +65,16 @@ def test_laplace_takes_its_curvature_on_the_data_that_are_given(made_on):
 
 def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given():
     guide = _made_on(AutoDAIS(_model, K=2), NARROW)
-    fit = SVI(_model, guide, numpyro.optim.Adam(0.03), Trace_ELBO())
-    params = fit.run(jax.random.key(0), 200, *NARROW, progress_bar=False).params
+
+    @jax.jit
+    def start():
+        with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
+            guide(*NARROW)
+        return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+
+    params = start()
     right = bmr.reduce_fit(guide, params=params, data=NARROW, num_draws=500)
-    _made_on(other := AutoDAIS(_model, K=2), WIDE)
+    other = _made_on(AutoDAIS(_model, K=2), WIDE)
     found = bmr.reduce_fit(other, params=params, data=NARROW, num_draws=500)
     np.testing.assert_allclose(
         found.inclusion_prob["beta"], right.inclusion_prob["beta"], atol=1e-4
@@ -113,10 +118,10 @@ def test_data_of_another_length_are_refused():
         beta = numpyro.sample("beta", dist.Normal(0, 1.3).expand([len(y)]).to_event(1))
         numpyro.sample("y", dist.Normal(beta + x[:, 0], NOISE), obs=y)
 
-    guide = _made_on(AutoMultivariateNormal(model), NARROW)
-    params = {"auto_loc": np.zeros(50), "auto_scale_tril": np.eye(50)}
-    short = tuple(part[:40] for part in NARROW)
-    with pytest.raises(ValueError, match=r"'beta' has shape \(50,\) in the guide and \(40,\)"):
+    guide = _made_on(AutoMultivariateNormal(model), tuple(part[:5] for part in NARROW))
+    params = {"auto_loc": np.zeros(5), "auto_scale_tril": np.eye(5)}
+    short = tuple(part[:4] for part in NARROW)
+    with pytest.raises(ValueError, match=r"'beta' has shape \(5,\) in the guide and \(4,\)"):
         bmr.reduce_fit(guide, params=params, data=short)
 
 
@@ -134,3 +139,23 @@ def test_the_axes_of_a_tree_are_read_by_name(dims):
     found = bmr.reduce_fit(Tree, model=_model, data=NARROW)
     plain = bmr.reduce_fit({"beta": draws}, model=_model, data=NARROW)
     np.testing.assert_allclose(found.inclusion_prob["beta"], plain.inclusion_prob["beta"])
+
+
+def test_an_argument_that_nothing_is_computed_from_may_have_another_shape():
+    def run(rows):
+        lowered = jax.jit(lambda unused, z: 2 * z).lower(np.zeros(rows), np.ones(2))
+        return compiled(lowered)(np.zeros(rows), np.ones(2))
+
+    np.testing.assert_array_equal(run(20), run(60))
+
+
+def test_fits_of_more_rows_follow_fits_of_fewer():
+    for rows in (30, 50):
+        x, y = (part[:rows] for part in NARROW)
+        loc, covariance = _exact(x, y)
+        draws = {"beta": np.random.default_rng(0).multivariate_normal(loc, covariance, 1000)}
+
+        def model(x, y):
+            return _model(x, y)
+
+        assert bmr.reduce_fit(draws, model=model, data=(x, y)).pareto_k < 0.7

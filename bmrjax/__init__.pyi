@@ -1,5 +1,6 @@
 """The public surface. Modules are imported when they are first used."""
 
+from . import active_inference as active_inference
 from . import callbacks as callbacks
 from . import codec as codec
 from . import criteria as criteria

@@ -178,6 +178,27 @@ def weighted_draws(
     Returns:
         The draws; None if the covariance is singular.
     """
+    drawn = normal_draws(whole, rng, count)
+    if drawn is None:
+        return None
+    points, log_normal = drawn
+    return Weighted(points.astype(np.float64), density(points) - log_normal)
+
+
+def normal_draws(
+    whole: Whole, rng: np.random.Generator, count: int
+) -> tuple[np.ndarray, Float[np.ndarray, " draws"]] | None:
+    """Draw from a joint normal.
+
+    Args:
+        whole: Joint normal on the unconstrained space; elements without variance stay where they are.
+        rng: Source of randomness.
+        count: Number of draws.
+
+    Returns:
+        The draws in the precision that JAX computes in, and ln of their density; None if the covariance is
+        singular.
+    """
     varies = np.diag(whole.covariance) > 0
     covariance = whole.covariance[np.ix_(varies, varies)]
     scale = np.sqrt(np.diag(covariance))
@@ -190,12 +211,11 @@ def weighted_draws(
     points[:, varies] += (noise @ factor.T) * scale
     # What was rounded to single precision is what the normal is evaluated at, too.
     points = np.asarray(jnp.asarray(points))
-    joint = density(points)
     deviation = (points.astype(np.float64) - whole.loc)[:, varies] / scale
     standard = solve_triangular(factor, deviation.T, lower=True)
     log_normal = -0.5 * (standard**2).sum(0) - np.log(np.diag(factor)).sum()
     log_normal -= np.log(scale).sum() + 0.5 * len(scale) * math.log(2 * math.pi)
-    return Weighted(points.astype(np.float64), joint - log_normal)
+    return points, log_normal
 
 
 def _shift(

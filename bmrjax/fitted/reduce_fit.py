@@ -24,7 +24,7 @@ from bmrjax.run.diagnose import Finding
 from bmrjax.run.serial import one_at_a_time
 
 # Change of an inclusion probability by measured evidence that is let pass.
-_MOST_CHANGE = 0.05
+_MOST_CHANGE = 0.03
 
 # Distance of the mean of the fit from that of the program, in standard deviations, that is let pass.
 _MOST_SHIFT = 0.35
@@ -66,7 +66,7 @@ def reduce_fit(
     normal of *all* latent elements, on their unconstrained space, and the tail of the importance weights
     shows whether the normal covers the posterior (`FitReduction.pareto_k`; this needs ArviZ). The evidence of
     the most probable submodels is measured with the program, too, at a fraction of the draws of `verify`,
-    and it is a finding if inclusion probabilities would change by more than 0.05.
+    and it is a finding if inclusion probabilities would change by more than 0.03.
 
     Args:
         fit: A `numpyro.infer.MCMC` that has run; draws, as a dict of arrays by site with draws, or chains and
@@ -274,12 +274,12 @@ def _spread(spread: Spread | None, candidates: Sequence[str]) -> list[Finding]:
         return []
     worst = int(np.argmax(np.abs(spread.change)))
     change = float(spread.change[worst])
-    if abs(change) <= _MOST_CHANGE + 2 * spread.error:
+    if abs(change) <= _MOST_CHANGE + spread.error:
         return []
     return [
         Finding(
             "not-exact",
-            "The posterior is not normal enough for exact probabilities: by the measured evidence of the "
+            "The joint normal is not exact enough for these probabilities: by the measured evidence of the "
             f"most probable submodels, that of '{candidates[worst]}' changes by {change:+.2f}.",
             "Call reduce_fit with verify=True, and report measured_inclusion_prob.",
         )

@@ -217,6 +217,7 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
     """
     table: Any = found.table()
     total = len(table)
+    chosen = table["kept"]
     table = table.loc[sorted(table.nlargest(most, "inclusion_prob").index)]
     one_site = table["site"].nunique() == 1
     names = [
@@ -233,7 +234,7 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
     left.set_xlabel("Inclusion probability")
     left.set_yticks(rows, names)
     left.invert_yaxis()
-    left.set_title(f"{int(found.table()['kept'].sum()):,} of {total:,} in the chosen submodel")
+    left.set_title(f"{int(chosen.sum()):,} of {total:,} in the chosen submodel")
     right.axvline(0.0, color=_GREY, linewidth=0.8, zorder=1)
     right.hlines(rows, table["2.5 %"], table["97.5 %"], color=colors, zorder=2)
     right.scatter(table["mean"], rows, color=colors, s=25, zorder=3)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -106,7 +107,7 @@ def reduce_columns(
     return reduce_fit(
         loc=loc,
         covariance=covariance,
-        prior=Normal(np.zeros(len(loc)), scale),
+        prior=Normal(jnp.zeros(len(loc)), jnp.asarray(scale)),
         names=elements,
         groups=units,
         forced=elements[:outputs],

@@ -67,7 +67,7 @@ def sample_submodels(
     inclusion, masks = np.empty((sweeps, units)), np.empty((sweeps, units), bool)
     loc, variance = np.empty((sweeps, precision.size)), np.empty((sweeps, precision.size))
     log_prob = np.empty(sweeps)
-    families = [heredity.family(u) for u in np.flatnonzero(heredity.parents.any(1))]
+    families = [heredity.family(int(u)) for u in np.flatnonzero(heredity.parents.any(1))]
     families = [family for family in families if len(family) <= _LARGEST_BLOCK]
     current = swept.delta_f() + log_odds * float(swept.mask.sum())
     for sweep in range(-warmup, sweeps):

@@ -60,7 +60,7 @@ def _best_swap(swept: Swept, log_odds: float, heredity: Heredity) -> list[int] |
     for unit in np.flatnonzero(~swept.mask):
         trial = swept.copy()
         if not np.isfinite(first[unit]):
-            family = [int(u) for u in heredity.family(unit)[::-1] if not swept.mask[u]]
+            family = [int(u) for u in heredity.family(int(unit))[::-1] if not swept.mask[u]]
             gain = 0.0
             for u in family:
                 gain += trial.log_bayes_factor(u) + log_odds

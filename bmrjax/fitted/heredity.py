@@ -38,7 +38,7 @@ class Heredity:
     def allows(self, masks: Bool[np.ndarray, "*lead units"]) -> Bool[np.ndarray, "*lead"]:
         """Return which submodels are allowed."""
         missing = (~masks).astype(int) @ self._counts.T
-        return ~(masks & (missing > 0)).any(-1)
+        return np.logical_not((masks & (missing > 0)).any(-1))
 
     def free(self, mask: Bool[np.ndarray, " units"]) -> Bool[np.ndarray, " units"]:
         """Return which units can be flipped, the result being allowed if the submodel is."""
@@ -96,7 +96,7 @@ def heredity_of(
             if parent in position:
                 parents[position[name], position[parent]] = True
     found = Heredity(parents)
-    circular = [candidates[i] for i in np.flatnonzero(np.diag(found.parents))]
+    circular = [candidates[int(i)] for i in np.flatnonzero(np.diag(found.parents))]
     if circular:
         raise ValueError(f"reduce_fit: heredity makes {circular} parents of themselves.")
     return found

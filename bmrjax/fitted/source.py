@@ -132,11 +132,12 @@ def from_fit(
     layout = Layout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
+    model = given.model
     if given.guide is not None:
         given = replace(given, guide=guide_on_data(given.guide, batch))
         check_guide(given.guide, given.params or {}, batch, prior.latent, prior.discrete)
     posterior: FittedPosterior = fitted_posterior(
-        given, given.model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
+        given, model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
     )
     normal = JointNormal(
         posterior.loc, posterior.covariance, layout.flat(prior.loc), layout.flat(prior.scale)
@@ -148,8 +149,8 @@ def from_fit(
         f"joint normal of {judged} from {posterior.text}",
         prior.inspection,
         posterior.findings,
-        whole_normal(posterior, given.model, batch, prior.latent),
-        given.model,
+        whole_normal(posterior, model, batch, prior.latent),
+        model,
         batch,
         independent_draws=posterior.independent_draws,
     )

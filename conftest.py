@@ -28,6 +28,7 @@ _documents: Any = Sybil(
         "docs/quickstart.md",
         "docs/guide.md",
         "docs/loops.md",
+        "docs/variables.md",
         "docs/fitted.md",
         "docs/groups.md",
         "docs/trained.md",

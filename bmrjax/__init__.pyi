@@ -1,9 +1,11 @@
 """The public surface. Modules are imported when they are first used."""
 
+from . import active_inference as active_inference
 from . import callbacks as callbacks
 from . import codec as codec
 from . import criteria as criteria
 from . import data as data
+from . import estimators as estimators
 from . import fitted as fitted
 from . import group as group
 from . import handlers as handlers
@@ -26,6 +28,8 @@ from .errors import EnsembleError as EnsembleError
 from .errors import FitWarning as FitWarning
 from .errors import InterruptedFit as InterruptedFit
 from .errors import NonFiniteError as NonFiniteError
+from .estimators.classifier import SparseClassifier as SparseClassifier
+from .estimators.regressor import SparseRegressor as SparseRegressor
 from .fitted.credible_sets import CredibleSet as CredibleSet
 from .fitted.fit_reduction import FitReduction as FitReduction
 from .fitted.reduce_fit import reduce_fit as reduce_fit

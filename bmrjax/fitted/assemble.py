@@ -7,11 +7,14 @@ from jaxtyping import Float
 
 from bmrjax.fitted.credible_sets import likelihood_correlation
 from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import Averaged
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.search import Found
+from bmrjax.fitted.source import Source
+from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import Verification
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
@@ -32,6 +35,9 @@ def fit_reduction(
     findings: tuple[Finding, ...],
     inspection: Inspection,
     verification: Verification | None,
+    precision: Precision,
+    heredity: Heredity,
+    source: Source | None = None,
 ) -> FitReduction:
     """Return the result by site.
 
@@ -49,6 +55,9 @@ def fit_reduction(
         findings: What is wrong with the draws.
         inspection: Which sites were judged.
         verification: Of the most probable submodels.
+        precision: The posterior and the units.
+        heredity: Which submodels are allowed.
+        source: Where the posterior is from, with its program.
     """
 
     def spread(by_unit: Any) -> Any:
@@ -91,4 +100,7 @@ def fit_reduction(
         _log_odds=log_odds,
         _text=text,
         _normality=normality,
+        _precision=precision,
+        _heredity=heredity,
+        _source=source,
     )

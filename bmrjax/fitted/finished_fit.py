@@ -25,6 +25,8 @@ class FinishedFit:
         params: Its constrained parameters.
         keep: Masks of elements that had been removed before, by site.
         columns: Names of the columns of the inputs.
+        shapes: Site to shape, for draws.
+        names: Site to the names of its elements, of a tree whose coordinates have some.
     """
 
     model: Callable | None
@@ -34,6 +36,12 @@ class FinishedFit:
     params: Mapping[str, Any] | None = None
     keep: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    names: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+# Axes of draws in a tree: of chains and draws, or of both together.
+_LEAD = ("sample", "chain", "draw")
 
 
 @functools.singledispatch
@@ -73,7 +81,8 @@ def _(fit: MCMC, *, model: Callable | None = None, params: Any = None) -> Finish
     if not draws:
         raise ValueError("reduce_fit: this MCMC has no draws; call its run first.")
     found = model if model is not None else getattr(fit.sampler, "model", None)
-    return FinishedFit(found, type(fit.sampler).__name__, draws=draws)
+    shapes = {name: np.shape(value)[2:] for name, value in draws.items()}
+    return FinishedFit(found, type(fit.sampler).__name__, draws=draws, shapes=shapes)
 
 
 @finished_fit.register(Mapping)
@@ -81,7 +90,9 @@ def _(fit: Mapping[str, Any], *, model: Callable | None = None, params: Any = No
     _no_params(params, "draws")
     if _has_group(fit):
         return _of_tree(fit, model)
-    return FinishedFit(model, "draws", draws={n: np.asarray(value) for n, value in fit.items()})
+    draws = {name: np.asarray(value) for name, value in fit.items()}
+    shapes = {name: value.shape[1:] for name, value in draws.items()}
+    return FinishedFit(model, "draws", draws=draws, shapes=shapes)
 
 
 @finished_fit.register
@@ -113,8 +124,25 @@ def _has_group(fit: Any) -> bool:
 def _of_tree(fit: Any, model: Callable | None) -> FinishedFit:
     group = fit.posterior
     variables = getattr(group, "data_vars", group)
-    draws = {str(name): np.asarray(variables[name]) for name in variables}
-    return FinishedFit(model, "an ArviZ tree", draws=draws)
+    draws, shapes, names = {}, {}, {}
+    for name in variables:
+        variable, site = variables[name], str(name)
+        lead = [dim for dim in _LEAD if dim in getattr(variable, "dims", ())]
+        draws[site] = np.asarray(variable.transpose(*lead, ...) if lead else variable)
+        shapes[site] = draws[site].shape[len(lead) or 2 :]
+        labels = _labels(variable, lead)
+        if labels is not None:
+            names[site] = labels
+    return FinishedFit(model, "an ArviZ tree", draws=draws, shapes=shapes, names=names)
+
+
+def _labels(variable: Any, lead: list[str]) -> list[str] | None:
+    """Return the names along the one axis of a variable that is not of draws, if they are texts."""
+    dims = [dim for dim in getattr(variable, "dims", ()) if dim not in lead]
+    if len(dims) != 1 or dims[0] not in variable.coords:
+        return None
+    labels = np.asarray(variable.coords[dims[0]])
+    return [str(label) for label in labels] if labels.dtype.kind in "UOT" else None
 
 
 def _of_guide(

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from bmrjax.fitted.averaged_draws import averaged_draws
 from bmrjax.fitted.compare_families import compare_families
 from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
+from bmrjax.fitted.fit_text import fit_text
+from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.layout import ElementLayout, shortened
-from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality
+from bmrjax.fitted.normality import Normality
+from bmrjax.fitted.predictive_path import predictive_path
+from bmrjax.fitted.reduction_tree import reduction_tree
 from bmrjax.fitted.search import Found
+from bmrjax.fitted.source import Source
+from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import Verification
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
@@ -20,9 +27,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 BySite = dict[str, Float[np.ndarray, "..."]]
-
-# Rows of the table and credible sets that are printed.
-_ROWS, _SETS = 30, 12
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,6 +94,9 @@ class FitReduction:
     _log_odds: float = field(repr=False)
     _text: str = field(repr=False)
     _normality: Normality = field(repr=False)
+    _precision: Precision = field(repr=False)
+    _heredity: Heredity = field(repr=False)
+    _source: Source | None = field(repr=False)
 
     def models(self) -> "DataFrame":
         """Return the 64 most probable submodels and all within Occam's window, the most probable first.
@@ -233,7 +240,91 @@ class FitReduction:
             if not members[name]:
                 raise ValueError(f"FitReduction.families: the set '{name}' is empty.")
         weight, submodels = self._terms()
-        return compare_families(weight, submodels, members, self._log_odds)
+        return compare_families(weight, submodels, members, self._log_odds, self._heredity)
+
+    def path(self, *, seed: int = 0) -> "DataFrame":
+        """Say how well submodels of each size predict, by leaving each data point out.
+
+        The expected log predictive density of the most probable submodel of each size, by Pareto-smoothed
+        importance sampling: draws from the joint normal given that the removed elements are zero, weighted by
+        the program. Nothing is fitted again. Small submodels that predict as well as the best can be
+        used in its place. All sizes are there with up to 12 candidates; beyond, those up to twice the
+        size of the chosen submodel and ten more.
+
+        Args:
+            seed: Of the draws.
+
+        Returns:
+            One row per size: ``"size"``, ``"candidates"`` (names of those that are in), ``"elpd"`` (sum over
+            data points, in nats; larger is better) with ``"elpd_error"``, ``"difference"`` from the
+            best size with ``"difference_error"``, and ``"pareto_k"``, the largest over data points; above
+            0.7, the row is not reliable.
+
+        Raises:
+            ValueError: Without a program, or draws of all its latent sites.
+            ImportError: Without ArviZ.
+
+        References:
+            Vehtari, Gelman and Gabry (2017), Statistics and Computing 27; Piironen, Paasiniemi and Vehtari
+            (2020), Electronic Journal of Statistics 14, for sizes against predictions.
+        """
+        source = self._source
+        if source is None or source.model is None or isinstance(source.whole, str):
+            why = (
+                source.whole if source is not None else "this is the second level of a group study"
+            )
+            raise ValueError(f"FitReduction.path needs the joint posterior of a program: {why}.")
+        masks = self._found.path
+        try:
+            return predictive_path(
+                masks,
+                self._precision.elements(masks),
+                self.candidates,
+                source.whole,
+                self._layout,
+                source.model,
+                source.data,
+                np.random.default_rng(seed),
+            )
+        except ImportError as error:
+            raise ImportError(
+                f"FitReduction.path needs ArviZ ({error}). Install it by pip install 'bmrjax[arviz]'."
+            ) from None
+
+    def draws(self, num_draws: int = 4000, *, seed: int = 0) -> BySite:
+        """Draw the judged sites from their posterior, averaged over submodels.
+
+        Args:
+            num_draws: Number of draws.
+            seed: Of the draws.
+
+        Returns:
+            Site to draws, along a leading axis; elements outside the submodel of a draw are zero.
+        """
+        if num_draws < 1:
+            raise ValueError(f"FitReduction.draws: num_draws is at least 1, got {num_draws}.")
+        weight, sets = self._terms()
+        rng = np.random.default_rng(seed)
+        flat = averaged_draws(self._precision, weight, sets, num_draws, rng)
+        padded = np.concatenate([flat, np.zeros((num_draws, 1))], 1)
+        return {name: padded[:, where] for name, where in self._layout.index.items()}
+
+    def to_arviz(self, num_draws: int = 4000, *, seed: int = 0) -> Any:
+        """Return a tree of data sets for ArviZ, with the names of the elements as coordinates.
+
+        Args:
+            num_draws: Draws of the posterior that is averaged over submodels.
+            seed: Of the draws.
+
+        Returns:
+            An `xarray.DataTree` with the groups ``posterior`` (one chain) and ``reduction`` (by site, the
+            inclusion probability and `delta_f` of each element).
+
+        Raises:
+            ImportError: Without xarray.
+        """
+        of_sites = self.draws(num_draws, seed=seed)
+        return reduction_tree(of_sites, self.inclusion_prob, self.delta_f, self._layout)
 
     def _candidates(self, name: str) -> list[int]:
         if name in self.candidates:
@@ -262,63 +353,5 @@ class FitReduction:
 
     def __repr__(self) -> str:
         """Return what was chosen, whether to trust it, and the table."""
-        kept, prob = int(self._found.masks[0].sum()), float(self._found.prob[0])
-        probability = f"{prob:.2g}" if prob >= 0.001 else "below 0.001"
-        lines = [
-            f"FitReduction: {kept} of {len(self.candidates)} candidates in the most probable submodel "
-            f"(probability {probability})",
-            f"{self._text}; {self._found.text}",
-            self._how_normal(),
-        ]
-        if self.verification is not None:
-            lines.append(str(self.verification))
-        others = self.inspection.not_judged
-        lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
-        if len(others) > 6:
-            lines.append("... bmr.inspect(...) lists all")
-        if self.findings:
-            lines += ["findings:", *(f"  {finding}" for finding in self.findings)]
-        shown = "\n  ".join(lines)
-        return f"{shown}\n{self._printed()}{self._printed_sets()}"
-
-    def _printed_sets(self) -> str:
-        sets = self.credible_sets()
-        if not any(len(one.names) > 1 for one in sets):
-            return ""
-        lines = [f"  {one}" for one in sets[:_SETS]]
-        if sets[_SETS:]:
-            lines.append(f"  ... and {len(sets) - _SETS} more; credible_sets() has all")
-        return "\n".join(["", "credible sets, with an effect in each at 95 %:", *lines])
-
-    def _how_normal(self) -> str:
-        normality = self._normality
-        if normality.trusted is None:
-            return f"normality was not checked: {normality.reason}"
-        measured = f"Pareto k {normality.pareto_k:.2f} over {normality.num_latent} latent elements"
-        if normality.trusted:
-            return f"{measured}: the joint normal covers the posterior"
-        return f"do not trust this: {measured}, above {TRUSTED_PARETO_K}"
-
-    def _printed(self) -> str:
-        table = self.table()
-        if len(self.chosen) == 1:
-            table = table.drop(columns="site")
-        hidden = len(table) - _ROWS
-        if hidden > 0:
-            table = table.nlargest(_ROWS, "inclusion_prob").sort_index()
-        table["kept"] = np.where(table["kept"], "yes", "-")
-        table = table.rename(columns={"measured_inclusion_prob": "measured"})
-        formats = {
-            "inclusion_prob": "{:.3f}",
-            "measured": "{:.3f}",
-            "delta_f": "{:.1f}",
-            "delta_f_given": "{:.1f}",
-        }
-        text = table.to_string(
-            index=False,
-            na_rep="",
-            formatters={n: form.format for n, form in formats.items() if n in table},
-            float_format="{:.3g}".format,
-        )
-        more = f"\n... and {hidden} less probable elements; table() has all" if hidden > 0 else ""
-        return text + more
+        text = f"{self._text}; {self._found.text}"
+        return fit_text(self, self._found, text, self._normality)

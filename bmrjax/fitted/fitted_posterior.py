@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer.autoguide import AutoContinuous, AutoGuide, AutoNormal
 
 from bmrjax.fitted.finished_fit import FinishedFit
 from bmrjax.fitted.joint_normal import moments
 from bmrjax.fitted.layout import ElementLayout
+from bmrjax.fitted.skewness import skewed
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.draws import posterior_draws
 from bmrjax.infer.posterior import site_posteriors
@@ -38,6 +39,14 @@ class Whole:
     loc: Float[np.ndarray, " m"]
     covariance: Float[np.ndarray, "m m"]
     unpack: Callable[[Any], Mapping[str, Any]]
+
+    def positions(self, layout: ElementLayout) -> Int[np.ndarray, " n"]:
+        """Return where the judged elements are, which have no constraint.
+
+        Args:
+            layout: The judged elements.
+        """
+        return layout.flat(self.unpack(np.arange(len(self.loc)))).astype(int)
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ def fitted_posterior(
         ValueError: If a judged site is missing, or draws have the wrong shape, are too few or not finite.
     """
     if fit.draws is not None:
-        return _of_draws(fit.draws, fit.text, layout, latent)
+        return draws_posterior(fit.draws, fit.text, layout, latent)
     assert fit.params is not None
     has_all = all(np.all(mask) for mask in fit.keep.values())
     if has_all and isinstance(fit.guide, AutoContinuous):
@@ -101,7 +110,7 @@ def fitted_posterior(
         found = _of_mean_field(fit, model, data, layout, draws)
         if found is not None:
             return found
-    return _of_draws(draws, fit.text, layout, latent)
+    return draws_posterior(draws, fit.text, layout, latent)
 
 
 def _of_continuous(fit: FinishedFit, layout: ElementLayout) -> FittedPosterior | None:
@@ -183,12 +192,23 @@ def _guide_draws(fit: FinishedFit, data: Data, count: int, seed: int) -> dict[st
     return {name: np.asarray(value) for name, value in drawn.items()}
 
 
-def _of_draws(
+def draws_posterior(
     draws: Mapping[str, Any],
     text: str,
     layout: ElementLayout,
     latent: Mapping[str, tuple[int, ...]],
 ) -> FittedPosterior:
+    """Read the posterior of the judged elements from draws.
+
+    Args:
+        draws: Site to draws, with leading axes for draws or for chains and draws.
+        text: Where they come from, in words.
+        layout: The judged elements.
+        latent: Site to shape.
+
+    Raises:
+        ValueError: As `fitted_posterior` does.
+    """
     missing = [name for name in layout.index if name not in draws]
     if missing:
         raise ValueError(
@@ -209,7 +229,7 @@ def _of_draws(
         covariance,
         f"{len(flat):,} draws" if text == "draws" else f"{len(flat):,} draws of {text}",
         draws=of_all,
-        findings=tuple(_findings(chains, size, layout)),
+        findings=(*_findings(chains, size, layout), *skewed(flat, layout.label, float(size.min()))),
         independent_draws=float(size.min()),
     )
 

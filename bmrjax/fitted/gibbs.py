@@ -6,7 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.swept import Precision, Swept
+
+# Units that are drawn together at most: 16 submodels are looked at for each draw.
+_LARGEST_BLOCK = 4
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ def sample_submodels(
     precision: Precision,
     start: Bool[np.ndarray, " units"],
     log_odds: float,
+    heredity: Heredity,
     *,
     sweeps: int,
     warmup: int,
@@ -47,6 +52,7 @@ def sample_submodels(
         precision: The posterior and the units.
         start: Units that are in at the start.
         log_odds: ln of the prior odds of each unit to be in.
+        heredity: Which submodels are allowed.
         sweeps: Number of sweeps that are kept.
         warmup: Number of sweeps before.
         rng: Source of randomness.
@@ -61,22 +67,28 @@ def sample_submodels(
     inclusion, masks = np.empty((sweeps, units)), np.empty((sweeps, units), bool)
     loc, variance = np.empty((sweeps, precision.size)), np.empty((sweeps, precision.size))
     log_prob = np.empty(sweeps)
+    families = [heredity.family(int(u)) for u in np.flatnonzero(heredity.parents.any(1))]
+    families = [family for family in families if len(family) <= _LARGEST_BLOCK]
     current = swept.delta_f() + log_odds * float(swept.mask.sum())
     for sweep in range(-warmup, sweeps):
-        current += _scan(swept, log_odds, rng)
+        current += _scan(swept, log_odds, heredity, rng)
         for one, other in pairs[sweep]:
             if swept.mask[one] != swept.mask[other]:
-                current += _swap(swept, int(one), int(other), rng)
+                current += _swap(swept, int(one), int(other), heredity, rng)
+        for _ in range((len(families) + 7) // 8):
+            family = families[rng.integers(len(families))]
+            current += _draw_block(swept, family, log_odds, heredity, rng)
         if sweep < 0:
             continue
         odds = swept.log_bayes_factors() + log_odds
-        inclusion[sweep] = 0.5 * (1 + np.tanh(0.5 * odds))
+        probability = 0.5 * (1 + np.tanh(0.5 * odds))
+        inclusion[sweep] = np.where(heredity.free(swept.mask), probability, swept.mask)
         masks[sweep], log_prob[sweep] = swept.mask, current
         loc[sweep], variance[sweep] = swept.moments()
     return Visited(inclusion, loc, variance, masks, log_prob)
 
 
-def _scan(swept: Swept, log_odds: float, rng: np.random.Generator) -> float:
+def _scan(swept: Swept, log_odds: float, heredity: Heredity, rng: np.random.Generator) -> float:
     """Draw each unit given the others, and return by how much ln of the probability has changed."""
     units = len(swept.mask)
     order, thresholds = rng.permutation(units), rng.logistic(size=units)
@@ -85,7 +97,8 @@ def _scan(swept: Swept, log_odds: float, rng: np.random.Generator) -> float:
     while done < units:
         odds = swept.log_bayes_factors() + log_odds
         left = order[done:]
-        flips = np.flatnonzero((odds[left] > thresholds[left]) != swept.mask[left])
+        flipped = (odds[left] > thresholds[left]) != swept.mask[left]
+        flips = np.flatnonzero(flipped & heredity.free(swept.mask)[left])
         if not len(flips):
             break
         unit = int(left[flips[0]])
@@ -95,9 +108,16 @@ def _scan(swept: Swept, log_odds: float, rng: np.random.Generator) -> float:
     return float(change)
 
 
-def _swap(swept: Swept, one: int, other: int, rng: np.random.Generator) -> float:
+def _swap(
+    swept: Swept, one: int, other: int, heredity: Heredity, rng: np.random.Generator
+) -> float:
     """Exchange two units of which one is in, by Metropolis; return the change of ln of the probability."""
     incoming, outgoing = (other, one) if swept.mask[one] else (one, other)
+    if not heredity.is_empty:
+        proposed = swept.mask.copy()
+        proposed[[incoming, outgoing]] = True, False
+        if not heredity.allows(proposed):
+            return 0.0
     gain = swept.log_bayes_factor(incoming)
     swept.flip(incoming)
     gain -= swept.log_bayes_factor(outgoing)
@@ -106,6 +126,36 @@ def _swap(swept: Swept, one: int, other: int, rng: np.random.Generator) -> float
         return gain
     swept.flip(incoming)
     return 0.0
+
+
+def _draw_block(
+    swept: Swept,
+    block: list[int],
+    log_odds: float,
+    heredity: Heredity,
+    rng: np.random.Generator,
+) -> float:
+    """Draw a unit and its parents together, given the others; return the change of ln of the probability.
+
+    One at a time, an interaction could come in only after main effects that the data may not support.
+    """
+    before = swept.mask.copy()
+    changes, allowed, current = [0.0], [True], 0.0
+    gray = [i ^ (i >> 1) for i in range(2 ** len(block))]
+    for last, now in zip(gray, gray[1:], strict=False):
+        unit = block[(last ^ now).bit_length() - 1]
+        odds = swept.log_bayes_factor(unit) + log_odds
+        current += -odds if swept.mask[unit] else odds
+        swept.flip(unit)
+        changes.append(current)
+        allowed.append(bool(heredity.allows(swept.mask)))
+    score = np.where(allowed, changes, -np.inf) + rng.gumbel(size=len(changes))
+    chosen = int(np.argmax(score))
+    for place, unit in enumerate(block):
+        is_flipped = bool(gray[chosen] >> place & 1)
+        if swept.mask[unit] != (before[unit] != is_flipped):
+            swept.flip(unit)
+    return changes[chosen]
 
 
 def _correlated_pairs(

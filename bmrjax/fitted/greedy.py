@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Bool
 
+from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.swept import Precision, Swept
 
 # A move has to gain this much, in nats, so that rounding cannot make the climb run in circles.
@@ -10,17 +11,21 @@ _LEAST_GAIN = 1e-9
 
 
 def climb(
-    precision: Precision, start: Bool[np.ndarray, " units"], log_odds: float
+    precision: Precision,
+    start: Bool[np.ndarray, " units"],
+    log_odds: float,
+    heredity: Heredity,
 ) -> Bool[np.ndarray, " units"]:
     """Add, remove or swap units, each time by the best move, until no move raises the probability.
 
     Swaps are looked at where neither adding nor removing one unit helps: two units that stand in for each
-    other are exchanged in one move.
+    other are exchanged in one move, and a unit comes in with the parents that it lacks.
 
     Args:
         precision: The posterior and the units.
         start: Units that are in at the start.
         log_odds: ln of the prior odds of each unit to be in.
+        heredity: Which submodels are allowed.
 
     Returns:
         The units that are in at the end.
@@ -29,36 +34,78 @@ def climb(
     if not len(swept.mask):
         return swept.mask
     while True:
-        gain = _gains(swept, log_odds)
+        gain = _gains(swept, log_odds, heredity)
         best = int(np.argmax(gain))
         if gain[best] > _LEAST_GAIN:
             swept.flip(best)
             continue
-        pair = _best_swap(swept, log_odds)
-        if pair is None:
+        move = _best_swap(swept, log_odds, heredity)
+        if move is None:
             return swept.mask
-        for unit in pair:
+        for unit in move:
             swept.flip(unit)
 
 
-def _gains(swept: Swept, log_odds: float) -> np.ndarray:
-    """Return what flipping each unit gains, in nats."""
+def _gains(swept: Swept, log_odds: float, heredity: Heredity) -> np.ndarray:
+    """Return what flipping each unit gains, in nats; minus infinity where it may not be flipped."""
     log_posterior_odds = swept.log_bayes_factors() + log_odds
-    return np.where(swept.mask, -log_posterior_odds, log_posterior_odds)
+    gain = np.where(swept.mask, -log_posterior_odds, log_posterior_odds)
+    return np.where(heredity.free(swept.mask), gain, -np.inf)
 
 
-def _best_swap(swept: Swept, log_odds: float) -> tuple[int, int] | None:
-    """Return the unit to take in and the one to take out that gain most, or None if no swap gains."""
-    if not swept.mask.any():
-        return None
-    first = _gains(swept, log_odds)
+def _best_swap(swept: Swept, log_odds: float, heredity: Heredity) -> list[int] | None:
+    """Return the units to flip: one in and one out, or one in with its parents; None if none gains."""
+    first = _gains(swept, log_odds, heredity)
     found, most = None, _LEAST_GAIN
     for unit in np.flatnonzero(~swept.mask):
         trial = swept.copy()
-        trial.flip(int(unit))
-        second = np.where(swept.mask, _gains(trial, log_odds), -np.inf)
-        other = int(np.argmax(second))
-        gain = first[unit] + second[other]
-        if gain > most:
-            found, most = (int(unit), other), gain
+        if not np.isfinite(first[unit]):
+            family = [int(u) for u in heredity.family(int(unit))[::-1] if not swept.mask[u]]
+            gain = 0.0
+            for u in family:
+                gain += trial.log_bayes_factor(u) + log_odds
+                trial.flip(u)
+            if gain > most:
+                found, most = family, gain
+        elif swept.mask.any():
+            trial.flip(int(unit))
+            second = np.where(swept.mask, _gains(trial, log_odds, heredity), -np.inf)
+            other = int(np.argmax(second))
+            gain = first[unit] + second[other]
+            if gain > most:
+                found, most = [int(unit), other], gain
     return found
+
+
+def best_by_size(
+    precision: Precision,
+    start: Bool[np.ndarray, " units"],
+    log_odds: float,
+    heredity: Heredity,
+    largest: int,
+) -> Bool[np.ndarray, "sizes units"]:
+    """Return good submodels of all sizes, from one by adding or removing the best unit each time.
+
+    Args:
+        precision: The posterior and the units.
+        start: Units that are in at the start.
+        log_odds: ln of the prior odds of each unit to be in.
+        heredity: Which submodels are allowed.
+        largest: Size to stop at.
+
+    Returns:
+        One submodel for each size from zero on, the start among them.
+    """
+    down = [np.array(start, bool)]
+    swept = Swept(precision, start)
+    while swept.mask.any():
+        gain = np.where(swept.mask, _gains(swept, log_odds, heredity), -np.inf)
+        swept.flip(int(np.argmax(gain)))
+        down.append(swept.mask.copy())
+    up = []
+    swept = Swept(precision, start)
+    while int(swept.mask.sum()) < largest and not swept.mask.all():
+        gain = np.where(~swept.mask, _gains(swept, log_odds, heredity), -np.inf)
+        swept.flip(int(np.argmax(gain)))
+        up.append(swept.mask.copy())
+    return np.stack([*down[::-1], *up])

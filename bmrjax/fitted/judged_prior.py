@@ -29,12 +29,14 @@ class JudgedPrior:
         scale: Its standard deviation.
         latent: Every latent site of the program to its shape.
         inspection: Which sites are judged, and why the others are not.
+        discrete: Latent sites that are discrete.
     """
 
     loc: dict[str, Float[np.ndarray, "..."]]
     scale: dict[str, Float[np.ndarray, "..."]]
     latent: dict[str, tuple[int, ...]]
     inspection: Inspection
+    discrete: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -88,7 +90,8 @@ def judged_prior(model: Callable, data: Data, sites: Sequence[str] | None) -> Ju
             for value in parameters
         )
     latent = {name: facts[name].shape for name, site in traced.items() if is_latent(site)}
-    return JudgedPrior(loc, scale, latent, inspection)
+    discrete = frozenset(name for name in latent if traced[name]["fn"].support.is_discrete)
+    return JudgedPrior(loc, scale, latent, inspection, discrete)
 
 
 def _inspect(facts: Mapping[str, PriorFacts], sites: Sequence[str] | None) -> Inspection:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from bmrjax.infer.arguments import Data
 TRUSTED_PARETO_K = 0.7
 
 # Draws from the normal at which the program is evaluated, and how many of them at a time.
-_NUM_DRAWS, _AT_A_TIME = 2000, 200
+NUM_DRAWS, _AT_A_TIME = 2000, 200
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,16 @@ class Normality:
             not measured. Up to 0.7 the normal covers the posterior.
         num_latent: Number of latent elements of which it was measured.
         reason: Why it was not measured; empty if it was.
+        shift: How far the mean of each latent element by the program lies from that of the normal, in
+            standard deviations, by importance sampling; 0 where it was not measured.
+        shift_error: Monte Carlo standard error of each.
     """
 
     pareto_k: float
     num_latent: int = 0
     reason: str = ""
+    shift: Float[np.ndarray, " m"] = field(default_factory=lambda: np.zeros(0))
+    shift_error: Float[np.ndarray, " m"] = field(default_factory=lambda: np.zeros(0))
 
     @property
     def trusted(self) -> bool | None:
@@ -84,16 +89,16 @@ def measure_normality(
     """
     if isinstance(whole, str):
         return Normality(math.nan, reason=whole)
-    weights = log_weights(whole, log_joint(whole, model, data), rng)
-    if weights is None:
+    drawn = weighted_draws(whole, log_joint(whole, model, data), rng)
+    if drawn is None:
         return Normality(
             math.nan, reason="the covariance of all latent elements together is singular"
         )
     varies = np.diag(whole.covariance) > 0
-    pareto_k = tail_shape(weights)
+    pareto_k = tail_shape(drawn.log_weights)
     if pareto_k is None:
         return Normality(math.nan, reason="it needs arviz: pip install 'bmrjax[arviz]'")
-    return Normality(pareto_k, int(varies.sum()))
+    return Normality(pareto_k, int(varies.sum()), "", *_shift(whole, drawn))
 
 
 def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float | None:
@@ -142,18 +147,56 @@ def log_joint(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.n
     return lambda points: -np.asarray(evaluate(points), np.float64)
 
 
-def log_weights(
-    whole: Whole, density: Callable[[Any], np.ndarray], rng: np.random.Generator
-) -> Float[np.ndarray, " draws"] | None:
-    """Return ln of the joint density of the program less that of the normal, at draws from the normal.
+@dataclass(frozen=True)
+class Weighted:
+    """Draws from a joint normal with their importance weights.
+
+    Attributes:
+        points: Draws on the unconstrained space.
+        log_weights: ln of the joint density of the program less that of the normal, in nats, the Jacobian of
+            the constraints included.
+    """
+
+    points: Float[np.ndarray, "draws m"]
+    log_weights: Float[np.ndarray, " draws"]
+
+
+def weighted_draws(
+    whole: Whole,
+    density: Callable[[Any], np.ndarray],
+    rng: np.random.Generator,
+    count: int = NUM_DRAWS,
+) -> Weighted | None:
+    """Draw from a joint normal, and weight the draws by the program.
 
     Args:
         whole: Joint normal on the unconstrained space; elements without variance stay where they are.
         density: ln of the joint density of the program, as `log_joint` returns it.
         rng: Source of randomness.
+        count: Number of draws.
 
     Returns:
-        One log weight per draw, in nats, the Jacobian of the constraints included; None if the covariance is
+        The draws; None if the covariance is singular.
+    """
+    drawn = normal_draws(whole, rng, count)
+    if drawn is None:
+        return None
+    points, log_normal = drawn
+    return Weighted(points.astype(np.float64), density(points) - log_normal)
+
+
+def normal_draws(
+    whole: Whole, rng: np.random.Generator, count: int
+) -> tuple[np.ndarray, Float[np.ndarray, " draws"]] | None:
+    """Draw from a joint normal.
+
+    Args:
+        whole: Joint normal on the unconstrained space; elements without variance stay where they are.
+        rng: Source of randomness.
+        count: Number of draws.
+
+    Returns:
+        The draws in the precision that JAX computes in, and ln of their density; None if the covariance is
         singular.
     """
     varies = np.diag(whole.covariance) > 0
@@ -163,17 +206,32 @@ def log_weights(
         factor = np.linalg.cholesky(covariance / scale / scale[:, None])
     except np.linalg.LinAlgError:
         return None
-    noise = rng.standard_normal((_NUM_DRAWS, len(scale)))
-    points = np.tile(whole.loc, (_NUM_DRAWS, 1))
+    noise = rng.standard_normal((count, len(scale)))
+    points = np.tile(whole.loc, (count, 1))
     points[:, varies] += (noise @ factor.T) * scale
     # What was rounded to single precision is what the normal is evaluated at, too.
     points = np.asarray(jnp.asarray(points))
-    joint = density(points)
     deviation = (points.astype(np.float64) - whole.loc)[:, varies] / scale
     standard = solve_triangular(factor, deviation.T, lower=True)
     log_normal = -0.5 * (standard**2).sum(0) - np.log(np.diag(factor)).sum()
     log_normal -= np.log(scale).sum() + 0.5 * len(scale) * math.log(2 * math.pi)
-    return joint - log_normal
+    return points, log_normal
+
+
+def _shift(
+    whole: Whole, drawn: Weighted
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+    """Return how far the mean by the program lies from that of the normal, with its standard error."""
+    sd = np.sqrt(np.diag(whole.covariance))
+    standard = np.where(sd > 0, (drawn.points - whole.loc) / np.where(sd > 0, sd, 1.0), 0.0)
+    log_weights = np.where(np.isfinite(drawn.log_weights), drawn.log_weights, -np.inf)
+    weight = np.exp(log_weights - log_weights.max()) if np.isfinite(log_weights).any() else 0.0
+    total = np.sum(weight)
+    if not total > 0:
+        return np.zeros(len(sd)), np.full(len(sd), np.inf)
+    weight = weight / total
+    shift = weight @ standard
+    return shift, np.sqrt(weight**2 @ (standard - shift) ** 2)
 
 
 def _whole_of_draws(

@@ -10,17 +10,24 @@ from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.given_groups import GivenGroups, units_of
+from bmrjax.fitted.heredity import HeredityOption, heredity_of
 from bmrjax.fitted.joint_normal import check_joint_normal, wide_elements
 from bmrjax.fitted.layout import Names
 from bmrjax.fitted.model_average import average
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality, measure_normality
 from bmrjax.fitted.search import search
-from bmrjax.fitted.source import Source, from_fit, source_from_arrays
+from bmrjax.fitted.source import Source, from_draws, from_fit, source_from_arrays
 from bmrjax.fitted.swept import Precision, Swept
-from bmrjax.fitted.verification import Verification, verify_submodels
+from bmrjax.fitted.verification import Spread, Verification, measure_spread, verify_submodels
 from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.serial import one_at_a_time
+
+# Change of an inclusion probability by measured evidence that is let pass.
+_MOST_CHANGE = 0.03
+
+# Distance of the mean of the fit from that of the program, in standard deviations, that is let pass.
+_MOST_SHIFT = 0.35
 
 
 @one_at_a_time
@@ -32,11 +39,12 @@ def reduce_fit(
     params: Mapping[str, Any] | None = None,
     loc: Any = None,
     covariance: Any = None,
-    prior: Normal | None = None,
+    prior: Normal | Mapping[str, Normal] | None = None,
     sites: Sequence[str] | None = None,
     names: Names = None,
     groups: GivenGroups = None,
     forced: Sequence[str | int] = (),
+    heredity: HeredityOption = False,
     expected: float | None = None,
     num_draws: int = 4000,
     seed: int = 0,
@@ -56,7 +64,9 @@ def reduce_fit(
 
     Whether the posterior is normal enough is measured: the program is evaluated at draws from the joint
     normal of *all* latent elements, on their unconstrained space, and the tail of the importance weights
-    shows whether the normal covers the posterior (`FitReduction.pareto_k`; this needs ArviZ).
+    shows whether the normal covers the posterior (`FitReduction.pareto_k`; this needs ArviZ). The evidence of
+    the most probable submodels is measured with the program, too, at a fraction of the draws of `verify`,
+    and it is a finding if inclusion probabilities would change by more than 0.03.
 
     Args:
         fit: A `numpyro.infer.MCMC` that has run; draws, as a dict of arrays by site with draws, or chains and
@@ -67,7 +77,9 @@ def reduce_fit(
         params: Constrained parameters of the guide, as in ``svi_result.params``.
         loc: Without `fit`: posterior mean, (n,).
         covariance: Without `fit`: posterior covariance, (n, n).
-        prior: Without `fit`: the prior that it was fitted under; broadcasts to (n,).
+        prior: Without `fit`: the prior that it was fitted under; broadcasts to (n,). With draws that come
+            without a program, such as a fit of Bambi: a dict from each site that is to be judged to its
+            prior.
         sites: Sites to judge. By default those of `inspect`: with more than one element and a prior centred
             at zero. The prior has to be normal with constant parameters.
         names: Names of the columns, for the last axis of the sites that are as long; or a dict from site to
@@ -75,7 +87,12 @@ def reduce_fit(
         groups: Name of a group to its elements (names, or numbers where one site is judged), which are in a
             submodel together.
         forced: Elements or groups that are in every submodel.
-        expected: Expected number of candidates that are in, before the data. By default half of them.
+        heredity: Name of a candidate to the candidates without which it is in no submodel, such as
+            ``{"age:bmi": ["age", "bmi"]}``. True reads this from the names: ``"age:bmi"``, ``"age bmi"`` and
+            ``"age^2"`` are in only with the candidates that are parts of them. By default there is no such
+            rule.
+        expected: Expected number of candidates that are in, before the data. By default half of them; with
+            `heredity`, before the submodels that it excludes are left out.
         num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance
@@ -119,10 +136,18 @@ def reduce_fit(
         if sites is not None or verify:
             raise TypeError("reduce_fit: arrays have no program, so sites and verify do not apply.")
         source = source_from_arrays(loc, covariance, prior, names)
+    elif isinstance(prior, Mapping):
+        if any(x is not None for x in (loc, covariance, model, params)) or data or verify:
+            raise TypeError(
+                "reduce_fit: prior= by site stands for a program; model, data, params, verify, loc and "
+                "covariance do not go with it."
+            )
+        source = from_draws(fit, prior, names=names, sites=sites)
     else:
         if loc is not None or covariance is not None or prior is not None:
             raise TypeError(
-                "reduce_fit: loc, covariance and prior stand for a fit; leave them out where `fit` is given."
+                "reduce_fit: loc, covariance and prior stand for a fit; leave them out where `fit` is given. "
+                "For draws without a program, prior is a dict from site to prior."
             )
         source = from_fit(
             fit, model, data, params, sites=sites, names=names, num_draws=num_draws, seed=seed
@@ -133,16 +158,31 @@ def reduce_fit(
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
     log_odds = log_prior_odds(expected, len(units))
-    found = search(precision, log_odds, rng)
+    free = {i for members in units.values() for i in members}
+    in_all = [label for i, label in enumerate(layout.label) if i not in free]
+    rule = heredity_of(list(units), heredity, forced=in_all)
+    found = search(precision, log_odds, rng, rule)
     normality, verification = Normality(math.nan, reason=str(whole)), None
+    spread: Spread | None = None
     if source.model is not None:
         normality = measure_normality(whole, source.model, source.data, rng)
+        inside, program = precision.elements(found.masks), (source.model, source.data)
+        if not isinstance(whole, str) and not verify and normality.trusted:
+            spread = measure_spread(found, inside, normal, layout, whole, *program, rng)
         if verify and not isinstance(whole, str):
-            inside, program = precision.elements(found.masks), (source.model, source.data)
             verification = verify_submodels(
                 found.delta_f, inside, normal, layout, whole, *program, rng
             )
-    findings = (*source.findings, *_wide(source), *_not_normal(normality), *_off(verification))
+    elsewhere = _elsewhere(normality, source)
+    findings = (
+        *source.findings,
+        *_wide(source),
+        *_not_normal(normality),
+        *elsewhere,
+        # What follows from a fit of other data says nothing of how normal it is.
+        *([] if elsewhere else _spread(spread, list(units))),
+        *_off(verification),
+    )
     for finding in findings:
         warn(f"reduce_fit: {finding}", FitWarning)
     return fit_reduction(
@@ -159,6 +199,9 @@ def reduce_fit(
         findings=findings,
         inspection=source.inspection,
         verification=verification,
+        precision=precision,
+        heredity=rule,
+        source=source,
     )
 
 
@@ -205,6 +248,44 @@ def _off(verification: Verification | None) -> list[Finding]:
     ]
 
 
+def _elsewhere(normality: Normality, source: Source) -> list[Finding]:
+    """Return that the posterior of the program lies elsewhere than the fit, if it does."""
+    if normality.trusted is not True or isinstance(source.whole, str):
+        return []
+    at = source.whole.positions(source.layout)
+    shift, error = normality.shift[at], normality.shift_error[at]
+    clear = np.abs(shift) - 3 * error
+    worst = int(np.argmax(clear))
+    if clear[worst] <= _MOST_SHIFT:
+        return []
+    return [
+        Finding(
+            "elsewhere",
+            f"The posterior mean of '{source.layout.label[worst]}' by the program and `data` is "
+            f"{shift[worst]:+.1f} standard deviations from that of the fit.",
+            "Check that `data` and the program are those of the fit; a guide may not have converged.",
+        )
+    ]
+
+
+def _spread(spread: Spread | None, candidates: Sequence[str]) -> list[Finding]:
+    """Return that measured evidence would change an inclusion probability, if it would by much."""
+    if spread is None:
+        return []
+    worst = int(np.argmax(np.abs(spread.change)))
+    change = float(spread.change[worst])
+    if abs(change) <= _MOST_CHANGE + spread.error:
+        return []
+    return [
+        Finding(
+            "not-exact",
+            "The joint normal is not exact enough for these probabilities: by the measured evidence of the "
+            f"most probable submodels, that of '{candidates[worst]}' changes by {change:+.2f}.",
+            "Call reduce_fit with verify=True, and report measured_inclusion_prob.",
+        )
+    ]
+
+
 def _not_normal(normality: Normality) -> list[Finding]:
     if normality.trusted is not False:
         return []
@@ -213,8 +294,8 @@ def _not_normal(normality: Normality) -> list[Finding]:
             "not-normal",
             f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
             f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
-            "Take more draws if there are fewer than 100 for each latent element; else fit the submodels "
-            "that matter and compare their evidence, or write the program so that its posterior is closer "
-            "to a normal.",
+            "Check that `data` are those of the fit. Take more draws if there are fewer than 100 for each "
+            "latent element; else fit the submodels that matter and compare their evidence, or write the "
+            "program so that its posterior is closer to a normal.",
         )
     ]

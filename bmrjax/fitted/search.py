@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float
 
 from bmrjax.fitted.enumerate_submodels import all_masks, evaluate_submodels
 from bmrjax.fitted.gibbs import Visited, sample_submodels
-from bmrjax.fitted.greedy import climb
+from bmrjax.fitted.greedy import best_by_size, climb
+from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.swept import Precision, Swept
 
 # Up to this many units every submodel is computed: 4,096 of them.
@@ -34,6 +35,7 @@ class Found:
         loc: Mean of each element where it is in, by term.
         variance: Its variance, by term.
         sets: Units that are in, by term.
+        path: The most probable submodel of each size that was found, from no unit on.
         error: Largest Monte Carlo standard error of an inclusion probability; zero if all were computed.
         text: How they were found, in words.
     """
@@ -46,11 +48,17 @@ class Found:
     loc: Float[np.ndarray, "terms n"]
     variance: Float[np.ndarray, "terms n"]
     sets: Bool[np.ndarray, "terms units"]
+    path: Bool[np.ndarray, "sizes units"]
     error: float
     text: str
 
 
-def search(precision: Precision, log_odds: float, rng: np.random.Generator) -> Found:
+def search(
+    precision: Precision,
+    log_odds: float,
+    rng: np.random.Generator,
+    heredity: Heredity | None = None,
+) -> Found:
     """Find the submodels that matter.
 
     Up to 12 units, every submodel is computed. Beyond, the most probable submodel is looked for by climbing
@@ -61,14 +69,18 @@ def search(precision: Precision, log_odds: float, rng: np.random.Generator) -> F
         precision: The posterior and the units.
         log_odds: ln of the prior odds of each unit to be in.
         rng: Source of randomness.
+        heredity: Which submodels are allowed; by default all.
     """
+    if heredity is None:
+        heredity = Heredity.none(len(precision.units))
     if len(precision.units) <= EXHAUSTIVE_UNITS:
-        return _exhaustive(precision, log_odds)
-    return _sampled(precision, log_odds, rng)
+        return _exhaustive(precision, log_odds, heredity)
+    return _sampled(precision, log_odds, rng, heredity)
 
 
-def _exhaustive(precision: Precision, log_odds: float) -> Found:
+def _exhaustive(precision: Precision, log_odds: float, heredity: Heredity) -> Found:
     masks = all_masks(len(precision.units))
+    masks = masks[heredity.allows(masks)]
     delta_f, loc, variance = evaluate_submodels(precision, masks)
     log_prob = delta_f + log_odds * masks.sum(1)
     weight = np.exp(log_prob - log_prob.max())
@@ -77,7 +89,10 @@ def _exhaustive(precision: Precision, log_odds: float) -> Found:
     window = weight[order] * OCCAMS_WINDOW >= weight[order[0]]
     listed = order[window | (np.arange(len(order)) < LISTED)]
     inclusion = precision.elements(masks).astype(float)
-    text = f"all {len(masks):,} submodels computed"
+    size = masks.sum(1)
+    path = np.stack([masks[order[size[order] == k][0]] for k in range(len(precision.units) + 1)])
+    which = "" if heredity.is_empty else " that heredity allows"
+    text = f"all {len(masks):,} submodels{which} computed"
     return Found(
         masks[listed],
         weight[listed],
@@ -87,22 +102,27 @@ def _exhaustive(precision: Precision, log_odds: float) -> Found:
         loc,
         variance,
         masks,
+        path,
         0.0,
         text,
     )
 
 
-def _sampled(precision: Precision, log_odds: float, rng: np.random.Generator) -> Found:
+def _sampled(
+    precision: Precision, log_odds: float, rng: np.random.Generator, heredity: Heredity
+) -> Found:
     units = len(precision.units)
     full, smallest = np.ones(units, bool), np.zeros(units, bool)
-    peaks = [climb(precision, start, log_odds) for start in (full, smallest)]
+    peaks = [climb(precision, start, log_odds, heredity) for start in (full, smallest)]
     best = max(peaks, key=lambda mask: _log_prob(precision, mask, log_odds))
     runs = [
-        sample_submodels(precision, start, log_odds, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng)
+        sample_submodels(
+            precision, start, log_odds, heredity, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng
+        )
         for start in (best, smallest)
     ]
     met = max(runs, key=lambda run: run.log_prob.max())
-    peaks.append(climb(precision, met.masks[np.argmax(met.log_prob)], log_odds))
+    peaks.append(climb(precision, met.masks[np.argmax(met.log_prob)], log_odds, heredity))
     masks, log_prob, prob = _probabilities(runs, peaks, precision, log_odds)
     window = log_prob >= log_prob[0] - np.log(OCCAMS_WINDOW)
     listed = window | (np.arange(len(window)) < LISTED)
@@ -125,6 +145,9 @@ def _sampled(precision: Precision, log_odds: float, rng: np.random.Generator) ->
         np.concatenate([run.loc for run in runs]),
         np.concatenate([run.variance for run in runs]),
         np.concatenate([run.masks for run in runs]),
+        best_by_size(
+            precision, masks[0], log_odds, heredity, min(2 * int(masks[0].sum()) + 10, units)
+        ),
         error,
         text,
     )

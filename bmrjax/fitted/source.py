@@ -1,13 +1,14 @@
 """The joint normal that is reduced, with what is known of where it came from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bmrjax.fitted.finished_fit import finished_fit
-from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole, fitted_posterior
+from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole, draws_posterior, fitted_posterior
+from bmrjax.fitted.guide_on_data import check_guide, guide_on_data
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.judged_prior import judged_prior
 from bmrjax.fitted.layout import ElementLayout, Names
@@ -113,7 +114,7 @@ def from_fit(
 
     Raises:
         TypeError: If there is no program.
-        ValueError: As `judged_prior` and `fitted_posterior` do.
+        ValueError: As `judged_prior`, `check_guide` and `fitted_posterior` do.
     """
     given = finished_fit(fit, model=model, params=params)
     if given.model is None:
@@ -125,11 +126,18 @@ def from_fit(
     prior = judged_prior(given.model, batch, sites)
     if names is None:
         names = _columns(data, given.columns, prior.shapes)
+    if names is None and given.names:
+        of_tree = {n: of for n, of in given.names.items() if n in prior.shapes}
+        names = {n: of for n, of in of_tree.items() if len(of) == np.prod(prior.shapes[n])}
     layout = ElementLayout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
+    model = given.model
+    if given.guide is not None:
+        given = replace(given, guide=guide_on_data(given.guide, batch))
+        check_guide(given.guide, given.params or {}, batch, prior.latent, prior.discrete)
     posterior: FittedPosterior = fitted_posterior(
-        given, given.model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
+        given, model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
     )
     normal = JointNormal(
         posterior.loc, posterior.covariance, layout.flat(prior.loc), layout.flat(prior.scale)
@@ -141,9 +149,74 @@ def from_fit(
         f"joint normal of {judged} from {posterior.text}",
         prior.inspection,
         posterior.findings,
-        whole_normal(posterior, given.model, batch, prior.latent),
-        given.model,
+        whole_normal(posterior, model, batch, prior.latent),
+        model,
         batch,
+        independent_draws=posterior.independent_draws,
+    )
+
+
+def from_draws(
+    fit: Any, prior: Mapping[str, Normal], *, names: Names, sites: Sequence[str] | None
+) -> Source:
+    """Return what is reduced from draws without a program, under priors that are given by site.
+
+    Args:
+        fit: What has draws; see `finished_fit`.
+        prior: Site to the normal prior that it was drawn under; the sites that are judged.
+        names: Names of the elements; by default those of a tree's coordinates.
+        sites: Some of the sites of the priors; all of them by default.
+
+    Raises:
+        TypeError: If the fit is a guide, or a prior no `reduction.Normal`.
+        ValueError: For sites without draws or priors that do not fit, and as `fitted_posterior` does.
+    """
+    given = finished_fit(fit)
+    if given.draws is None:
+        raise TypeError(
+            f"reduce_fit: prior= by site stands for a program that draws come without; {given.text} has one."
+        )
+    judged = list(prior if sites is None else sites)
+    unknown = sorted(set(judged) - set(prior))
+    missing = sorted(set(judged) - set(given.draws))
+    if unknown or missing or not judged:
+        what = f"no draws of {missing}" if missing else f"no prior of {unknown or 'any site'}"
+        raise ValueError(
+            f"reduce_fit: there are {what}. There are draws of {sorted(given.draws)} and priors of "
+            f"{sorted(prior)}."
+        )
+    loc, scale = {}, {}
+    for site in judged:
+        own, shape = prior[site], given.shapes[site]
+        if not isinstance(own, Normal):
+            raise TypeError(
+                f"reduce_fit: prior['{site}'] is a bmrjax.reduction.Normal, got {type(own).__name__}."
+            )
+        try:
+            loc[site], scale[site] = (
+                np.broadcast_to(np.asarray(part, np.float64), shape)
+                for part in (own.loc, own.scale)
+            )
+        except ValueError:
+            raise ValueError(
+                f"reduce_fit: prior['{site}'] has the shapes {np.shape(own.loc)} and {np.shape(own.scale)}, "
+                f"which do not broadcast to that of the site, {shape}. Draws in a dict have one leading "
+                "axis; flatten chains."
+            ) from None
+    if names is None:
+        names = {site: labels for site, labels in given.names.items() if site in judged}
+    layout = ElementLayout.of_sites({site: given.shapes[site] for site in judged}, names)
+    posterior = draws_posterior(
+        given.draws, given.text, layout, {site: given.shapes[site] for site in judged}
+    )
+    normal = JointNormal(posterior.loc, posterior.covariance, layout.flat(loc), layout.flat(scale))
+    listed = ", ".join(f"'{site}'" for site in judged)
+    return Source(
+        layout,
+        normal,
+        f"joint normal of {listed} from {posterior.text}, under the priors that were given",
+        findings=posterior.findings,
+        whole="the draws come without a program",
         independent_draws=posterior.independent_draws,
     )
 

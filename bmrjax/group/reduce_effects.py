@@ -10,6 +10,7 @@ from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.given_groups import GivenGroups, units_of
+from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import average
@@ -89,11 +90,13 @@ def reduce_effects(
         findings=findings,
         inspection=Inspection(),
         verification=verification,
+        precision=precision,
+        heredity=Heredity.none(len(units)),
     )
 
 
 def _off(verification: Verification | None) -> tuple[Finding, ...]:
-    """Return that the posterior of the effects is not normal, if the evidence says so."""
+    """Return that the posterior of the effects is no normal, if the evidence says so."""
     if verification is None:
         return ()
     difference = verification.predicted - verification.measured

@@ -35,4 +35,6 @@ from bmrjax.reduction.normal import normal as normal
 from bmrjax.reduction.normal import spike as spike
 from bmrjax.reduction.removal import delta_f_each as delta_f_each
 from bmrjax.reduction.removal import remove as remove
+from bmrjax.reduction.sparse_dirichlet import SparseDirichlet as SparseDirichlet
+from bmrjax.reduction.sparse_dirichlet import sparse_dirichlet as sparse_dirichlet
 from bmrjax.reduction.spike_slab import ZeroOrNormal as ZeroOrNormal

@@ -1,0 +1,125 @@
+"""Submodels of each size against how well they predict a data point that is left out."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jaxtyping import Bool, Float
+from numpyro.infer.util import constrain_fn
+from scipy.special import logsumexp
+
+from bmrjax.fitted.fitted_posterior import Whole
+from bmrjax.fitted.layout import ElementLayout
+from bmrjax.fitted.normality import log_joint, weighted_draws
+from bmrjax.fitted.program_function import program_function
+from bmrjax.fitted.verification import at_zero
+from bmrjax.infer.arguments import Data
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# Draws of each submodel, fewer where there are so many data points that they would not fit into memory.
+_MOST_DRAWS, _LEAST_DRAWS, _MOST_NUMBERS = 2000, 400, 2e7
+
+
+def predictive_path(
+    masks: Bool[np.ndarray, "sizes units"],
+    inside: Bool[np.ndarray, "sizes n"],
+    candidates: Sequence[str],
+    whole: Whole,
+    layout: ElementLayout,
+    model: Callable,
+    data: Data,
+    rng: np.random.Generator,
+) -> "DataFrame":
+    """Estimate the expected log predictive density of submodels by PSIS-LOO; see `FitReduction.path`.
+
+    Draws are from the joint normal given that the removed elements are zero. Their weight for a data point
+    is the density of the program over that of the normal and over the likelihood of the point, smoothed by
+    Pareto's distribution, so that nothing depends on the posterior being normal where `pareto_k` is small.
+
+    Args:
+        masks: Candidates that are in, by submodel.
+        inside: Elements that are in.
+        candidates: Their names.
+        whole: Joint normal over all latent elements.
+        layout: The judged elements.
+        model: NumPyro program.
+        data: Its arguments.
+        rng: Source of randomness.
+
+    Raises:
+        ValueError: If the program observes nothing, or the joint normal is singular.
+    """
+    import pandas as pd
+    from arviz_stats.base.array import array_stats
+
+    at = whole.positions(layout)
+    density, likelihood = log_joint(whole, model, data), _pointwise(whole, model, data)
+    rows = likelihood(whole.loc[None]).shape[1]
+    if not rows:
+        raise ValueError("FitReduction.path: the program observes nothing.")
+    count = int(np.clip(_MOST_NUMBERS / rows, _LEAST_DRAWS, _MOST_DRAWS))
+    pointwise, shapes = [], []
+    for kept in inside:
+        drawn = weighted_draws(at_zero(whole, at[~kept]), density, rng, count)
+        if drawn is None:
+            raise ValueError(
+                "FitReduction.path: the covariance of all latent elements together is singular."
+            )
+        of_points = likelihood(drawn.points).T
+        finite = np.isfinite(drawn.log_weights)
+        base = np.where(finite, drawn.log_weights, drawn.log_weights[finite].max() - 300.0)
+        log_weights = base - of_points
+        smoothed = log_weights - logsumexp(log_weights, axis=1, keepdims=True)
+        shape = np.zeros(rows)
+        # Weights that hardly vary have no tail to smooth.
+        varies = np.ptp(log_weights, axis=1) >= 0.05
+        if varies.any():
+            with np.errstate(all="ignore"):
+                smoothed[varies], shape[varies] = array_stats.psislw(-log_weights[varies])
+        pointwise.append(np.asarray(logsumexp(np.asarray(smoothed + of_points), axis=1)))
+        shapes.append(np.max(np.nan_to_num(shape, nan=np.inf)))
+    elpd = np.array(pointwise)
+    difference = elpd - elpd[np.argmax(elpd.sum(1))]
+    names = np.array(candidates, object)
+    return pd.DataFrame(
+        {
+            "size": masks.sum(1),
+            "candidates": [tuple(names[mask]) for mask in masks],
+            "elpd": elpd.sum(1),
+            "elpd_error": _error(elpd),
+            "difference": difference.sum(1),
+            "difference_error": _error(difference),
+            "pareto_k": shapes,
+        }
+    )
+
+
+def _error(pointwise: Float[np.ndarray, "sizes points"]) -> Float[np.ndarray, " sizes"]:
+    """Return the standard error of a sum over data points."""
+    return np.sqrt(pointwise.shape[1]) * pointwise.std(1)
+
+
+def _pointwise(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.ndarray]:
+    """Return ln of the likelihood of each data point as a function of points, (draws, m) to (draws, rows)."""
+
+    def densities(seeded: Callable, args: Any, kwargs: Any, points: Any) -> Any:
+        def one(point: Any) -> Any:
+            values = constrain_fn(seeded, args, kwargs, dict(whole.unpack(point)))
+            substituted = numpyro.handlers.substitute(seeded, data=values)
+            sites = numpyro.handlers.trace(substituted).get_trace(*args, **kwargs)
+            found = [
+                jnp.ravel(site["fn"].log_prob(site["value"]))
+                for site in sites.values()
+                if site["type"] == "sample" and site["is_observed"]
+            ]
+            return jnp.concatenate(found) if found else jnp.zeros(0)
+
+        return jax.lax.map(one, points, batch_size=100)
+
+    evaluate = program_function(densities, model, data)
+    return lambda points: np.asarray(evaluate(points), np.float64)

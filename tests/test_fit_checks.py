@@ -1,0 +1,136 @@
+"""Draws under priors by name, and what the report says where the posterior is not normal."""
+
+import functools
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC, NUTS
+from scipy import stats
+
+import bmrjax as bmr
+from bmrjax.fitted.skewness import density_off_at_zero
+from bmrjax.reduction import Normal
+
+# --- draws under priors by name -----------------------------------------------------------
+
+
+class _Tree:
+    """A fit as Bambi writes it: a variable per term, and the levels of a factor as coordinates."""
+
+    def __init__(self, loc, covariance):
+        xr = pytest.importorskip("xarray")
+        draws = np.random.default_rng(0).multivariate_normal(loc, covariance, (4, 1500))
+        lead = ("chain", "draw")
+        variables = {name: (lead, draws[..., i]) for i, name in enumerate(["age", "bmi"])}
+        variables["region"] = ((*lead, "region_dim"), draws[..., 2:])
+        variables["sigma"] = (lead, np.exp(draws[..., 0]))
+        self.posterior = xr.Dataset(variables, coords={"region_dim": ["north", "south"]})
+
+
+LOC = np.array([0.5, 0.05, 0.6, 0.1])
+COVARIANCE = 0.02 * (np.eye(4) + 0.3)
+PRIOR = {"age": Normal(0.0, 1.0), "bmi": Normal(0.0, 0.5), "region": Normal(0.0, [2.0, 2.0])}
+
+
+def test_a_tree_without_a_program_goes_in_by_the_names_of_its_terms():
+    found = bmr.reduce_fit(_Tree(LOC, COVARIANCE), prior=PRIOR, groups={"region": ["region"]})
+    exact = bmr.reduce_fit(
+        loc=LOC,
+        covariance=COVARIANCE,
+        prior=Normal(0.0, np.array([1.0, 0.5, 2.0, 2.0])),
+        names=["age", "bmi", "north", "south"],
+        groups={"region": ["north", "south"]},
+    )
+    assert found.candidates == ("age", "bmi", "region")
+    assert found.table()["element"].tolist()[2:] == ["north", "south"]
+    inclusion = np.concatenate([np.ravel(found.inclusion_prob[n]) for n in PRIOR])
+    # The covariance of 6,000 draws has a relative error of 2 %.
+    np.testing.assert_allclose(inclusion, exact.inclusion_prob["z"], atol=0.03)
+    assert "under the priors that were given" in str(found)
+    assert "the draws come without a program" in str(found)
+    some = bmr.reduce_fit(_Tree(LOC, COVARIANCE), prior=PRIOR, sites=["age", "bmi"])
+    assert some.candidates == ("age", "bmi")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"prior": {"z": Normal(0.0, 1.0)}}, ValueError, r"no draws of \['z'\]"),
+        ({"prior": {}}, ValueError, "no prior of any site"),
+        ({"prior": PRIOR, "sites": ["sigma"]}, ValueError, r"no prior of \['sigma'\]"),
+        ({"prior": {"age": 1.0}}, TypeError, r"prior\['age'\] is a bmrjax.reduction.Normal"),
+        (
+            {"prior": {"region": Normal(0.0, [1.0, 1, 1])}},
+            ValueError,
+            r"do not broadcast to .*\(2,\)",
+        ),
+        ({"prior": PRIOR, "verify": True}, TypeError, "stands for a program"),
+        ({"prior": PRIOR, "data": (1,)}, TypeError, "stands for a program"),
+    ],
+)
+def test_bad_priors_by_name_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        bmr.reduce_fit(_Tree(LOC, COVARIANCE), **options)
+
+
+# --- skewness -----------------------------------------------------------------------------
+
+
+def test_the_density_at_zero_is_that_of_a_skewed_posterior():
+    shape = 12.0
+    gamma = np.random.default_rng(0).gamma(shape, 1.0, (200_000, 1))
+    draws = (gamma - 0.45 * shape) / np.sqrt(shape)  # zero is 1.9 deviations below the mean
+    exact = stats.gamma.logpdf(0.45 * shape, shape)
+    normal = stats.norm.logpdf(0.45 * shape, shape, np.sqrt(shape))
+    off, _ = density_off_at_zero(draws)
+    assert abs(exact - normal) > 0.3
+    # The expansion has an error of the next order.
+    assert float(off[0]) == pytest.approx(exact - normal, abs=0.15)
+
+
+def test_draws_that_are_not_normal_at_zero_are_a_finding():
+    rng = np.random.default_rng(0)
+    skewed = rng.gamma(4.0, 1.0, 6000)  # two deviations above zero, where it has no density
+    draws = {"a": skewed, "b": rng.normal(2.0, 1.0, 6000)}
+    prior = {"a": Normal(0.0, 3.0), "b": Normal(0.0, 3.0)}
+    with pytest.warns(bmr.FitWarning, match="skewed: The draws of 'a' are not normal: at zero"):
+        found = bmr.reduce_fit(draws, prior=prior)
+    assert [finding.code for finding in found.findings] == ["skewed"]
+    draws["a"] = rng.normal(2.0, 1.0, 6000)
+    assert bmr.reduce_fit(draws, prior=prior).findings == ()
+
+
+# --- measured evidence of the most probable submodels -------------------------------------
+
+
+def _logistic(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 1.5).expand([5]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+
+@functools.cache
+def _few_rows():
+    rng = np.random.default_rng([0, 50])
+    x = rng.normal(size=(50, 5)).astype(np.float32)
+    logits = x @ np.array([1.2, -0.7, 0.4, 0, 0])
+    data = x, (rng.random(50) < 1 / (1 + np.exp(-logits))).astype(np.int32)
+    mcmc = MCMC(NUTS(_logistic), num_warmup=300, num_samples=3000, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data)
+    return mcmc.get_samples(), data
+
+
+def test_probabilities_that_measured_evidence_would_change_are_a_finding():
+    draws, data = _few_rows()
+    with pytest.warns(bmr.FitWarning, match="not-exact"):
+        found = bmr.reduce_fit(draws, model=_logistic, data=data)
+    assert found.pareto_k < 0.7
+    said = next(str(f) for f in found.findings if f.code == "not-exact")
+    which, change = said.split("that of '")[1][0], float(said.split("changes by ")[1][:5])
+    measured = bmr.reduce_fit(draws, model=_logistic, data=data, verify=True)
+    exact = measured.measured_inclusion_prob["beta"] - measured.inclusion_prob["beta"]
+    # 500 draws for each of 16 submodels here, 2,000 for each of all 32 there.
+    assert change == pytest.approx(exact[int(which)], abs=0.04)
+    assert abs(exact).max() > 0.05

@@ -1,0 +1,161 @@
+"""Finished fits that do not belong to the data, the parameters or the program that come with them."""
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoMultivariateNormal
+
+import bmrjax as bmr
+from bmrjax.fitted.guide_on_data import guide_on_data
+from bmrjax.infer.compiled import compiled
+
+PRIOR_SCALE, NOISE = 1.3, 0.7
+
+
+def _model(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta, NOISE), obs=y)
+
+
+def _with_intercept(x, y):
+    intercept = numpyro.sample("intercept", dist.Normal(0, 1))
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    numpyro.sample("y", dist.Normal(intercept + x @ beta, NOISE), obs=y)
+
+
+def _data(seed, beta, spread):
+    rng = np.random.default_rng(seed)
+    x = spread * rng.normal(size=(50, 3))
+    return np.float32(x), np.float32(x @ np.array(beta) + NOISE * rng.normal(size=50))
+
+
+def _exact(x, y):
+    x, y = np.float64(x), np.float64(y)
+    covariance = np.linalg.inv(x.T @ x / NOISE**2 + np.eye(3) / PRIOR_SCALE**2)
+    return covariance @ x.T @ y / NOISE**2, covariance
+
+
+WIDE, NARROW = _data(0, [1, 0.5, 0], 1.0), _data(1, [0, 0, 0.6], 0.4)
+LOC, COVARIANCE = _exact(*NARROW)
+EXACT = bmr.reduce_fit(
+    loc=LOC, covariance=COVARIANCE, prior=bmr.reduction.Normal(0.0, PRIOR_SCALE)
+).inclusion_prob["z"]
+# Laplace's approximation of a conjugate model at its mode, so that nothing has to be fitted.
+AT_MODE = {"auto_loc": np.float32(LOC)}
+
+
+def _made_on(guide, data):
+    return guide_on_data(guide, data)  # as a call of the guide does, in one compiled program
+
+
+@pytest.mark.parametrize("made_on", [WIDE, NARROW, None])
+def test_laplace_takes_its_curvature_on_the_data_that_are_given(made_on):
+    guide = AutoLaplaceApproximation(_model)
+    if made_on is not None:
+        guide = _made_on(guide, made_on)
+    before = dict(vars(guide))
+    found = bmr.reduce_fit(guide, params=AT_MODE, data=NARROW)
+    np.testing.assert_allclose(found.inclusion_prob["beta"], EXACT, atol=1e-3)
+    assert found.findings == ()
+    assert found.pareto_k < 0.5
+    assert vars(guide) == before  # the caller's guide is as it was
+
+
+def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given():
+    guide = _made_on(AutoDAIS(_model, K=2), NARROW)
+
+    @jax.jit
+    def start():
+        with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
+            guide(*NARROW)
+        return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+
+    params = start()
+    right = bmr.reduce_fit(guide, params=params, data=NARROW, num_draws=500)
+    other = _made_on(AutoDAIS(_model, K=2), WIDE)
+    found = bmr.reduce_fit(other, params=params, data=NARROW, num_draws=500)
+    np.testing.assert_allclose(
+        found.inclusion_prob["beta"], right.inclusion_prob["beta"], atol=1e-4
+    )
+
+
+def test_draws_of_other_data_are_a_finding():
+    x, y = NARROW
+    shifted = x, y + np.float32(0.2) * x[:, 0]
+    rng = np.random.default_rng(0)
+    draws = {"beta": rng.multivariate_normal(LOC, COVARIANCE, 4000)}
+    assert bmr.reduce_fit(draws, model=_model, data=NARROW).findings == ()
+    with pytest.warns(bmr.FitWarning, match="posterior mean of '0' by the program"):
+        found = bmr.reduce_fit(draws, model=_model, data=shifted)
+    assert [finding.code for finding in found.findings] == ["elsewhere"]
+    # By how much is known: the posterior is normal, and the shift its mean times that of the target.
+    shift = 0.2 * COVARIANCE @ (np.float64(x).T @ x[:, 0]) / NOISE**2
+    expected = shift[0] / np.sqrt(COVARIANCE[0, 0])
+    assert f"is {expected:+.1f} standard" in str(found.findings[0])
+    with pytest.warns(bmr.FitWarning, match="Do not trust this"):
+        bmr.reduce_fit(draws, model=_model, data=WIDE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"params": {}}, r"params lacks \['auto_loc'\]; it has \[\]"),
+        ({"params": {"auto_loc": np.zeros(6)}}, r"'auto_loc' of shape \(6,\), and the guide's"),
+        ({"params": {"auto_loc": np.full(3, np.nan)}}, "'auto_loc' that are not finite"),
+        ({"model": _with_intercept}, r"has no sites \['intercept'\], which the program has"),
+    ],
+)
+def test_a_guide_of_something_else_is_refused(change, message):
+    options = {"params": AT_MODE, "data": NARROW} | change
+    with pytest.raises(ValueError, match=message):
+        bmr.reduce_fit(_made_on(AutoLaplaceApproximation(_model), NARROW), **options)
+
+
+def test_data_of_another_length_are_refused():
+    def model(x, y):
+        beta = numpyro.sample("beta", dist.Normal(0, 1.3).expand([len(y)]).to_event(1))
+        numpyro.sample("y", dist.Normal(beta + x[:, 0], NOISE), obs=y)
+
+    guide = _made_on(AutoMultivariateNormal(model), tuple(part[:5] for part in NARROW))
+    params = {"auto_loc": np.zeros(5), "auto_scale_tril": np.eye(5)}
+    short = tuple(part[:4] for part in NARROW)
+    with pytest.raises(ValueError, match=r"'beta' has shape \(5,\) in the guide and \(4,\)"):
+        bmr.reduce_fit(guide, params=params, data=short)
+
+
+@pytest.mark.parametrize("dims", [("beta_dim", "sample"), ("draw", "beta_dim", "chain")])
+def test_the_axes_of_a_tree_are_read_by_name(dims):
+    xr = pytest.importorskip("xarray")
+    draws = np.random.default_rng(0).multivariate_normal(LOC, COVARIANCE, (4, 500))
+    whole = xr.DataArray(draws, dims=("chain", "draw", "beta_dim"))
+    if "sample" in dims:
+        whole = whole.stack(sample=("chain", "draw")).reset_index("sample", drop=True)
+
+    class Tree:
+        posterior = xr.Dataset({"beta": whole.transpose(*dims)})
+
+    found = bmr.reduce_fit(Tree, model=_model, data=NARROW)
+    plain = bmr.reduce_fit({"beta": draws}, model=_model, data=NARROW)
+    np.testing.assert_allclose(found.inclusion_prob["beta"], plain.inclusion_prob["beta"])
+
+
+def test_an_argument_that_nothing_is_computed_from_may_have_another_shape():
+    def run(rows):
+        lowered = jax.jit(lambda unused, z: 2 * z).lower(np.zeros(rows), np.ones(2))
+        return compiled(lowered)(np.zeros(rows), np.ones(2))
+
+    np.testing.assert_array_equal(run(20), run(60))
+
+
+def test_fits_of_more_rows_follow_fits_of_fewer():
+    for rows in (30, 50):
+        x, y = (part[:rows] for part in NARROW)
+        loc, covariance = _exact(x, y)
+        draws = {"beta": np.random.default_rng(0).multivariate_normal(loc, covariance, 1000)}
+
+        def model(x, y):
+            return _model(x, y)
+
+        assert bmr.reduce_fit(draws, model=model, data=(x, y)).pareto_k < 0.7

@@ -1,0 +1,217 @@
+"""Heredity, sizes against predictions, draws, trees and plots of the reduction of a finished fit."""
+
+import functools
+import itertools
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import bmrjax as bmr
+from bmrjax import plot
+from bmrjax.fitted import search
+from bmrjax.fitted.greedy import best_by_size, climb
+from bmrjax.fitted.heredity import heredity_of
+from bmrjax.fitted.joint_normal import JointNormal
+from bmrjax.fitted.swept import Precision
+
+PRIOR_SCALE, NOISE = 1.3, 0.7
+NAMES = ["a", "b", "c", "a:b", "a:c", "b:c"]
+
+
+@functools.cache
+def _data():
+    rng = np.random.default_rng(0)
+    main = rng.normal(size=(40, 3))
+    x = np.column_stack([main, *(main[:, i] * main[:, j] for i, j in ((0, 1), (0, 2), (1, 2)))])
+    return x, x @ np.array([0.15, 0.4, 0, 0.3, 0, 0]) + NOISE * rng.normal(size=40)
+
+
+def _exact(x, y):
+    covariance = np.linalg.inv(x.T @ x / NOISE**2 + np.eye(x.shape[1]) / PRIOR_SCALE**2)
+    return covariance @ x.T @ y / NOISE**2, covariance
+
+
+def _model(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([6]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta, NOISE), obs=y)
+
+
+@functools.cache
+def _found():
+    loc, covariance = _exact(*_data())
+    draws = np.random.default_rng(1).multivariate_normal(loc, covariance, 8000)
+    data = tuple(np.float32(part) for part in _data())
+    return bmr.reduce_fit({"beta": draws}, model=_model, data=data, names=NAMES)
+
+
+def _arrays(**options):
+    loc, covariance = _exact(*_data())
+    prior = bmr.reduction.Normal(0.0, PRIOR_SCALE)
+    return bmr.reduce_fit(loc=loc, covariance=covariance, prior=prior, names=NAMES, **options)
+
+
+@functools.cache
+def _enumerated():
+    """Return the submodels that heredity allows with their evidences, from the covariance of the data."""
+    x, y = _data()
+    masks = np.array(list(itertools.product([False, True], repeat=6)))
+    parents = {3: (0, 1), 4: (0, 2), 5: (1, 2)}
+    allowed = [all(m[p] for u, of in parents.items() if m[u] for p in of) for m in masks]
+    masks = masks[allowed]
+    cov = [PRIOR_SCALE**2 * x[:, m] @ x[:, m].T + NOISE**2 * np.eye(40) for m in masks]
+    return masks, np.array([stats.multivariate_normal(cov=c).logpdf(y) for c in cov])
+
+
+# --- heredity -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("expected", [None, 1.5])
+@pytest.mark.parametrize("exhaustive", [12, 0])
+def test_heredity_gives_what_enumeration_of_the_allowed_submodels_gives(
+    expected, exhaustive, monkeypatch
+):
+    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", exhaustive)
+    masks, evidence = _enumerated()
+    log_odds = 0.0 if expected is None else np.log(expected / (6 - expected))
+    weight = np.exp(evidence + log_odds * masks.sum(1) - evidence.max())
+    weight /= weight.sum()
+    found = _arrays(heredity=True, expected=expected)
+    # The sampler has 1,000 sweeps.
+    atol = 1e-6 if exhaustive else 0.05
+    np.testing.assert_allclose(found.inclusion_prob["z"], weight @ masks, atol=atol)
+    np.testing.assert_array_equal(found.chosen["z"], masks[np.argmax(weight)])
+    listed = found.models()[NAMES].to_numpy()
+    assert not (listed[:, 3] & ~(listed[:, 0] & listed[:, 1])).any()
+    table = found.families({"interactions": ["a:b", "a:c", "b:c"]}).set_index("interactions")
+    prior = np.exp(log_odds * masks.sum(1))
+    with_one = masks[:, 3:].any(1)
+    assert table.loc[True, "prior"] == pytest.approx(prior[with_one].sum() / prior.sum())
+    assert table.loc[True, "prob"] == pytest.approx(weight[with_one].sum(), abs=atol)
+
+
+def test_an_interaction_comes_in_with_its_main_effects():
+    # Neither main effect is worth it alone, and the interaction is worth both.
+    loc, covariance = np.array([0.02, 0.02, 1.0]), 0.01 * np.eye(3)
+    prior = bmr.reduction.Normal(0.0, 0.5)
+    options = {"names": ["a", "b", "a:b"], "heredity": True, "expected": 0.3}
+    found = bmr.reduce_fit(loc=loc, covariance=covariance, prior=prior, **options)
+    assert found.chosen["z"].all()
+    normal = JointNormal(loc, covariance, np.zeros(3), np.full(3, 0.5))
+    precision = Precision(normal, [np.array([i]) for i in range(3)])
+    rule = heredity_of(["a", "b", "a:b"], option=True)
+    assert climb(precision, np.zeros(3, bool), -2.2, rule).all()
+    sizes = best_by_size(precision, np.ones(3, bool), -2.2, rule, 3)
+    assert sizes.sum(1).tolist() == [0, 1, 2, 3]
+    assert rule.allows(sizes).all()
+
+
+def test_powers_and_products_of_products_have_all_their_parts_as_parents():
+    names = ["a", "b", "a^2", "a b", "a^2 b", "c:d"]
+    rule = heredity_of(names, option=True)
+    parents = {
+        name: [n for n, p in zip(names, row, strict=True) if p]
+        for name, row in zip(names, rule.parents, strict=True)
+    }
+    assert parents["a^2"] == ["a"]
+    assert parents["a b"] == ["a", "b"]
+    assert parents["a^2 b"] == ["a", "b", "a^2", "a b"]
+    assert parents["c:d"] == []  # its main effects are no candidates
+
+
+def test_parents_that_are_forced_are_in():
+    found = _arrays(heredity={"a:b": ["a", "b"], "b:c": ["b", "c"]}, forced=["a", "b"])
+    inclusion = found.inclusion_prob["z"]
+    assert inclusion[:2].tolist() == [1, 1]
+    assert inclusion[3] > inclusion[5]
+
+
+@pytest.mark.parametrize(
+    ("option", "error", "message"),
+    [
+        ({"a:b": ["a", "z"]}, ValueError, r"heredity names \['z'\]"),
+        ({"a:b": "a"}, TypeError, r"write \['a'\]"),
+        ({"a": ["b"], "b": ["a"]}, ValueError, r"makes \['a', 'b'\] parents of themselves"),
+        (3, TypeError, "got int"),
+    ],
+)
+def test_bad_heredity_is_refused(option, error, message):
+    with pytest.raises(error, match=message):
+        _arrays(heredity=option)
+
+
+def test_heredity_without_interactions_is_refused():
+    with pytest.raises(ValueError, match="reads interactions from names"):
+        heredity_of(["0", "1"], option=True)
+
+
+# --- sizes against predictions ------------------------------------------------------------
+
+
+def test_predictions_by_size_are_those_of_leaving_each_point_out():
+    pytest.importorskip("arviz_stats")
+    x, y = _data()
+    table = _found().path()
+    assert table["size"].tolist() == list(range(7))
+    for row in table.itertuples():
+        columns = x[:, [NAMES.index(name) for name in row.candidates]]
+        exact = 0.0
+        for i in range(40):
+            rest = np.arange(40) != i
+            loc, covariance = _exact(columns[rest], y[rest])
+            variance = NOISE**2 + columns[i] @ covariance @ columns[i]
+            exact += stats.norm.logpdf(y[i], columns[i] @ loc, np.sqrt(variance))
+        # The Monte Carlo error of 2,000 draws; larger where the report says that it is not reliable.
+        assert row.elpd == pytest.approx(exact, abs=0.15 if row.pareto_k < 0.7 else 0.6)
+    assert (table["pareto_k"][:3] < 0.7).all()
+    assert table["difference"].max() == 0
+    np.testing.assert_allclose(table["difference"], table["elpd"] - table["elpd"].max(), atol=1e-9)
+
+
+def test_a_path_needs_a_program():
+    with pytest.raises(ValueError, match=r"path needs the joint posterior of a program: arrays"):
+        _arrays().path()
+
+
+# --- what comes out -----------------------------------------------------------------------
+
+
+def test_draws_are_those_of_the_average():
+    found = _found()
+    draws = found.draws(20_000)["beta"]
+    # Four standard errors of 20,000 draws.
+    np.testing.assert_allclose((draws != 0).mean(0), found.inclusion_prob["beta"], atol=0.015)
+    np.testing.assert_allclose(draws.mean(0), found.mean["beta"], atol=0.006)
+    np.testing.assert_allclose(draws.std(0), found.sd["beta"], atol=0.006)
+    with pytest.raises(ValueError, match="num_draws is at least 1"):
+        found.draws(0)
+
+
+def test_a_tree_has_the_names_of_the_elements():
+    pytest.importorskip("xarray")
+    tree = _found().to_arviz(100)
+    assert tree["posterior"]["beta"].dims == ("chain", "draw", "beta_dim_0")
+    assert tree["posterior"]["beta"].shape == (1, 100, 6)
+    of_interaction = tree["reduction"]["beta_inclusion_prob"].sel(beta_dim_0="a:b")
+    assert float(of_interaction) == _found().inclusion_prob["beta"][3]
+
+
+def test_plots_show_probabilities_by_name_and_predictions_by_size():
+    pytest.importorskip("matplotlib")
+    found = _found()
+    left, right = plot.inclusion(found, most=4).axes
+    shown = [label.get_text() for label in left.get_yticklabels()]
+    table = found.table().set_index("element")
+    assert set(shown) == set(table["inclusion_prob"].nlargest(4).index)
+    np.testing.assert_allclose(
+        [bar.get_width() for bar in left.patches], table["inclusion_prob"][shown]
+    )
+    assert "of 6 in the chosen submodel" in left.get_title()
+    np.testing.assert_allclose(right.collections[-1].get_offsets()[:, 0], table["mean"][shown])
+    axes = plot.sizes(found).axes[0]
+    line = axes.lines[1]
+    np.testing.assert_array_equal(line.get_xdata(), range(7))
+    assert max(line.get_ydata()) == 0
+    assert axes.get_legend().get_texts()[0].get_text() == f"chosen: {found.chosen['beta'].sum()}"

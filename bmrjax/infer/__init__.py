@@ -12,6 +12,8 @@ from bmrjax.infer.joint_guide import AutoLowRank as AutoLowRank
 from bmrjax.infer.joint_guide import AutoMultivariate as AutoMultivariate
 from bmrjax.infer.joint_guide import JointGuide as JointGuide
 from bmrjax.infer.matrix_guide import AutoMatrixNormal as AutoMatrixNormal
+from bmrjax.infer.natural_gradient import NaturalGradient as NaturalGradient
+from bmrjax.infer.natural_weights import natural_weights as natural_weights
 from bmrjax.infer.prediction import Prediction as Prediction
 from bmrjax.infer.pruned_guide import PrunedGuide as PrunedGuide
 from bmrjax.infer.pruned_guide import unpruned as unpruned

@@ -24,7 +24,7 @@ from bmrjax.infer.check_data import check_data
 from bmrjax.infer.convergence import Settled
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.init import initialise
+from bmrjax.infer.init import Start, initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.mixed_precision import (
     MatmulDtype,
@@ -32,6 +32,8 @@ from bmrjax.infer.mixed_precision import (
     of_program,
     with_low_matmuls,
 )
+from bmrjax.infer.natural_gradient import NaturalGradient, Optimizer
+from bmrjax.infer.normal_sites import normal_sites
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prefetch import prefetch
@@ -52,7 +54,7 @@ class Engine:
             them, the engine scales the observed sites with a log density per row by the number of data over
             the batch size.
         guide: NumPyro guide with the same arguments.
-        optimizer: An optax optimiser.
+        optimizer: An optax optimiser, or a `NaturalGradient`.
         loss: A NumPyro ELBO.
         num_data: Number of data in the whole set.
         batch_size: Data per step. With as many as there are, every step sees all rows in their order.
@@ -72,7 +74,7 @@ class Engine:
         model: Callable,
         guide: Callable,
         *,
-        optimizer: optax.GradientTransformation,
+        optimizer: Optimizer,
         loss: Any,
         num_data: int,
         batch_size: int,
@@ -85,13 +87,14 @@ class Engine:
         matmul_dtype: MatmulDtype | None = None,
     ):
         check_matmul_dtype(matmul_dtype)
-        if not isinstance(optimizer, optax.GradientTransformation):
+        if not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"The optimizer is a {type(optimizer).__name__}; give an optax optimiser, such as "
-                "optax.adabelief(1e-2)."
+                "optax.adabelief(1e-2), or infer.NaturalGradient()."
             )
         self.model, self.guide = model, guide
         self.optimizer, self.loss = optimizer, loss
+        self._transformation: optax.GradientTransformation | None = None
         self.num_data, self.batch_size = num_data, batch_size
         self.row_sites = row_sites
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
@@ -167,13 +170,36 @@ class Engine:
         start = initialise(model, guide, self.loss, key, batch)
         self._constrain, self._unconstrain = quick_jit(start.constrain), start.unconstrain
         zero = jnp.zeros((), jnp.int32)
-        opt_state = quick_jit(self.optimizer.init)(start.params)
+        opt_state = quick_jit(self._resolved(start, batch).init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
         params, opt_state, mutable = jax.tree.map(
             lambda x: jnp.array(x, copy=True), (start.params, opt_state, start.mutable)
         )
         state = State(params, opt_state, mutable, zero, zero + 0, zero + 0, zero + 0)
         return self.placement.parted(state)
+
+    def _resolved(self, start: Start, batch: Data) -> optax.GradientTransformation:
+        """Return the optimiser of this guide's parameters; that of the first start serves for all."""
+        if self._transformation is None:
+            self._transformation = (
+                self._natural(self.optimizer, start, batch)
+                if isinstance(self.optimizer, NaturalGradient)
+                else self.optimizer
+            )
+        return self._transformation
+
+    def _natural(
+        self, optimizer: NaturalGradient, start: Start, batch: Data
+    ) -> optax.GradientTransformation:
+        params = jax.eval_shape(start.constrain, start.params)
+        sites = normal_sites(self.guide, params, start.transforms, batch)
+        if not sites:
+            raise ValueError(
+                f"NaturalGradient: the guide ({type(self.guide).__name__}) has no site whose posterior is "
+                "independent normals with parameters of their own. Use infer.AutoMeanField(model), or an "
+                "optax optimiser."
+            )
+        return optimizer.of_sites(sites)
 
     def adopt(self, state: State, params: Mapping[str, Any]) -> State:
         """Return the first state of a fit that takes over what an earlier one learned.
@@ -210,7 +236,8 @@ class Engine:
                 for name, value in mutable.items()
             }
             mutable = jax.tree.map(lambda x: jnp.array(x, copy=True), mutable)
-        opt_state = quick_jit(self.optimizer.init)(first)
+        assert self._transformation is not None
+        opt_state = quick_jit(self._transformation.init)(first)
         opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)
         state = replace(state, params=first, opt_state=opt_state, mutable=mutable)
         return self.placement.parted(state)
@@ -274,7 +301,8 @@ class Engine:
         return loss, mutable, grads, jnp.isfinite(loss) & jnp.isfinite(total)
 
     def _accept(self, params: Any, opt_state: Any, grads: Any, rate: Array) -> tuple[Any, Any]:
-        updates, opt_state = self.optimizer.update(grads, opt_state, params)
+        assert self._transformation is not None
+        updates, opt_state = self._transformation.update(grads, opt_state, params)
         updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
         return optax.apply_updates(params, updates), opt_state
 

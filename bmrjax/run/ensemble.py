@@ -11,6 +11,7 @@ from numpyro.infer.autoguide import AutoGuide
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.natural_gradient import NaturalGradient
 from bmrjax.infer.program_data import program_data
 from bmrjax.run.batches import Batches
 from bmrjax.run.hyperparameter import GridPoint, points_of
@@ -134,6 +135,7 @@ def _default_guide(
             estimator=options.estimator,
             loss=options.loss,
             start=options.start,
+            factorised=isinstance(given.optimizer, NaturalGradient),
         )
         for point in points
     }

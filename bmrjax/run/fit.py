@@ -23,6 +23,7 @@ from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.natural_gradient import NaturalGradient, Optimizer
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.program_data import program_data
@@ -54,7 +55,7 @@ class Fit:
         criterion: Decides which elements are kept; None fits without reducing.
         order: Which elements are removed first, where not all may be removed at once.
         sites: Names of the sites to reduce.
-        optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
+        optimizer: An optax optimiser, or `infer.NaturalGradient`; ``optax.adabelief(1e-2)`` by default.
         batch_size: Data per step; None for all.
         until: Ends an epoch once the loss has settled.
         options: What is set less often, such as the estimator, devices and precision; see `FitOptions`. That
@@ -96,7 +97,7 @@ class Fit:
         criterion: Criterion | None = SpikeAndSlab(),  # noqa: B008 - frozen, and holds no array
         order: Order = smallest_snr_first,
         sites: Sequence[str] | None = None,
-        optimizer: optax.GradientTransformation | None = None,
+        optimizer: Optimizer | None = None,
         batch_size: int | None = 128,
         until: Settled | None = None,
         options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
@@ -152,6 +153,7 @@ class Fit:
                 loss=loss,
                 start=options.start,
                 mesh=options.mesh,
+                factorised=isinstance(optimizer, NaturalGradient),
             )(model)
         self.model = model
         self.guide: Any = guide

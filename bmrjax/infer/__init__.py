@@ -2,6 +2,7 @@
 
 from bmrjax.infer.convergence import Settled as Settled
 from bmrjax.infer.correlated import CorrelatedGuide as CorrelatedGuide
+from bmrjax.infer.curvature import Curvature as Curvature
 from bmrjax.infer.engine import Engine as Engine
 from bmrjax.infer.estimate import PropagatedELBO as PropagatedELBO
 from bmrjax.infer.estimate import elbo as elbo

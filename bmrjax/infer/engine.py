@@ -24,7 +24,7 @@ from bmrjax.infer.check_data import check_data
 from bmrjax.infer.convergence import Settled
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.init import Start, initialise
+from bmrjax.infer.init import initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.mixed_precision import (
     MatmulDtype,
@@ -32,8 +32,8 @@ from bmrjax.infer.mixed_precision import (
     of_program,
     with_low_matmuls,
 )
-from bmrjax.infer.natural_gradient import NaturalGradient, Optimizer
-from bmrjax.infer.normal_sites import normal_sites
+from bmrjax.infer.natural_gradient import Optimizer, resolved
+from bmrjax.infer.normal_sites import NormalSite, normal_sites
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prefetch import prefetch
@@ -95,10 +95,11 @@ class Engine:
         self.model, self.guide = model, guide
         self.optimizer, self.loss = optimizer, loss
         self._transformation: optax.GradientTransformation | None = None
+        self._transforms: Mapping[str, Any] = {}
         self.num_data, self.batch_size = num_data, batch_size
         self.row_sites = row_sites
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
-        self.matmul_dtype = matmul_dtype
+        self.matmul_dtype, self.loop = matmul_dtype, loop
         self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
         self.until = until
@@ -169,8 +170,14 @@ class Engine:
         guide = self.guide if guide is None else guide
         start = initialise(model, guide, self.loss, key, batch)
         self._constrain, self._unconstrain = quick_jit(start.constrain), start.unconstrain
+        self._transforms = start.transforms
+        # That of the first start serves for all.
+        if self._transformation is None:
+            params = jax.eval_shape(start.constrain, start.params)
+            sites = functools.partial(self.normal_sites, params, batch)
+            self._transformation = resolved(self.optimizer, sites, self.guide)
         zero = jnp.zeros((), jnp.int32)
-        opt_state = quick_jit(self._resolved(start, batch).init)(start.params)
+        opt_state = quick_jit(self._transformation.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
         params, opt_state, mutable = jax.tree.map(
             lambda x: jnp.array(x, copy=True), (start.params, opt_state, start.mutable)
@@ -178,28 +185,14 @@ class Engine:
         state = State(params, opt_state, mutable, zero, zero + 0, zero + 0, zero + 0)
         return self.placement.parted(state)
 
-    def _resolved(self, start: Start, batch: Data) -> optax.GradientTransformation:
-        """Return the optimiser of this guide's parameters; that of the first start serves for all."""
-        if self._transformation is None:
-            self._transformation = (
-                self._natural(self.optimizer, start, batch)
-                if isinstance(self.optimizer, NaturalGradient)
-                else self.optimizer
-            )
-        return self._transformation
+    def normal_sites(self, params: Mapping[str, Any], batch: Data) -> list[NormalSite]:
+        """Return the sites of the guide whose posterior is independent normals.
 
-    def _natural(
-        self, optimizer: NaturalGradient, start: Start, batch: Data
-    ) -> optax.GradientTransformation:
-        params = jax.eval_shape(start.constrain, start.params)
-        sites = normal_sites(self.guide, params, start.transforms, batch)
-        if not sites:
-            raise ValueError(
-                f"NaturalGradient: the guide ({type(self.guide).__name__}) has no site whose posterior is "
-                "independent normals with parameters of their own. Use infer.AutoMeanField(model), or an "
-                "optax optimiser."
-            )
-        return optimizer.of_sites(sites)
+        Args:
+            params: Constrained parameters, or their shapes.
+            batch: One batch of data.
+        """
+        return normal_sites(self.guide, params, self._transforms, batch)
 
     def adopt(self, state: State, params: Mapping[str, Any]) -> State:
         """Return the first state of a fit that takes over what an earlier one learned.

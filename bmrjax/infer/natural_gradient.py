@@ -10,7 +10,7 @@ Since u is the gradient of any ELBO with respect to the log scale, the step need
 loss: estimators, masks, scaled likelihoods and priors with learned scales are all in the two gradients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ class NaturalGradient:
         and Khan (2020), the term that keeps precisions positive; Shen et al. (2024), one sample per step.
     """
 
-    learning_rate: float | optax.Schedule = 0.1
+    learning_rate: float | optax.Schedule = 0.03
     curvature_rate: float | optax.Schedule = 0.001
     momentum: float = 0.9
     warmup: int = 100
@@ -220,3 +220,27 @@ def _debias(decay: float, num_steps: Array, dtype: Any) -> Array:
 
 
 Optimizer = optax.GradientTransformation | NaturalGradient
+
+
+def resolved(
+    optimizer: Optimizer, sites: Callable[[], Sequence[NormalSite]], guide: Any
+) -> optax.GradientTransformation:
+    """Return the optax transformation that an optimiser is for a guide.
+
+    Args:
+        optimizer: An optax optimiser, or a `NaturalGradient`.
+        sites: Returns the guide's normal sites.
+        guide: For the message.
+
+    Raises:
+        ValueError: For natural gradients without a normal site.
+    """
+    if not isinstance(optimizer, NaturalGradient):
+        return optimizer
+    found = sites()
+    if not found:
+        raise ValueError(
+            f"NaturalGradient: the guide ({type(guide).__name__}) has no site whose posterior is independent "
+            "normals with parameters of their own. Use infer.AutoMeanField(model), or an optax optimiser."
+        )
+    return optimizer.of_sites(found)

@@ -60,12 +60,13 @@ def normal_sites(
                 continue
             for leaf in jax.tree.leaves(site["fn"]):
                 uses.update([name_of[id(leaf)]] if id(leaf) in name_of else [])
-            base = _base(site["fn"])
+            base: Any = _base(site["fn"])
             if not is_latent(site) or type(base) is not dist.Normal:
                 continue
-            names = tuple(name_of.get(id(x)) for x in (base.loc, base.scale))
-            if None not in names and jnp.shape(base.loc) == jnp.shape(base.scale):
-                found.append((site["name"], *map(str, names)))
+            loc, scale = name_of.get(id(base.loc)), name_of.get(id(base.scale))
+            if loc is None or scale is None or jnp.shape(base.loc) != jnp.shape(base.scale):
+                continue
+            found.append((str(site["name"]), loc, scale))
         found[:] = [f for f in found if uses[f[1]] == uses[f[2]] == 1 and f[1] != f[2]]
 
     jax.eval_shape(look, dict(params), batch)

@@ -1,6 +1,8 @@
 """Turning a network into random weights inside a NumPyro program."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import equinox as eqx
@@ -18,6 +20,23 @@ from bmrjax.priors import Prior
 from bmrjax.priors.layer import Layer, Tensor
 
 _nnx_adapter: Any = lazy_loader.load("bmrjax.nn.nnx_adapter", suppress_warning=True)  # loads Flax
+
+
+_START: ContextVar[Any] = ContextVar("network_at_start", default=None)
+
+
+@contextlib.contextmanager
+def starting_at(network: Any) -> Iterator[None]:
+    """Let the random modules of programs that are run in it start at another network of the same arrays.
+
+    Args:
+        network: The network; None changes nothing.
+    """
+    token = _START.set(network)
+    try:
+        yield
+    finally:
+        _START.reset(token)
 
 
 class RandomModule:
@@ -142,6 +161,11 @@ def random_module(
         )
     adapter = _adapter(name, network)
     layers = adapter.layers()
+    other = _START.get()
+    if other is not None:
+        started = _adapter(name, other)
+        _check_alike(name, layers, started.layers())
+        adapter, layers = started, started.layers()
     if not layers:
         raise TypeError(
             f"random_module('{name}'): {type(network).__name__} has no floating-point arrays."
@@ -180,6 +204,25 @@ def random_module(
                 for part, tensor in layer.tensors.items()
             }
     return RandomModule(name, adapter, values, num_drawn)
+
+
+def _check_alike(name: str, layers: Mapping[str, Any], start: Mapping[str, Any]) -> None:
+    """Refuse a network to start from that has other arrays than the program's."""
+    mine, theirs = (
+        {
+            f"{path}.{part}" if path else part: tensor.shape
+            for path, (_, tensors) in of.items()
+            for part, tensor in tensors.items()
+        }
+        for of in (layers, start)
+    )
+    if mine != theirs:
+        differs = sorted({*mine.items()} ^ {*theirs.items()})[0][0]
+        raise ValueError(
+            f"random_module('{name}'): the network in `start` has other arrays than the program's: "
+            f"'{differs}' is {theirs.get(differs, 'missing')} in it, and {mine.get(differs, 'missing')} in "
+            "the program. Start from a network of the same layers."
+        )
 
 
 def _each(tensor: Tensor) -> bool:

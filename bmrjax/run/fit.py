@@ -30,13 +30,14 @@ from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.rows import row_sites
 from bmrjax.infer.state import EpochInfo, State
+from bmrjax.nn.random_module import starting_at
 from bmrjax.run.batches import Batches
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.fit_state import FitState, check_state
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
 from bmrjax.run.masks_at_start import carried_over, with_removed
-from bmrjax.run.parameters_at_start import warn_of_the_rest
+from bmrjax.run.parameters_at_start import as_start
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
 from bmrjax.run.settings import check_program_kind
@@ -114,7 +115,7 @@ class Fit:
         (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
         self._removed = both_masks(removed, masks)
         self.criterion, self.order = criterion, order
-        self._sites, self._start = sites, options.start
+        self._sites, self._start = sites, as_start(options.start)
         self.placement = Placement(options.mesh)
         self.source: Data | Batches = (
             data
@@ -151,7 +152,7 @@ class Fit:
                 criterion=criterion,
                 estimator=estimator,
                 loss=loss,
-                start=options.start,
+                start=None if self._start is None else self._start.params,
                 mesh=options.mesh,
                 factorised=isinstance(optimizer, NaturalGradient),
             )(model)
@@ -336,10 +337,11 @@ class Fit:
         """
         check_key(key, "Fit.init")
         engine, start = self.engine, self._start
-        svi = engine.init(key, self.example, model=model, guide=guide)
+        with starting_at(None if start is None else start.network):
+            svi = engine.init(key, self.example, model=model, guide=guide)
         if start is not None:
-            svi = engine.adopt(svi, start.params)
-            warn_of_the_rest(svi.params, start.params)
+            data = self.example if isinstance(self.source, Batches) else self.source
+            svi = start.adopted(engine, svi, self.example, data, key)
         self._check_shapes(svi)
         begun = both_masks(
             with_removed(self._removed), {} if start is None else with_removed(start.keep)

@@ -86,7 +86,7 @@ def test_the_expected_step_is_the_natural_gradient():
         return jnp.array([move[0], -2 * theta[1] * grown[0]])
 
     step = weights @ jax.vmap(one)(w) / rate
-    np.testing.assert_allclose(step, expected, rtol=1e-4)  # the step is right to second order
+    np.testing.assert_allclose(step, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("guide", [None, AutoNormal])

@@ -99,7 +99,8 @@ class Engine:
         self.num_data, self.batch_size = num_data, batch_size
         self.row_sites = row_sites
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
-        self.matmul_dtype, self.loop = matmul_dtype, loop
+        self.matmul_dtype = matmul_dtype
+        self.loop: LoopMode = loop
         self._constrain: Callable | None = None
         self._unconstrain: Callable | None = None
         self.until = until

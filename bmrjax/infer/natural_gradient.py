@@ -64,10 +64,11 @@ class NaturalGradient:
 
     Give it as ``optimizer=`` to `sparsify`, `ensemble` or `Fit`, with any NumPyro program and a guide in
     which some sites have independent normal posteriors, such as `AutoMeanField`. It moves the means by
-    :math:`-α s^2 \, ∂F/∂m`, and the precisions :math:`P = s^{-2}` to :math:`P (1 + x + x^2/2)` with
-    :math:`x = ρ \, ∂F/∂\ln s`, which is positive for every x. A step needs one gradient at one sample of the
-    weights, and beside the posterior only the momentum is stored: three numbers per weight. The average of
-    several samples is a setting of the loss: ``FitOptions(loss=TraceMeanField_ELBO(num_particles=4))``.
+    :math:`-α s^2 \, ∂F/∂m`, and the precisions :math:`P = s^{-2}` to :math:`P e^x` with
+    :math:`x = ρ \, ∂F/∂\ln s`: to second order the published step, and positive for every x. A step needs one
+    gradient at one sample of the weights, and beside the posterior only the momentum is stored: three
+    numbers per weight. The average of several samples is a setting of the loss:
+    ``FitOptions(loss=TraceMeanField_ELBO(num_particles=4))``.
 
     It is stable by construction. Each site has a trust region: where the gradients are large (a start with
     too much noise, small batches of much data), α and ρ shrink, so that a step moves the means by at most
@@ -105,7 +106,8 @@ class NaturalGradient:
 
     References:
         Khan, Nielsen, Tangkaratt, Lin, Gal and Srivastava (2018), variational online Newton; Lin, Schmidt
-        and Khan (2020), the term that keeps precisions positive; Shen et al. (2024), one sample per step.
+        and Khan (2020), its second order, which keeps precisions positive; Shen et al. (2024), one sample
+        per step.
     """
 
     learning_rate: float | optax.Schedule = 0.03
@@ -151,22 +153,24 @@ class NaturalGradient:
                 states[site.loc] = SiteState(jnp.zeros_like(loc), jnp.zeros(2, loc.dtype))
             return NaturalState(zero, states, others.init(rest(params)))
 
-        def update(grads: Any, state: NaturalState, params: Any = None) -> tuple[Any, NaturalState]:
-            updates, rest_state = others.update(rest(grads), state.others, rest(params))
-            updates, states = dict(updates), {}
+        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+            gradients, states = updates, {}
+            moves: Any
+            moves, rest_state = others.update(rest(gradients), state.others, rest(params))
+            moves = dict(moves)
             for site in sites:
                 log_scale, slope = log_scale_of(site, params[site.scale])
                 step, states[site.loc] = self.step(
                     state.sites[site.loc],
                     log_scale,
-                    grads[site.loc],
-                    grads[site.scale] / slope,
+                    gradients[site.loc],
+                    gradients[site.scale] / slope,
                     state.num_steps,
                 )
-                updates[site.loc] = step[0]
+                moves[site.loc] = step[0]
                 moved = of_log_scale(site, log_scale + step[1], params[site.scale], step[1])
-                updates[site.scale] = moved - params[site.scale]
-            return updates, NaturalState(state.num_steps + 1, states, rest_state)
+                moves[site.scale] = moved - params[site.scale]
+            return moves, NaturalState(state.num_steps + 1, states, rest_state)
 
         return optax.GradientTransformation(init, update)
 
@@ -203,8 +207,7 @@ class NaturalGradient:
         debiased = scale * averaged / _debias(self.momentum, num_steps, u.dtype)
         move = scale * jnp.clip(alpha * debiased, -_MOST_MEAN, _MOST_MEAN)
         x = jnp.clip(rho * u, -_MOST_CURVATURE, _MOST_CURVATURE)
-        grown = -0.5 * jnp.log1p(x + 0.5 * x**2)
-        grown = jnp.clip(log_scale + grown, *_LOG_SCALES) - log_scale
+        grown = jnp.clip(log_scale - 0.5 * x, *_LOG_SCALES) - log_scale
         steps = jnp.where(kept, -move, 0), jnp.where(kept, grown, 0)
         return steps, SiteState(averaged, mean_square)
 

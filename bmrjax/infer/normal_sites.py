@@ -63,8 +63,9 @@ def normal_sites(
             base: Any = _base(site["fn"])
             if not is_latent(site) or type(base) is not dist.Normal:
                 continue
-            loc, scale = name_of.get(id(base.loc)), name_of.get(id(base.scale))
-            if loc is None or scale is None or jnp.shape(base.loc) != jnp.shape(base.scale):
+            values: tuple[Any, Any] = base.loc, base.scale
+            loc, scale = (name_of.get(id(value)) for value in values)
+            if loc is None or scale is None or jnp.shape(values[0]) != jnp.shape(values[1]):
                 continue
             found.append((str(site["name"]), loc, scale))
         found[:] = [f for f in found if uses[f[1]] == uses[f[2]] == 1 and f[1] != f[2]]

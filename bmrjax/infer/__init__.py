@@ -2,6 +2,7 @@
 
 from bmrjax.convergence import Settled as Settled
 from bmrjax.infer.correlated import CorrelatedGuide as CorrelatedGuide
+from bmrjax.infer.curvature import Curvature as Curvature
 from bmrjax.infer.engine import Engine as Engine
 from bmrjax.infer.estimate import PropagatedELBO as PropagatedELBO
 from bmrjax.infer.estimate import elbo as elbo
@@ -12,6 +13,8 @@ from bmrjax.infer.joint_guide import AutoLowRank as AutoLowRank
 from bmrjax.infer.joint_guide import AutoMultivariate as AutoMultivariate
 from bmrjax.infer.joint_guide import JointGuide as JointGuide
 from bmrjax.infer.matrix_guide import AutoMatrixNormal as AutoMatrixNormal
+from bmrjax.infer.natural_gradient import NaturalGradient as NaturalGradient
+from bmrjax.infer.natural_weights import natural_weights as natural_weights
 from bmrjax.infer.prediction import Prediction as Prediction
 from bmrjax.infer.pruned_guide import PrunedGuide as PrunedGuide
 from bmrjax.infer.pruned_guide import unpruned as unpruned

@@ -40,6 +40,7 @@ def default_guide(
     loss: Any = None,
     start: Any = None,
     mesh: Any = None,
+    factorised: bool = False,
 ) -> Callable[[Callable], Any]:
     """Return what makes the guide that `sparsify` uses for a program if none is given.
 
@@ -56,6 +57,7 @@ def default_guide(
         loss: A NumPyro ELBO, if one is given.
         start: An earlier result to go on from, whose posterior decides.
         mesh: Devices to spread the run over, if any.
+        factorised: Whether the optimiser is one of factorised posteriors.
 
     Returns:
         `infer.AutoMultivariate` or `infer.AutoMeanField`; with a start, the guide of its parameters.
@@ -75,7 +77,7 @@ def default_guide(
     """
     if start is not None:
         return guide_of(getattr(start, "params", start)) or AutoMeanField
-    if criterion is None or criterion.family is not Normal:
+    if factorised or criterion is None or criterion.family is not Normal:
         return AutoMeanField
     if estimator != "global" or loss is not None or mesh is not None:
         return AutoMeanField

@@ -1,6 +1,7 @@
 """The SVI engine: any program, guide, ELBO and optimiser, compiled once per run."""
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
@@ -17,14 +17,16 @@ from bmrjax.backend.random_keys import split_keys
 from bmrjax.convergence import Settled
 from bmrjax.criteria import SitePosteriors
 from bmrjax.handlers import inference
-from bmrjax.infer.arguments import Batch, Data, Keep, arguments
-from bmrjax.infer.check_data import check_data
+from bmrjax.infer.arguments import Data, Keep, arguments
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.epoch_steps import EpochSteps
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype, check_matmul_dtype
+from bmrjax.infer.natural_gradient import Optimizer, resolved
+from bmrjax.infer.normal_sites import NormalSite, normal_sites
+from bmrjax.infer.placed_batch import placed
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.infer.prefetch import prefetch
@@ -46,7 +48,7 @@ class Engine:
             them, the engine scales the observed sites with a log density per row by the number of data over
             the batch size.
         guide: NumPyro guide with the same arguments.
-        optimizer: An optax optimiser.
+        optimizer: An optax optimiser, or a `NaturalGradient`.
         loss: A NumPyro ELBO.
         num_data: Number of data in the whole set.
         batch_size: Data per step. With as many as there are, every step sees all rows in their order.
@@ -66,7 +68,7 @@ class Engine:
         model: Callable,
         guide: Callable,
         *,
-        optimizer: optax.GradientTransformation,
+        optimizer: Optimizer,
         loss: Any,
         num_data: int,
         batch_size: int,
@@ -79,17 +81,19 @@ class Engine:
         matmul_dtype: MatmulDtype | None = None,
     ):
         check_matmul_dtype(matmul_dtype)
-        if not isinstance(optimizer, optax.GradientTransformation):
+        if not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"The optimizer is a {type(optimizer).__name__}; give an optax optimiser, such as "
-                "optax.adabelief(1e-2)."
+                "optax.adabelief(1e-2), or infer.NaturalGradient()."
             )
         self.model, self.guide = model, guide
         self.optimizer, self.loss = optimizer, loss
+        self._transforms: Mapping[str, Any] = {}
         self.num_data, self.batch_size = num_data, batch_size
         self.row_sites = row_sites
         self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
         self.matmul_dtype = matmul_dtype
+        self.loop: LoopMode = loop
         self._unconstrain: Callable | None = None
         self.until = until
         self.placement = Placement() if placement is None else placement
@@ -97,7 +101,6 @@ class Engine:
         self.step = SVIStep(
             model,
             guide,
-            optimizer=optimizer,
             loss=loss,
             num_data=num_data,
             row_sites=row_sites,
@@ -161,8 +164,7 @@ class Engine:
         Args:
             key: PRNG key.
             batch: One batch of data.
-            model: The program to start at, which may differ from the engine's in the network that it
-                starts from, and in nothing else.
+            model: The program to start at, which may differ in the network that it starts from alone.
             guide: Its guide.
 
         Returns:
@@ -172,14 +174,29 @@ class Engine:
         guide = self.guide if guide is None else guide
         start = initialise(model, guide, self.loss, key, batch)
         self.step.constrain, self._unconstrain = quick_jit(start.constrain), start.unconstrain
+        self._transforms = start.transforms
+        # That of the first start serves for all.
+        if self.step.optimizer is None:
+            params = jax.eval_shape(start.constrain, start.params)
+            sites = functools.partial(self.normal_sites, params, batch)
+            self.step.optimizer = resolved(self.optimizer, sites, self.guide)
         zero = jnp.zeros((), jnp.int32)
-        opt_state = quick_jit(self.optimizer.init)(start.params)
+        opt_state = quick_jit(self.step.optimizer.init)(start.params)
         # The optimiser may hand the same array out twice, and a donated buffer may not.
         params, opt_state, mutable = jax.tree.map(
             lambda x: jnp.array(x, copy=True), (start.params, opt_state, start.mutable)
         )
         state = State(params, opt_state, mutable, zero, zero + 0, zero + 0, zero + 0)
         return self.placement.parted(state)
+
+    def normal_sites(self, params: Mapping[str, Any], batch: Data) -> list[NormalSite]:
+        """Return the sites of the guide whose posterior is independent normals.
+
+        Args:
+            params: Constrained parameters, or their shapes.
+            batch: One batch of data.
+        """
+        return normal_sites(self.guide, params, self._transforms, batch)
 
     def adopt(self, state: State, params: Mapping[str, Any]) -> State:
         """Return the first state of a fit that takes over what an earlier one learned.
@@ -216,7 +233,8 @@ class Engine:
                 for name, value in mutable.items()
             }
             mutable = jax.tree.map(lambda x: jnp.array(x, copy=True), mutable)
-        opt_state = quick_jit(self.optimizer.init)(first)
+        assert self.step.optimizer is not None
+        opt_state = quick_jit(self.step.optimizer.init)(first)
         opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)
         state = replace(state, params=first, opt_state=opt_state, mutable=mutable)
         return self.placement.parted(state)
@@ -252,9 +270,9 @@ class Engine:
         shuffle, noise = split_keys(key, 2)
         order = self._order(shuffle, num_steps * self.batch_size)
         before = state.num_steps + 0  # the state's own is consumed
-        with self._nan_is_meant():
+        with self.steps.nan_is_meant():
             losses, order, noise, factor = self.placement.everywhere(
-                (self._unwritten(num_steps), order, noise, jnp.asarray(rate, float))
+                (self.steps.unwritten(num_steps), order, noise, jnp.asarray(rate, float))
             )
             args = (data, order, self.placement.parted(dict(keep)), noise, factor)
             state, losses = self._epoch((state, losses), num_steps, *args)
@@ -291,8 +309,8 @@ class Engine:
         weights = [self.kl_weight] * len(states) if kl_weights is None else kl_weights
         factors = jnp.asarray(rates, float), jnp.asarray(weights, float)
         args = (data, orders, keep, pairs[:, 1], *factors)
-        with self._nan_is_meant():
-            carry = (state, self._unwritten(len(states), num_steps), runs)
+        with self.steps.nan_is_meant():
+            carry = (state, self.steps.unwritten(len(states), num_steps), runs)
             state, losses, _ = self._epoch_of_many(carry, num_steps, *args)
         taken = state.num_steps - before
         parts = unstacked((state, losses, taken), len(states))
@@ -328,31 +346,14 @@ class Engine:
                         f"The iterator of batches ended after {i} of {num_steps} steps of an epoch. "
                         "Give one that goes on, or fewer steps_per_epoch."
                     )
-                args = (self._placed(batch), masks, noise, factor)
+                args = (placed(batch, self.placement), masks, noise, factor)
                 carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
         return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
-
-    def _unwritten(self, *shape: int) -> Array:
-        """Return losses of steps that are not done yet; NaN if they may never be."""
-        value = 0.0 if self.until is None else np.nan
-        return jnp.asarray(np.full(shape, value), float)
-
-    def _nan_is_meant(self) -> contextlib.AbstractContextManager[Any]:
-        """Switch ``jax_debug_nans`` off where an epoch may end early: NaN is the loss of no step then."""
-        return contextlib.nullcontext() if self.until is None else jax.debug_nans(new_val=False)
-
-    def _placed(self, batch: Data) -> Data:
-        if not isinstance(batch, Batch) and any(not hasattr(x, "shape") for x in _values(batch)):
-            batch = check_data(batch, "batch")
-        if self.placement.mesh is None:
-            return jax.tree.map(jnp.asarray, batch)
-        return self.placement.by_rows(jax.tree.map(np.asarray, batch))
 
     def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:
         """Measure the variational free energy, nats for all data; see `FreeEnergy`.
 
-        One fresh posterior sample a batch, over as many passes as it takes to draw a hundred; KL
-        weight 1; networks in inference mode.
+        A fresh posterior sample per batch, a hundred at least; KL weight 1; networks in inference mode.
 
         Args:
             state: Kept intact.
@@ -366,7 +367,7 @@ class Engine:
     def condition(self, state: State, before: Keep, after: Keep) -> State:
         """Move the posterior to where it is given that the elements that `after` drops are zero.
 
-        In a factorised posterior the others stay where they are; a `CorrelatedGuide` knows where they go.
+        In a factorised posterior the others stay; a `CorrelatedGuide` knows where they go.
         """
         if not isinstance(self.guide, CorrelatedGuide):
             return state
@@ -397,7 +398,3 @@ class Engine:
             return read_posteriors(
                 self.model, self.guide, self.constrain(state), args, kwargs, keep
             )
-
-
-def _values(batch: Any) -> list[Any]:
-    return list(batch.values()) if isinstance(batch, Mapping) else list(batch)

@@ -1,11 +1,13 @@
 """What the steps of an epoch see and when they end: steps of `Loop`, made of one `SVIStep`."""
 
+import contextlib
 import functools
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from bmrjax.backend.threefry import unrolled
@@ -34,6 +36,15 @@ class EpochSteps:
     def is_whole(self) -> bool:
         """Whether every step sees all rows, in their order."""
         return self._batch_size >= self._num_data
+
+    def unwritten(self, *shape: int) -> Array:
+        """Return losses of steps that are not done yet; NaN if they may never be."""
+        value = 0.0 if self._until is None else np.nan
+        return jnp.asarray(np.full(shape, value), float)
+
+    def nan_is_meant(self) -> contextlib.AbstractContextManager[Any]:
+        """Switch ``jax_debug_nans`` off where an epoch may end early: NaN is the loss of no step then."""
+        return contextlib.nullcontext() if self._until is None else jax.debug_nans(new_val=False)
 
     def over_rows(
         self,

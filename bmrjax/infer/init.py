@@ -80,12 +80,14 @@ class Start(NamedTuple):
         mutable: Mutable sites by name, or None.
         constrain: Maps unconstrained to constrained parameters.
         unconstrain: Its inverse.
+        transforms: From unconstrained to constrained parameters, by name.
     """
 
     params: dict[str, Array]
     mutable: dict[str, Any] | None
     constrain: Callable[[dict[str, Array]], dict[str, Array]]
     unconstrain: Callable[[dict[str, Array]], dict[str, Array]]
+    transforms: Mapping[str, Any]
 
 
 def initialise(
@@ -126,7 +128,7 @@ def initialise(
             "data for NaNs, or give the guide another init_loc_fn."
         )
     constrain = partial(transform_fn, *transforms)
-    return Start(params, mutable, constrain, partial(constrain, invert=True))
+    return Start(params, mutable, constrain, partial(constrain, invert=True), transforms[0])
 
 
 def _is_finite(tree: Any) -> bool:

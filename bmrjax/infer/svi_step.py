@@ -23,7 +23,6 @@ class SVIStep:
     Args:
         model: NumPyro program; see `bmrjax.infer.Engine`, also for the other arguments.
         guide: Its guide.
-        optimizer: An optax optimiser.
         loss: A NumPyro ELBO.
         num_data: Number of data in the whole set.
         row_sites: Names of the observed sites with a log density per row.
@@ -34,6 +33,7 @@ class SVIStep:
 
     Attributes:
         constrain: From unconstrained to constrained parameters; None until the fit has started.
+        optimizer: What turns gradients into updates; None until then too.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class SVIStep:
         model: Callable,
         guide: Callable,
         *,
-        optimizer: optax.GradientTransformation,
         loss: Any,
         num_data: int,
         row_sites: Collection[str] | None,
@@ -51,11 +50,12 @@ class SVIStep:
         matmul_dtype: MatmulDtype | None,
     ):
         self._model, self._guide = model, guide
-        self._optimizer, self._elbo = optimizer, loss
+        self._elbo = loss
         self._num_data, self._row_sites = num_data, row_sites
         self._kl_weight, self._kl_warmup = kl_weight, kl_warmup
         self._placement, self._matmul_dtype = placement, matmul_dtype
         self.constrain: Callable | None = None
+        self.optimizer: optax.GradientTransformation | None = None
 
     def _programs(self, keep: Keep, rows: int, kl: ArrayLike) -> tuple[Any, Any]:
         scaled: dict[str, Any] = {"kl": kl}
@@ -114,9 +114,10 @@ class SVIStep:
         return loss, mutable, grads, jnp.isfinite(loss) & jnp.isfinite(total)
 
     def _accept(self, params: Any, opt_state: Any, grads: Any, rate: Array) -> tuple[Any, Any]:
+        assert self.optimizer is not None
         # Optax counts steps in integers, and raises floats to them.
         with jax.numpy_dtype_promotion("standard"):
-            updates, opt_state = self._optimizer.update(grads, opt_state, params)
+            updates, opt_state = self.optimizer.update(grads, opt_state, params)
         updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
         return optax.apply_updates(params, updates), opt_state
 

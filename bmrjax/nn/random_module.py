@@ -12,6 +12,7 @@ from numpyro.primitives import apply_stack, mutable
 
 from bmrjax.distributions import PerDatum, TruncatedLogUniform
 from bmrjax.handlers import noise_draws
+from bmrjax.infer.network_at_start import network_at_start
 from bmrjax.nn.adapter import Adapter, Values
 from bmrjax.nn.equinox_adapter import EquinoxAdapter
 from bmrjax.priors import Prior
@@ -142,6 +143,11 @@ def random_module(
         )
     adapter = _adapter(name, network)
     layers = adapter.layers()
+    other = network_at_start()
+    if other is not None:
+        started = _adapter(name, other)
+        _check_alike(name, layers, started.layers())
+        adapter, layers = started, started.layers()
     if not layers:
         raise TypeError(
             f"random_module('{name}'): {type(network).__name__} has no floating-point arrays."
@@ -180,6 +186,25 @@ def random_module(
                 for part, tensor in layer.tensors.items()
             }
     return RandomModule(name, adapter, values, num_drawn)
+
+
+def _check_alike(name: str, layers: Mapping[str, Any], start: Mapping[str, Any]) -> None:
+    """Refuse a network to start from that has other arrays than the program's."""
+    mine, theirs = (
+        {
+            f"{path}.{part}" if path else part: tensor.shape
+            for path, (_, tensors) in of.items()
+            for part, tensor in tensors.items()
+        }
+        for of in (layers, start)
+    )
+    if mine != theirs:
+        differs = sorted({*mine.items()} ^ {*theirs.items()})[0][0]
+        raise ValueError(
+            f"random_module('{name}'): the network in `start` has other arrays than the program's: "
+            f"'{differs}' is {theirs.get(differs, 'missing')} in it, and {mine.get(differs, 'missing')} in "
+            "the program. Start from a network of the same layers."
+        )
 
 
 def _each(tensor: Tensor) -> bool:

@@ -11,10 +11,12 @@ from numpyro.infer.autoguide import AutoGuide
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.natural_gradient import NaturalGradient
 from bmrjax.infer.program_data import program_data
 from bmrjax.run.batches import Batches
 from bmrjax.run.hyperparameter import GridPoint, points_of
 from bmrjax.run.one_run import Member
+from bmrjax.run.parameters_at_start import as_start
 from bmrjax.run.result import Result
 from bmrjax.run.serial import one_at_a_time
 from bmrjax.run.settings import Settings, check_kinds
@@ -125,7 +127,7 @@ def _default_guide(
     program: Callable, data: Data, given: Settings, points: list[GridPoint]
 ) -> Callable[[Callable], Callable]:
     """Return the class of guide that serves all criteria of the grid."""
-    options = given.options
+    options, start = given.options, as_start(given.options.start)
     found = {
         default_guide(
             program,
@@ -133,7 +135,8 @@ def _default_guide(
             criterion=given.criterion if point.criterion is None else point.criterion,
             estimator=options.estimator,
             loss=options.loss,
-            start=options.start,
+            start=None if start is None else start.params,
+            factorised=isinstance(given.optimizer, NaturalGradient),
         )
         for point in points
     }

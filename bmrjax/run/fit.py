@@ -22,6 +22,8 @@ from bmrjax.infer.default_guide import default_guide
 from bmrjax.infer.engine import Engine
 from bmrjax.infer.estimate import PropagatedELBO, elbo
 from bmrjax.infer.guide import AutoMeanField
+from bmrjax.infer.natural_gradient import NaturalGradient, Optimizer
+from bmrjax.infer.network_at_start import starting_at
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.pruned_guide import unpruned
@@ -34,7 +36,7 @@ from bmrjax.run.fit_state import FitState, check_state
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.judged import reducible
 from bmrjax.run.masks_at_start import carried_over, with_removed
-from bmrjax.run.parameters_at_start import warn_of_the_rest
+from bmrjax.run.parameters_at_start import as_start
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
 from bmrjax.run.serial import one_at_a_time
@@ -54,7 +56,7 @@ class Fit:
         criterion: Decides which elements are kept; None fits without reducing.
         order: Which elements are removed first, where not all may be removed at once.
         sites: Names of the sites to reduce.
-        optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
+        optimizer: An optax optimiser, or `infer.NaturalGradient`; ``optax.adabelief(1e-2)`` by default.
         batch_size: Data per step; None for all.
         until: Ends an epoch once the loss has settled.
         options: What is set less often, such as the estimator, devices and precision; see `FitOptions`. That
@@ -97,7 +99,7 @@ class Fit:
         criterion: Criterion | None = SpikeAndSlab(),  # noqa: B008 - frozen, and holds no array
         order: Order = smallest_snr_first,
         sites: Sequence[str] | None = None,
-        optimizer: optax.GradientTransformation | None = None,
+        optimizer: Optimizer | None = None,
         batch_size: int | None = 128,
         until: Settled | None = None,
         options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
@@ -114,7 +116,7 @@ class Fit:
         (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
         self._removed = both_masks(removed, masks)
         self.criterion, self.order = criterion, order
-        self._sites, self._start = sites, options.start
+        self._sites, self._start = sites, as_start(options.start)
         self.placement = Placement(options.mesh)
         found = fit_data(model, data, batch_size=batch_size, static=options.static)
         self.source, self.num_data, self.example = found.source, found.num_data, found.example
@@ -143,8 +145,9 @@ class Fit:
                 criterion=criterion,
                 estimator=estimator,
                 loss=loss,
-                start=options.start,
+                start=None if self._start is None else self._start.params,
                 mesh=options.mesh,
+                factorised=isinstance(optimizer, NaturalGradient),
             )(model)
         self.model = model
         self.guide: Any = guide
@@ -334,10 +337,11 @@ class Fit:
         """
         check_key(key, "Fit.init")
         engine, start = self.engine, self._start
-        svi = engine.init(key, self.example, model=model, guide=guide)
+        with starting_at(None if start is None else start.network):
+            svi = engine.init(key, self.example, model=model, guide=guide)
         if start is not None:
-            svi = engine.adopt(svi, start.params)
-            warn_of_the_rest(svi.params, start.params)
+            data = self.example if isinstance(self.source, Batches) else self.source
+            svi = start.adopted(engine, svi, self.example, data, key)
         self._check_shapes(svi)
         begun = both_masks(
             with_removed(self._removed), {} if start is None else with_removed(start.keep)

@@ -9,7 +9,7 @@ import jax
 from bmrjax.infer.estimate import Estimator
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
-from bmrjax.run.result import Result
+from bmrjax.run.parameters_at_start import as_start
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,9 +25,13 @@ class FitOptions:
         loss: A NumPyro ELBO; by default the one that `estimator` names.
         kl_weight: Factor on the KL term while training.
         kl_warmup: Steps over which that factor grows linearly from zero.
-        start: An earlier result to go on from: parameters of the same names are taken over (a
-            `FitWarning` names those that fit nothing), and what it
-            removed stays removed. The prior, the criterion and all settings may be others.
+        start: What to go on from. An earlier result: parameters of the same names are taken over (a
+            `FitWarning` names those that fit nothing), and what it removed stays removed. A dict of such
+            parameters, as of ``result.params`` or ``svi.get_params(state)``. Or a network of the program's
+            layers, trained in any way: its weights are the means. Where means come without scales, from a
+            network or from the point estimates of `numpyro.infer.autoguide.AutoDelta`, the scales are those
+            of the curvature at these means, measured on the data (`infer.Curvature`). The prior, the
+            criterion and all settings may be others.
         static: Arguments that reach the program as they are although they have rows, by keyword or position:
             an index array, say, that the program passes to `numpy.unique`. With all data in every step, an
             argument whose values the program reads is found without.
@@ -43,7 +47,7 @@ class FitOptions:
             measured. Made for GPUs and TPUs. A product that asks for ``precision="highest"`` stays as it is.
 
     Raises:
-        TypeError: For a `start` that is not a result, or `static` that is not a list.
+        TypeError: For a `start` that is none of these, or `static` that is not a list.
         ValueError: For a `loss` together with an `estimator`.
 
     Example:
@@ -57,7 +61,7 @@ class FitOptions:
     loss: Any = None
     kl_weight: float = 1.0
     kl_warmup: int = 0
-    start: Result | None = None
+    start: Any = None
     static: Sequence[str | int] = ()
     max_bad_steps: int = 20
     loop: LoopMode = "auto"
@@ -70,11 +74,7 @@ class FitOptions:
                 "FitOptions: the estimator is a part of the loss; give one of the two, such as "
                 f"loss=infer.PropagatedELBO({self.estimator!r})."
             )
-        if self.start is not None and not isinstance(self.start, Result):
-            raise TypeError(
-                f"FitOptions: start is a {type(self.start).__name__}; give a Result, of an earlier run or "
-                "read by bmr.load(directory)."
-            )
+        as_start(self.start)
         if isinstance(self.static, str):
             raise TypeError(
                 f"FitOptions: static must be a list of arguments; write static=[{self.static!r}]."

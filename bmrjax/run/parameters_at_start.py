@@ -1,14 +1,120 @@
-"""Which parameters a fit takes over from an earlier result."""
+"""What a fit takes over: parameters of an earlier fit, a point estimate, or a network."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from jaxtyping import Array
+from numpyro.distributions import biject_to
+from numpyro.infer.autoguide import AutoNormal
+
 from bmrjax.errors import FitWarning, warn
+from bmrjax.infer.arguments import Data
+from bmrjax.infer.curvature import Curvature
+from bmrjax.infer.engine import Engine
+from bmrjax.infer.state import State
+from bmrjax.run.result import Result
+from bmrjax.structure.network_arrays import is_equinox, is_nnx
 
 
-def warn_of_the_rest(params: Mapping[str, Any], start: Mapping[str, Any]) -> None:
-    """Name the parameters that begin anew, unless the program only has more than the earlier result."""
-    anew, unused = sorted(set(params) - set(start)), sorted(set(start) - set(params))
+@dataclass(frozen=True)
+class Start:
+    """What a fit starts from.
+
+    Attributes:
+        params: Constrained parameters and mutable sites by name.
+        keep: Masks by site.
+        network: A network whose weights are the means; None without one.
+    """
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+    keep: Mapping[str, Array] = field(default_factory=dict)
+    network: Any = None
+
+    def adopted(self, engine: Engine, state: State, example: Data, data: Data, key: Array) -> State:
+        """Return the first state of a fit that takes this over.
+
+        Args:
+            engine: Of the fit.
+            state: From its `init`.
+            example: One batch of data.
+            data: The data on which curvature is measured.
+            key: PRNG key.
+        """
+        if self.params:
+            state = engine.adopt(state, points_to_locations(engine.guide, self.params))
+        found = engine.constrain(state)
+        points = [
+            site
+            for site in engine.normal_sites(found, example)
+            if self.network is not None
+            or (site.loc in self.params and site.scale not in self.params)
+        ]
+        if points:
+            curvature = Curvature.of(engine)
+            scales = curvature(points, found, self.keep, data, key)
+            state = engine.adopt(state, {**found, **scales})
+        if self.params:
+            warn_of_the_rest(state.params, self.params, [site.scale for site in points])
+        return state
+
+
+def as_start(start: Any) -> Start | None:
+    """Return what a caller's `start` holds.
+
+    Args:
+        start: A result, parameters by name, a network, or None.
+
+    Raises:
+        TypeError: For anything else.
+    """
+    if start is None:
+        return None
+    if isinstance(start, Result):
+        return Start(start.params, start.keep)
+    if isinstance(start, Mapping) and start and all(isinstance(name, str) for name in start):
+        return Start(start)
+    if is_equinox(start) or is_nnx(start):
+        return Start(network=start)
+    raise TypeError(
+        f"FitOptions: start is a {type(start).__name__}; give a Result, of an earlier run or read by "
+        "bmr.load(directory), a dict of parameters by name, or a network."
+    )
+
+
+def points_to_locations(guide: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with point estimates as locations, which are on the real line.
+
+    A guide of points, such as NumPyro's `AutoDelta`, has a parameter of the same name for a site, and no
+    scale; its values are in the site's own space.
+
+    Args:
+        guide: That takes the parameters over, and has met its model.
+        params: Constrained parameters by name.
+    """
+    if not isinstance(guide, AutoNormal):
+        return dict(params)
+    trace: Any = guide.prototype_trace
+    found = dict(params)
+    for name in guide._init_locs:
+        loc, scale = (f"{name}_{guide.prefix}_{part}" for part in ("loc", "scale"))
+        if loc in params and scale not in params:
+            found[loc] = biject_to(trace[name]["fn"].support).inv(params[loc])
+    return found
+
+
+def warn_of_the_rest(
+    params: Mapping[str, Any], start: Mapping[str, Any], scales: Sequence[str] = ()
+) -> None:
+    """Name the parameters that begin anew, unless the program only has more than what it starts from.
+
+    Args:
+        params: Parameters of the fit.
+        start: Those that it starts from.
+        scales: Names of parameters that are set by the curvature.
+    """
+    anew = sorted(set(params) - set(start) - set(scales))
+    unused = sorted(set(start) - set(params))
     if anew and unused:
         warn(
             f"start: {len(params) - len(anew)} of {len(params)} parameters go on from it; {_some(anew)} "

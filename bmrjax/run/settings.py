@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import optax
-
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
+from bmrjax.infer.natural_gradient import Optimizer
 from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint_options import Checkpoints, as_checkpoints
 from bmrjax.run.fit_options import FitOptions
@@ -24,7 +23,7 @@ class Settings:
     num_epochs: int = 100
     criterion: Criterion | None = SpikeAndSlab()  # noqa: RUF009 - frozen, and holds no array
     schedule: Schedule | None = None
-    optimizer: optax.GradientTransformation | None = None
+    optimizer: Optimizer | None = None
     batch_size: int | None = 128
     steps_per_epoch: int | None = None
     sites: Sequence[str] | None = None

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import optax
 from jaxtyping import Array
 
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
+from bmrjax.infer.natural_gradient import Optimizer
 from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.diagnose import warn_of
@@ -32,7 +32,7 @@ def sparsify(
     criterion: Criterion | None = SpikeAndSlab(),  # noqa: B008 - frozen, and holds no array
     schedule: Schedule | None = None,
     guide: Callable | None = None,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: Optimizer | None = None,
     batch_size: int | None = 128,
     steps_per_epoch: int | None = None,
     sites: Sequence[str] | None = None,
@@ -63,10 +63,11 @@ def sparsify(
         schedule: When to reduce and how much; `schedules.Verified` by default.
         guide: A guide with a sample site for every latent site. By default, a joint normal posterior,
             `infer.AutoMultivariate`, for programs with at most 300 latent elements and no network, if
-            `criterion` reads normal posteriors and `options` has no other estimator, loss or mesh.
+            `criterion` reads normal posteriors, `options` has no other estimator, loss or mesh, and the
+            optimiser is no `infer.NaturalGradient`.
             Otherwise `infer.AutoMeanField`, started at the network's own weights. What a
             pruned program or guide (`Result.model`, `Result.guide`) leaves out stays removed.
-        optimizer: An optax optimiser; ``optax.adabelief(1e-2)`` by default.
+        optimizer: An optax optimiser, or `infer.NaturalGradient`; ``optax.adabelief(1e-2)`` by default.
         batch_size: Data per step. With None, or with at least as many as there are, every step sees all
             rows in their order and nothing is scaled, as in `numpyro.infer.SVI`.
         steps_per_epoch: Optimiser steps per epoch. By default, one pass over the data, and at least 100 steps

@@ -1,8 +1,4 @@
-"""Plots of a result. They need matplotlib, and draw on no screen.
-
-Each function returns a `matplotlib.figure.Figure`, for ``figure.savefig(path)``. In a notebook it is
-shown as the value of a cell, once the notebook has run ``%matplotlib inline``.
-"""
+"""Plots of runs: curves, layers, coefficients and paths."""
 
 import math
 from collections.abc import Sequence
@@ -10,19 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bmrjax.fitted.fit_reduction import FitReduction
-from bmrjax.judge.free_energy_report import FreeEnergyReport
+from bmrjax.plot.axes import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    TITLES,
+    clean_axes,
+    log_axis,
+    new_figure,
+    new_panels,
+)
 from bmrjax.run.result import Result
 from bmrjax.run.trade_off import TradeOff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Colours that readers with any colour vision tell apart (Okabe and Ito, 2008).
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
-_PURPLE = "#CC79A7"
-_TITLES = {"accuracy": "Accuracy", "rmse": "RMSE", "nll": "NLL, nats per data point", "ece": "ECE"}
 
 
 def learning_curves(result: Result) -> "Figure":
@@ -44,26 +44,26 @@ def learning_curves(result: Result) -> "Figure":
         raise ValueError(
             "learning_curves: this result has no history, so there is nothing to plot."
         )
-    metrics = [name for name in _TITLES if any(name in row for row in _measured(result))]
+    metrics = [name for name in TITLES if any(name in row for row in _measured(result))]
     panels = ["vfe", *metrics, *(["kept"] if result.num_total else [])]
-    figure, axes = _panels(len(panels))
+    figure, axes = new_panels(len(panels))
     for name, ax in zip(panels, axes, strict=True):
         if name == "vfe":
             rows = [{**row, "vfe": row["vfe"] / result.num_data} for row in history]
             ax.set_title("VFE, nats per data point (mean over an epoch)")
             if min(row["vfe"] for row in rows) > 0:
-                _log(ax, "y")
-            _curve(ax, rows, "vfe", _BLUE)
+                log_axis(ax, "y")
+            _curve(ax, rows, "vfe", BLUE)
         elif name == "kept":
             rows = [{**row, "kept": row["kept"] / result.num_total} for row in history]
             ax.set_title(f"Fraction kept, of {result.num_total:,}")
             if min(row["kept"] for row in rows) > 0:
-                _log(ax, "y")
-            _curve(ax, rows, "kept", _GREEN)
+                log_axis(ax, "y")
+            _curve(ax, rows, "kept", GREEN)
         else:
             rows = [row for row in _measured(result) if name in row]
-            ax.set_title(f"{_TITLES[name]}, held out")
-            _curve(ax, rows, name, _ORANGE, marker=".")
+            ax.set_title(f"{TITLES[name]}, held out")
+            _curve(ax, rows, name, ORANGE, marker=".")
         ax.set_xlabel("Epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if any(row["taken_back"] for row in history):
@@ -92,9 +92,9 @@ def sparsity_per_layer(result: Result) -> "Figure":
         counts[1] += mask.size
     names = list(kept)
     fractions = [1 - left / total for left, total in kept.values()]
-    figure = _figure((8.0, 1.2 + 0.4 * len(names)))
+    figure = new_figure((8.0, 1.2 + 0.4 * len(names)))
     ax = figure.subplots()
-    ax.barh(names, fractions, color=_BLUE, height=0.7)
+    ax.barh(names, fractions, color=BLUE, height=0.7)
     ax.barh(names, [1 - f for f in fractions], left=fractions, color="#DDDDDD", height=0.7)
     for i, (left, total) in enumerate(kept.values()):
         ax.text(1.01, i, f"{left:,} of {total:,} kept", va="center", color="#333333")
@@ -104,7 +104,7 @@ def sparsity_per_layer(result: Result) -> "Figure":
     ax.set_title(
         f"Sparsity {result.sparsity:.1%}: {result.num_kept:,} of {result.num_total:,} kept"
     )
-    _clean(ax)
+    clean_axes(ax)
     ax.spines["left"].set_visible(False)
     ax.tick_params(left=False)
     return figure
@@ -146,17 +146,17 @@ def coefficients(
         for row in table[["site", "element"]].itertuples()
     ]
     low, high = (table[title] for title in table.columns[5:7])
-    figure = _figure((6.0, 1.2 + 0.25 * len(table)))
+    figure = new_figure((6.0, 1.2 + 0.25 * len(table)))
     ax = figure.subplots()
-    ax.axvline(0.0, color=_GREY, linewidth=0.8, zorder=1)
-    ax.hlines(range(len(table)), low, high, color=_BLUE, zorder=2)
-    ax.scatter(table["mean"], range(len(table)), color=_BLUE, s=25, zorder=3)
+    ax.axvline(0.0, color=GREY, linewidth=0.8, zorder=1)
+    ax.hlines(range(len(table)), low, high, color=BLUE, zorder=2)
+    ax.scatter(table["mean"], range(len(table)), color=BLUE, s=25, zorder=3)
     ax.set_yticks(range(len(table)), names)
     ax.invert_yaxis()
     ax.set_xlabel(f"Posterior mean, {100 * prob:g} % interval")
     shown = f", the {most} largest" if kept > most else ""
     ax.set_title(f"{kept:,} of {total:,} kept{shown}")
-    _clean(ax)
+    clean_axes(ax)
     return figure
 
 
@@ -174,7 +174,7 @@ def path(result: Result) -> "Figure":
     if not points:
         raise ValueError("path: this result has no path, so there is nothing to plot.")
     metric = next((m for m in ("accuracy", "rmse") if m in points[-1].metrics), None)
-    figure, axes = _panels(1 if metric is None else 2)
+    figure, axes = new_panels(1 if metric is None else 2)
     values = {"vfe": [point.vfe / result.num_data for point in points]}
     if metric is not None:
         values[metric] = [point.metrics.get(metric, math.nan) for point in points]
@@ -183,9 +183,9 @@ def path(result: Result) -> "Figure":
     left = [i for i, point in enumerate(points) if point.taken_back]
     now = [i for i, p in enumerate(points) if p.vfe == result.vfe and p.kept == result.num_kept]
     for (name, ys), ax in zip(values.items(), axes, strict=True):
-        color = _BLUE if name == "vfe" else _ORANGE
+        color = BLUE if name == "vfe" else ORANGE
         along = [kept[i] for i in stayed], [ys[i] for i in stayed]
-        ax.plot(*along, "-", color=_GREY, linewidth=0.8, zorder=1)
+        ax.plot(*along, "-", color=GREY, linewidth=0.8, zorder=1)
         ax.scatter(*along, color=color, s=25, zorder=2)
         hollow = {"facecolors": "none", "edgecolors": color, "s": 25, "zorder": 2}
         label = "taken back" if left else None
@@ -194,85 +194,14 @@ def path(result: Result) -> "Figure":
             i = now[-1]
             ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 3}
             ax.scatter(kept[i], ys[i], label=f"this result: {kept[i]:,} kept", **ring)
-        ax.set_title("VFE, nats per data point" if name == "vfe" else f"{_TITLES[name]}, held out")
+        ax.set_title("VFE, nats per data point" if name == "vfe" else f"{TITLES[name]}, held out")
         ax.set_xlabel(f"Elements kept, of {points[0].total:,}")
         if min(kept) > 0:
-            _log(ax, "x")
+            log_axis(ax, "x")
         else:
             ax.set_xscale("symlog", linthresh=1)
     if now or left:
         axes[0].legend(frameon=False)
-    return figure
-
-
-def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
-    """Plot inclusion probabilities, and the averaged means and intervals beside them, by name.
-
-    Args:
-        found: From `bmrjax.reduce_fit`.
-        most: How many elements are drawn at most, the most probable ones.
-
-    Returns:
-        A figure with two panels that share their rows; elements of the chosen submodel are dark.
-    """
-    table: Any = found.table()
-    total = len(table)
-    chosen = table["kept"]
-    table = table.loc[sorted(table.nlargest(most, "inclusion_prob").index)]
-    one_site = table["site"].nunique() == 1
-    names = [
-        row.element if one_site else f"{row.site}[{row.element}]"
-        for row in table[["site", "element"]].itertuples()
-    ]
-    prob = table.get("measured_inclusion_prob", table["inclusion_prob"])
-    rows, colors = range(len(table)), [_BLUE if kept else _GREY for kept in table["kept"]]
-    figure = _figure((8.0, 1.2 + 0.25 * len(table)))
-    left, right = figure.subplots(1, 2, sharey=True)
-    left.barh(rows, prob, color=colors, height=0.6)
-    left.axvline(0.5, color=_GREY, linewidth=0.8, linestyle=":")
-    left.set_xlim(0, 1)
-    left.set_xlabel("Inclusion probability")
-    left.set_yticks(rows, names)
-    left.invert_yaxis()
-    left.set_title(f"{int(chosen.sum()):,} of {total:,} in the chosen submodel")
-    right.axvline(0.0, color=_GREY, linewidth=0.8, zorder=1)
-    right.hlines(rows, table["2.5 %"], table["97.5 %"], color=colors, zorder=2)
-    right.scatter(table["mean"], rows, color=colors, s=25, zorder=3)
-    right.set_xlabel("Mean over submodels, 95 % interval")
-    for ax in (left, right):
-        _clean(ax)
-    return figure
-
-
-def sizes(found: FitReduction, *, seed: int = 0) -> "Figure":
-    """Plot the expected log predictive density of submodels against their size.
-
-    Args:
-        found: From `bmrjax.reduce_fit`, with a program.
-        seed: Of the draws; see `FitReduction.path`.
-
-    Returns:
-        A figure of the difference from the best size, with a standard error; the chosen size is marked, and
-        sizes whose estimate is not reliable are hollow.
-    """
-    table: Any = found.path(seed=seed)
-    size, value = table["size"], table["difference"]
-    figure = _figure((5.2, 3.6))
-    ax = figure.subplots()
-    ax.axhline(0.0, color=_GREY, linewidth=0.8, linestyle=":")
-    ax.errorbar(size, value, table["difference_error"], color=_BLUE, zorder=2)
-    reliable = table["pareto_k"] <= 0.7
-    face = [_BLUE if trusted else "white" for trusted in reliable]
-    ax.scatter(size, value, color=face, edgecolors=_BLUE, s=30, zorder=3)
-    chosen = int(found.models()["size"].iloc[0])
-    if chosen in list(size):
-        at = float(value[size == chosen].iloc[0])
-        ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 4}
-        ax.scatter(chosen, at, label=f"chosen: {chosen}", **ring)
-        ax.legend(frameon=False)
-    ax.set_xlabel("Candidates in the submodel")
-    ax.set_title("Expected log predictive density, nats from the best")
-    _clean(ax)
     return figure
 
 
@@ -282,60 +211,15 @@ def trade_off_curve(curve: TradeOff) -> "Figure":
     Args:
         curve: From `bmrjax.trade_off`.
     """
-    figure = _figure((5.2, 3.6))
+    figure = new_figure((5.2, 3.6))
     ax = figure.subplots()
-    ax.plot(100 * curve.sparsity, curve.value, color=_BLUE, marker=".")
+    ax.plot(100 * curve.sparsity, curve.value, color=BLUE, marker=".")
     x, y = 100 * curve.sparsity[curve.knee], curve.value[curve.knee]
-    ax.plot([x], [y], "o", color=_ORANGE, label=f"knee: {x:.1f} % removed, {y:.4g}")
+    ax.plot([x], [y], "o", color=ORANGE, label=f"knee: {x:.1f} % removed, {y:.4g}")
     ax.set_xlabel("Removed, %")
-    ax.set_title(f"{_TITLES.get(curve.metric, curve.metric)}, held out")
+    ax.set_title(f"{TITLES.get(curve.metric, curve.metric)}, held out")
     ax.legend(frameon=False)
-    _clean(ax)
-    return figure
-
-
-def free_energy(report: FreeEnergyReport) -> "Figure":
-    """Plot predicted against actual VFE over the pruning rate, and the orders against each other.
-
-    Args:
-        report: From `bmrjax.free_energy_report`, with the order ``"bmr"``.
-
-    Returns:
-        A figure with two panels: along the largest ΔF, what was predicted and what was measured, with
-        a dashed line where the criterion stops; and the VFE (solid) with its part from the data
-        (dashed) by each order. Where curves shoot up, as the last elements go, the axes cut them off.
-
-    Raises:
-        ValueError: If the report has no curve for ``"bmr"``.
-
-    References:
-        Beckers et al. (2024), figures 2 and 3.
-    """
-    if "bmr" not in report.curves:
-        raise ValueError("plot.free_energy: the report has no curve 'bmr'; leave it in `orders`.")
-    figure, (left, right) = _panels(2)
-    colours = dict(zip(report.curves, (_BLUE, _ORANGE, _GREEN, _PURPLE), strict=False))
-    main, rates = report.curves["bmr"], {}
-    for name, curve in report.curves.items():
-        rates[name] = curve.removed / max(report.num_kept, 1)
-    left.plot(rates["bmr"], main.predicted, "--", color=_GREY, label="predicted by ΔF")
-    left.plot(rates["bmr"], main.actual, color=_BLUE, label="measured")
-    left.axvline(report.rate, color="black", linestyle=":", linewidth=1, label="criterion stops")
-    left.set_title("Largest ΔF first")
-    for name, curve in report.curves.items():
-        label = {"bmr": "ΔF", "snr": "SNR", "spr": "SPR"}.get(name, name)
-        right.plot(rates[name], curve.actual, color=colours[name], label=label)
-        right.plot(rates[name], curve.expected_nll, "--", color=colours[name], linewidth=1)
-    right.set_title("VFE (solid), its part from the data (dashed)")
-    values = np.concatenate([c.actual for c in report.curves.values()])
-    inner = np.concatenate([c.expected_nll for c in report.curves.values()])
-    low, start = min(np.nanmin(values), np.nanmin(inner), np.min(main.predicted)), report.start
-    margin = 0.5 * max(start - low, 1e-6)
-    for ax in (left, right):
-        ax.set_ylim(low - 0.1 * margin, start + margin)
-        ax.set_xlabel("Fraction removed, of what was kept")
-        ax.set_ylabel("nats")
-        ax.legend(frameon=False, fontsize=8)
+    clean_axes(ax)
     return figure
 
 
@@ -372,40 +256,3 @@ def _curve(
 
 def _xy(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     return [row["epoch"] for row in rows], [row[name] for row in rows]
-
-
-def _log(ax: "Axes", axis: str) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    which = getattr(ax, f"{axis}axis")
-    getattr(ax, f"set_{axis}scale")("log")
-    which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    which.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    which.set_minor_formatter(NullFormatter())
-
-
-def _figure(size: tuple[float, float]) -> "Figure":
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            f"Plots need the package matplotlib ({error}). Install it by pip install 'bmrjax[plots]'."
-        ) from None
-    return Figure(figsize=size, dpi=120, layout="constrained")
-
-
-def _panels(count: int) -> tuple["Figure", list["Axes"]]:
-    columns = 2 if count == 4 else min(count, 3)
-    rows = math.ceil(count / columns)
-    figure = _figure((4.2 * columns, 3.2 * rows))
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for spare in axes[count:]:
-        spare.remove()
-    for ax in axes[:count]:
-        _clean(ax)
-    return figure, axes[:count]
-
-
-def _clean(ax: "Axes") -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(labelsize=9)

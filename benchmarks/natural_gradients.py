@@ -1,0 +1,283 @@
+"""Natural gradients against AdaBelief, from scratch and from a trained network.
+
+    python benchmarks/natural_gradients.py --data-root DIR --nets mlp lenet5 --seeds 3 --out DIR
+
+Each run fits and reduces one network by one method. The sparsest point of its path that predicts within a
+standard error of the best one, on training rows that were kept out, is scored on the test rows, which decide
+nothing. Two more scores on the test rows: the trained network (``point``), and the state in which a run from
+it begins (``start``). A row is written as soon as it is there, and a stopped command goes on with what is
+missing. ``--cost`` times the steps of one network instead, interleaved in one process.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import bmrjax as bmr
+from bmrjax import criteria, priors, programs, schedules, zoo
+from bmrjax.infer import NaturalGradient
+
+BATCH, KEPT_OUT, SAMPLES = 128, 5000, 32
+OPTIMIZERS: dict[str, Any] = {
+    "adabelief": lambda: optax.adabelief(1e-2),
+    "natural": NaturalGradient,
+}
+METHODS = ("natural from trained", "adabelief from trained", "natural", "adabelief")
+
+
+def build(name: str, key: Any) -> Any:
+    """Return a network for 28 x 28 images in ten classes."""
+    if name == "lenet5":
+        return zoo.LeNet5(1, 10, key=key)
+    return zoo.MLP(784, {"mlp": (200, 200), "deep": (400,) * 5}[name], 10, key=key)
+
+
+def trained(network: Any, data: Any, epochs: int, key: Any) -> Any:
+    """Return the network trained by Adam with a decaying rate and a little weight decay."""
+    x, y = map(jnp.asarray, data)
+    params, static = eqx.partition(network, eqx.is_array)
+    steps = epochs * (len(x) // BATCH)
+    rate = optax.cosine_decay_schedule(1e-3, steps)
+    optimizer = optax.adamw(rate, weight_decay=1e-2)
+
+    def loss(params: Any, rows: Any) -> Any:
+        logits = jax.vmap(eqx.combine(params, static))(x[rows])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
+
+    @jax.jit
+    def step(params: Any, state: Any, rows: Any) -> Any:
+        updates, state = optimizer.update(jax.grad(loss)(params, rows), state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    for order in jax.random.split(key, epochs):
+        rows = jax.random.permutation(order, len(x))
+        for i in range(len(x) // BATCH):
+            params, state = step(params, state, rows[i * BATCH : (i + 1) * BATCH])
+    return eqx.combine(params, static)
+
+
+def score_of_point(network: Any, test: Any) -> dict[str, float]:
+    """Return accuracy, NLL and ECE of a network without a posterior."""
+    x, y = map(jnp.asarray, test)
+    logs = jax.nn.log_softmax(jax.lax.map(jax.vmap(network), x.reshape(-1, 100, *x.shape[1:])))
+    logs = logs.reshape(len(x), -1)
+    return {
+        "accuracy": float(bmr.metrics.accuracy(jnp.exp(logs), y)),
+        "nll": float(-jnp.mean(jnp.take_along_axis(logs, y[:, None], 1))),
+        "ece": float(bmr.metrics.expected_calibration_error(jnp.exp(logs), y)),
+    }
+
+
+def scores(result: bmr.Result, data: Any, key: Any) -> dict[str, float]:
+    """Return accuracy, NLL and ECE of a result."""
+    found = result.evaluate(key, data, num_samples=SAMPLES)
+    return {name: float(found[name]) for name in ("accuracy", "nll", "ece")}
+
+
+def data_of(name: str, root: str | None, seed: int, rows: int | None) -> tuple[Any, Any, Any]:
+    """Return training rows, rows of them that are kept out to choose points, and test rows."""
+    found = bmr.data.load_dataset(name, data_root=root)
+    x, y = (np.asarray(part) for part in found.train)
+    order = np.random.default_rng(seed).permutation(len(x))
+    out, of_fit = order[:KEPT_OUT], order[KEPT_OUT:][:rows]
+    test = tuple(np.asarray(part) for part in found.test)
+    return (x[of_fit], y[of_fit]), (x[out], y[out]), test
+
+
+def run(method: str, network: Any, start: Any, data: Any, args: Any, seed: int) -> dict[str, Any]:
+    """Return the scores of one run."""
+    train, out, test = data
+    keys = jax.random.split(jax.random.key(100 + seed), 3)
+    model = programs.classifier(network, priors.Flat())
+    optimizer = OPTIMIZERS[method.split()[0]]()
+    options = bmr.FitOptions(start=start if "trained" in method else None)
+    settings: dict[str, Any] = {"optimizer": optimizer, "batch_size": BATCH, "options": options}
+    settings |= {"criterion": criteria.Shrinkage()}
+    row: dict[str, Any] = {}
+    if "trained" in method:
+        fit = bmr.Fit(model, train, **settings)
+        row["start"] = scores(fit.result(fit.init(keys[0])), test, keys[1])
+    begin = time.process_time()
+    result = bmr.sparsify(
+        model,
+        train,
+        key=keys[0],
+        num_epochs=args.epochs,
+        schedule=schedules.Verified(wait=args.wait, refit=args.refit),
+        progress=False,
+        **settings,
+    )
+    row["cpu_seconds"] = time.process_time() - begin
+    chosen = result.most_predictive(keys[1], out, num_samples=SAMPLES, within=1.0)
+    row |= scores(chosen, test, keys[2])
+    row |= {"removed": chosen.sparsity, "kept": chosen.num_kept, "vfe": result.vfe_per_datum}
+    row["path"] = [[p.epoch, p.vfe / len(train[0]), p.kept] for p in result.path]
+    return row
+
+
+def cost(name: str, data: Any, repeats: int) -> list[dict[str, Any]]:
+    """Return milliseconds per step of CPU time, interleaved, and ratios to the deterministic step."""
+    train, _, _ = data
+    network = build(name, jax.random.key(0))
+    model = programs.classifier(network, priors.Flat())
+    x, y = map(jnp.asarray, train)
+    params, static = eqx.partition(network, eqx.is_array)
+    adam = optax.adam(1e-3)
+
+    def loss(params: Any, rows: Any) -> Any:
+        logits = jax.vmap(eqx.combine(params, static))(x[rows])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
+
+    def plain(carry: Any, rows: Any) -> Any:
+        params, state = carry
+        updates, state = adam.update(jax.grad(loss)(params, rows), state, params)
+        return optax.apply_updates(params, updates), state
+
+    count = 50 if name == "lenet5" else 200
+    order = jax.random.permutation(jax.random.key(1), len(x))[: count * BATCH].reshape(count, BATCH)
+    # Convolutions are slow in a loop on CPU, so their steps are dispatched one by one, as `Fit` does it.
+    if name == "lenet5":
+        compiled = jax.jit(plain)
+
+        def deterministic() -> None:
+            carry = params, adam.init(params)
+            for rows in order:
+                carry = compiled(carry, rows)
+            jax.block_until_ready(carry)
+    else:
+        whole = jax.jit(lambda c, o: jax.lax.scan(lambda c, r: (plain(c, r), None), c, o)[0])
+
+        def deterministic() -> None:
+            jax.block_until_ready(whole((params, adam.init(params)), order))
+
+    def stepper(optimizer: Any) -> Any:
+        fit = bmr.Fit(model, train, criterion=None, optimizer=optimizer, batch_size=BATCH)
+        held = [fit.init(jax.random.key(0))]
+
+        def steps() -> None:
+            held[0], info = fit.epoch(held[0], jax.random.key(1), num_steps=count)
+            jax.block_until_ready(info.losses)
+
+        return steps
+
+    runs = {"deterministic": deterministic}
+    runs |= {word: stepper(make()) for word, make in OPTIMIZERS.items()}
+    times: dict[str, list[float]] = {word: [] for word in runs}
+    for repeat in range(repeats + 1):
+        for word, take in runs.items():
+            begin = time.process_time()
+            take()
+            if repeat:  # the first compiles
+                times[word].append(1e3 * (time.process_time() - begin) / count)
+    found = []
+    for word, each in times.items():
+        ratios = [a / b for a, b in zip(each, times["deterministic"], strict=True)]
+        found.append(
+            {
+                "network": name,
+                "step": word,
+                "cpu_ms": statistics.median(each),
+                "ratio": statistics.median(ratios),
+                "ratios": sorted(round(r, 3) for r in ratios),
+            }
+        )
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return means and standard errors over the seeds, as a Markdown table."""
+    names = ("accuracy", "nll", "ece", "removed", "vfe")
+    lines = ["| network | method | seeds | " + " | ".join(names) + " |", "|---" * 8 + "|"]
+    for network in dict.fromkeys(row["network"] for row in rows):
+        for method in ("point", *METHODS):
+            group = [r for r in rows if (r["network"], r["method"]) == (network, method)]
+            if not group:
+                continue
+            cells = [network, method, str(len(group))]
+            for name in names:
+                values = [row[name] for row in group if row.get(name) is not None]
+                error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else None
+                shown = f"{np.mean(values):.4f}" if values else "–"
+                cells.append(shown + (f" ± {error:.4f}" if error is not None else ""))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def add(path: Path, rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
+    """Append a row, and write the file whole."""
+    packages = {name: version(name) for name in ("bmrjax", "jax", "numpyro", "optax")}
+    where = {"device": jax.devices()[0].device_kind, "python": platform.python_version()}
+    rows.append(row | {"versions": packages} | where)
+    staged = path.with_suffix(".tmp")
+    staged.write_text(json.dumps(rows, indent=1))
+    os.replace(staged, path)
+
+
+def main() -> None:
+    """Run what is missing, and print the table of what there is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="fashion_mnist")
+    parser.add_argument("--data-root")
+    parser.add_argument("--nets", nargs="+", default=["mlp"], choices=["mlp", "deep", "lenet5"])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--wait", type=int, default=None, help="epochs before the first round")
+    parser.add_argument("--refit", type=int, default=None, help="epochs before a round is judged")
+    parser.add_argument("--train-epochs", type=int, default=10, help="of the trained network")
+    parser.add_argument("--rows", type=int, default=None, help="training rows at most")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after")
+    parser.add_argument("--cost", action="store_true", help="time steps instead")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / ("cost.json" if args.cost else "natural_gradients.json")
+    rows = json.loads(path.read_text()) if path.exists() else []
+    if args.cost:
+        for net in args.nets:
+            for row in cost(net, data_of(args.data, args.data_root, 0, args.rows), 7):
+                add(path, rows, row)
+                print(row, flush=True)
+        return
+    begin = time.monotonic()
+    lengths = ("epochs", "wait", "refit", "train_epochs", "rows", "data")
+    for seed in range(args.seeds):
+        for net in args.nets:
+            what = {name: getattr(args, name) for name in lengths} | {"network": net, "seed": seed}
+            waiting = [
+                method
+                for method in ("point", *args.methods)
+                if not any({**row, **what, "method": method} == row for row in rows)
+            ]
+            if not waiting:
+                continue
+            data = data_of(args.data, args.data_root, seed, args.rows)
+            network = build(net, jax.random.key(seed))
+            start = trained(network, data[0], args.train_epochs, jax.random.key(10 + seed))
+            for method in waiting:
+                if time.monotonic() - begin > 60 * args.minutes:
+                    break
+                if method == "point":
+                    row = {**score_of_point(start, data[2]), "removed": 0.0}
+                else:
+                    row = run(method, network, start, data, args, seed)
+                add(path, rows, {**what, "method": method, **row})
+                print(json.dumps({k: v for k, v in rows[-1].items() if k != "path"}), flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Plots of a result. They need matplotlib, and draw on no screen.
+
+Each function returns a `matplotlib.figure.Figure`, for ``figure.savefig(path)``. In a notebook it is
+shown as the value of a cell, once the notebook has run ``%matplotlib inline``.
+"""
+
+from bmrjax.plot.finished_fits import inclusion as inclusion
+from bmrjax.plot.finished_fits import sizes as sizes
+from bmrjax.plot.free_energies import free_energy as free_energy
+from bmrjax.plot.runs import coefficients as coefficients
+from bmrjax.plot.runs import learning_curves as learning_curves
+from bmrjax.plot.runs import path as path
+from bmrjax.plot.runs import sparsity_per_layer as sparsity_per_layer
+from bmrjax.plot.runs import trade_off_curve as trade_off_curve

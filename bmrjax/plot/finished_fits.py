@@ -1,0 +1,80 @@
+"""Plots of what `reduce_fit` found."""
+
+from typing import TYPE_CHECKING, Any
+
+from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
+    """Plot inclusion probabilities, and the averaged means and intervals beside them, by name.
+
+    Args:
+        found: From `bmrjax.reduce_fit`.
+        most: How many elements are drawn at most, the most probable ones.
+
+    Returns:
+        A figure with two panels that share their rows; elements of the chosen submodel are dark.
+    """
+    table: Any = found.table()
+    total = len(table)
+    chosen = table["kept"]
+    table = table.loc[sorted(table.nlargest(most, "inclusion_prob").index)]
+    one_site = table["site"].nunique() == 1
+    names = [
+        row.element if one_site else f"{row.site}[{row.element}]"
+        for row in table[["site", "element"]].itertuples()
+    ]
+    prob = table.get("measured_inclusion_prob", table["inclusion_prob"])
+    rows, colors = range(len(table)), [BLUE if kept else GREY for kept in table["kept"]]
+    figure = new_figure((8.0, 1.2 + 0.25 * len(table)))
+    left, right = figure.subplots(1, 2, sharey=True)
+    left.barh(rows, prob, color=colors, height=0.6)
+    left.axvline(0.5, color=GREY, linewidth=0.8, linestyle=":")
+    left.set_xlim(0, 1)
+    left.set_xlabel("Inclusion probability")
+    left.set_yticks(rows, names)
+    left.invert_yaxis()
+    left.set_title(f"{int(chosen.sum()):,} of {total:,} in the chosen submodel")
+    right.axvline(0.0, color=GREY, linewidth=0.8, zorder=1)
+    right.hlines(rows, table["2.5 %"], table["97.5 %"], color=colors, zorder=2)
+    right.scatter(table["mean"], rows, color=colors, s=25, zorder=3)
+    right.set_xlabel("Mean over submodels, 95 % interval")
+    for ax in (left, right):
+        clean_axes(ax)
+    return figure
+
+
+def sizes(found: FitReduction, *, seed: int = 0) -> "Figure":
+    """Plot the expected log predictive density of submodels against their size.
+
+    Args:
+        found: From `bmrjax.reduce_fit`, with a program.
+        seed: Of the draws; see `FitReduction.path`.
+
+    Returns:
+        A figure of the difference from the best size, with a standard error; the chosen size is marked, and
+        sizes whose estimate is not reliable are hollow.
+    """
+    table: Any = found.path(seed=seed)
+    size, value = table["size"], table["difference"]
+    figure = new_figure((5.2, 3.6))
+    ax = figure.subplots()
+    ax.axhline(0.0, color=GREY, linewidth=0.8, linestyle=":")
+    ax.errorbar(size, value, table["difference_error"], color=BLUE, zorder=2)
+    reliable = table["pareto_k"] <= 0.7
+    face = [BLUE if trusted else "white" for trusted in reliable]
+    ax.scatter(size, value, color=face, edgecolors=BLUE, s=30, zorder=3)
+    chosen = int(found.models()["size"].iloc[0])
+    if chosen in list(size):
+        at = float(value[size == chosen].iloc[0])
+        ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 4}
+        ax.scatter(chosen, at, label=f"chosen: {chosen}", **ring)
+        ax.legend(frameon=False)
+    ax.set_xlabel("Candidates in the submodel")
+    ax.set_title("Expected log predictive density, nats from the best")
+    clean_axes(ax)
+    return figure

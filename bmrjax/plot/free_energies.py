@@ -1,0 +1,56 @@
+"""Predicted against measured free energy."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bmrjax.judge.free_energy_report import FreeEnergyReport
+from bmrjax.plot.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, new_panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def free_energy(report: FreeEnergyReport) -> "Figure":
+    """Plot predicted against actual VFE over the pruning rate, and the orders against each other.
+
+    Args:
+        report: From `bmrjax.free_energy_report`, with the order ``"bmr"``.
+
+    Returns:
+        A figure with two panels: along the largest ΔF, what was predicted and what was measured, with
+        a dashed line where the criterion stops; and the VFE (solid) with its part from the data
+        (dashed) by each order. Where curves shoot up, as the last elements go, the axes cut them off.
+
+    Raises:
+        ValueError: If the report has no curve for ``"bmr"``.
+
+    References:
+        Beckers et al. (2024), figures 2 and 3.
+    """
+    if "bmr" not in report.curves:
+        raise ValueError("plot.free_energy: the report has no curve 'bmr'; leave it in `orders`.")
+    figure, (left, right) = new_panels(2)
+    colours = dict(zip(report.curves, (BLUE, ORANGE, GREEN, PURPLE), strict=False))
+    main, rates = report.curves["bmr"], {}
+    for name, curve in report.curves.items():
+        rates[name] = curve.removed / max(report.num_kept, 1)
+    left.plot(rates["bmr"], main.predicted, "--", color=GREY, label="predicted by ΔF")
+    left.plot(rates["bmr"], main.actual, color=BLUE, label="measured")
+    left.axvline(report.rate, color="black", linestyle=":", linewidth=1, label="criterion stops")
+    left.set_title("Largest ΔF first")
+    for name, curve in report.curves.items():
+        label = {"bmr": "ΔF", "snr": "SNR", "spr": "SPR"}.get(name, name)
+        right.plot(rates[name], curve.actual, color=colours[name], label=label)
+        right.plot(rates[name], curve.expected_nll, "--", color=colours[name], linewidth=1)
+    right.set_title("VFE (solid), its part from the data (dashed)")
+    values = np.concatenate([c.actual for c in report.curves.values()])
+    inner = np.concatenate([c.expected_nll for c in report.curves.values()])
+    low, start = min(np.nanmin(values), np.nanmin(inner), np.min(main.predicted)), report.start
+    margin = 0.5 * max(start - low, 1e-6)
+    for ax in (left, right):
+        ax.set_ylim(low - 0.1 * margin, start + margin)
+        ax.set_xlabel("Fraction removed, of what was kept")
+        ax.set_ylabel("nats")
+        ax.legend(frameon=False, fontsize=8)
+    return figure

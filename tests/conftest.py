@@ -1,18 +1,19 @@
 """What every test file shares."""
 
-import functools
 import gc
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jax
+import platformdirs
 import pytest
+from jax._src.lru_cache import LRUCache
 
-from bmrjax.backend import quick_compile
+from bmrjax.backend import compile_cache, quick_compile
 from bmrjax.infer import loop
 
 # Most of the time of these tests is compilation, a third of it kernels that XLA would fuse. Parts of a
@@ -55,20 +56,25 @@ def pytest_configure(config: pytest.Config) -> None:
     # them again and again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    _keep_compiled(config)
+    _keep_compiled()
 
 
-def _keep_compiled(config: pytest.Config) -> None:
-    """Keep compiled programs on disk for the whole run: many tests compile the same ones.
+def _keep_compiled() -> None:
+    """Keep compiled programs on disk: most of what a test compiles, another one or an earlier run has.
 
-    Each worker of xdist has a folder of its own, because JAX writes entries in place; processes that a
-    test starts share it. It is gone when the run ends.
+    All workers of xdist share a folder, which the next run finds again. Processes that a test starts have one
+    beside it.
     """
-    folder = tempfile.mkdtemp(prefix="bmrjax-compiled-")
-    config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+    own = os.environ.get("BMRJAX_TEST_CACHE") or platformdirs.user_cache_dir("bmrjax-tests", False)
+    folder = Path(own) / compile_cache.processor()
+    for kept, most_bytes in ((folder / "here", 2**30), (folder / "processes", 2**28)):
+        kept.mkdir(parents=True, exist_ok=True)
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            _drop_oldest(kept, most_bytes)
+    # A test that fails where a program comes from the disk would fail in the next run only: JAX knows a
+    # program by its text, the versions and the flags.
     settings = {
-        "jax_compilation_cache_dir": folder,
-        "jax_persistent_cache_min_compile_time_secs": 0.2,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     # A long fit is worth the compiler's time here too; but most have some hundred steps.
@@ -79,6 +85,30 @@ def _keep_compiled(config: pytest.Config) -> None:
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
+    jax.config.update("jax_compilation_cache_dir", str(folder / "here"))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "processes")
+    LRUCache.put = _put
+
+
+def _put(cache: Any, key: str, value: bytes) -> None:
+    """Write an entry whole: JAX writes in place, and another worker may be reading."""
+    entry = Path(str(cache.path)) / f"{key}-cache"
+    with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
+        file.write(value)
+    os.replace(file.name, entry)
+
+
+def _drop_oldest(folder: Path, most_bytes: int) -> None:
+    """Delete the files that were written first, down to half of `most_bytes` where there is more."""
+    found = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
+    left = sum(stat.st_size for stat, _ in found)
+    if left <= most_bytes:
+        return
+    for stat, path in sorted(found, key=lambda each: each[0].st_mtime):
+        if left <= most_bytes // 2:
+            return
+        Path(path).unlink(missing_ok=True)
+        left -= stat.st_size
 
 
 @pytest.fixture(scope="session")

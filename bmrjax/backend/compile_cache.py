@@ -27,7 +27,7 @@ def keep_compiled() -> Path | None:
         return None
     # JAX keeps programs of other versions and options apart, but not those for another processor.
     folder = (
-        Path(platformdirs.user_cache_dir("bmrjax", appauthor=False)) / "compiled" / _processor()
+        Path(platformdirs.user_cache_dir("bmrjax", appauthor=False)) / "compiled" / processor()
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def keep_compiled() -> Path | None:
     return folder
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return a name that differs where the instructions differ: a home may be shared by machines."""
     parts = [platform.machine(), platform.processor()]
     try:

@@ -3,6 +3,7 @@
 import gc
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import hypothesis
 import jax
 import platformdirs
 import pytest
+from jax._src.interpreters import mlir
 from jax._src.lru_cache import LRUCache
 
 from bmrjax.backend import compile_cache, quick_compile
@@ -51,37 +53,47 @@ def x64() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep compiled programs on disk, and look for garbage less often."""
+    """Make the many small programs of the tests cheap."""
     # Tracing makes many objects that live: with Python's thresholds, a tenth of the time goes into looking at
     # them again and again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    _keep_compiled()
-
-
-def _keep_compiled() -> None:
-    """Keep compiled programs on disk: most of what a test compiles, another one or an earlier run has.
-
-    All workers of xdist share a folder, which the next run finds again. Processes that a test starts have one
-    beside it.
-    """
-    own = os.environ.get("BMRJAX_TEST_CACHE") or platformdirs.user_cache_dir("bmrjax-tests", False)
-    folder = Path(own) / compile_cache.processor()
-    for kept, most_bytes in ((folder / "here", 2**30), (folder / "processes", 2**28)):
-        kept.mkdir(parents=True, exist_ok=True)
-        if "PYTEST_XDIST_WORKER" not in os.environ:
-            _drop_oldest(kept, most_bytes)
-    # A test that fails where a program comes from the disk would fail in the next run only: JAX knows a
-    # program by its text, the versions and the flags.
-    settings = {
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
     # A long fit is worth the compiler's time here too; but most have some hundred steps.
     quick_compile._DEFAULT.update(
         xla_backend_optimization_level=3, xla_cpu_use_fusion_emitters=True
     )
     loop._STEPS_OF_A_FIT = 500
+    _keep_compiled()
+    mlir.make_ir_context = _ir_context
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what was imported out of the search for garbage."""
+    gc.freeze()
+
+
+# An operation on an array of a new shape takes 24 ms of a core: 15 of them are compilation and 4 the making
+# of MLIR's context. From the folder and with a context that is there, it takes 6.
+
+
+def _keep_compiled() -> None:
+    """Keep compiled programs on disk, from run to run: ``BMRJAX_TEST_CACHE`` or a folder of the user's.
+
+    JAX knows a program by its text, the versions and the flags, so a change of the code is compiled anew.
+    All workers of xdist share the folder; processes that a test starts have one beside it.
+    """
+    root = os.environ.get("BMRJAX_TEST_CACHE") or platformdirs.user_cache_dir(
+        "bmrjax-tests", appauthor=False
+    )
+    folder = Path(root) / compile_cache.processor()
+    for kept, most_bytes in ((folder / "here", 2**30), (folder / "processes", 2**28)):
+        kept.mkdir(parents=True, exist_ok=True)
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            _drop_oldest(kept, most_bytes)
+    settings = {
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
@@ -99,7 +111,7 @@ def _put(cache: Any, key: str, value: bytes) -> None:
 
 
 def _drop_oldest(folder: Path, most_bytes: int) -> None:
-    """Delete the files that were written first, down to half of `most_bytes` where there is more."""
+    """Where files take more than `most_bytes`, delete those written first, down to half of that."""
     found = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
     left = sum(stat.st_size for stat, _ in found)
     if left <= most_bytes:
@@ -109,6 +121,25 @@ def _drop_oldest(folder: Path, most_bytes: int) -> None:
             return
         Path(path).unlink(missing_ok=True)
         left -= stat.st_size
+
+
+class _Context(threading.local):
+    """The context that programs of a thread are lowered in, and for how many more."""
+
+    context: Any = None
+    left = 0
+
+
+_context = _Context()
+_make_ir_context = mlir.make_ir_context
+
+
+def _ir_context() -> Any:
+    """Return MLIR's context of this thread; a new one now and then, because it holds all constants."""
+    if not _context.left:
+        _context.context, _context.left = _make_ir_context(), 200
+    _context.left -= 1
+    return _context.context
 
 
 @pytest.fixture(scope="session")

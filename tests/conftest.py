@@ -1,5 +1,6 @@
 """What every test file shares."""
 
+import contextlib
 import gc
 import os
 import tempfile
@@ -112,14 +113,17 @@ def _put(cache: Any, key: str, value: bytes) -> None:
 
 def _drop_oldest(folder: Path, most_bytes: int) -> None:
     """Where files take more than `most_bytes`, delete those written first, down to half of that."""
-    found = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another run has renamed or deleted it
+            found.append((path.stat(), path))
     left = sum(stat.st_size for stat, _ in found)
     if left <= most_bytes:
         return
     for stat, path in sorted(found, key=lambda each: each[0].st_mtime):
         if left <= most_bytes // 2:
             return
-        Path(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         left -= stat.st_size
 
 

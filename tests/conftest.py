@@ -87,8 +87,12 @@ def _keep_compiled() -> None:
         "bmrjax-tests", appauthor=False
     )
     folder = Path(root) / compile_cache.processor()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written
+        folder = Path(tempfile.mkdtemp(prefix="bmrjax-tests-"))
     for kept, most_bytes in ((folder / "here", 2**30), (folder / "processes", 2**28)):
-        kept.mkdir(parents=True, exist_ok=True)
+        kept.mkdir(exist_ok=True)
         if "PYTEST_XDIST_WORKER" not in os.environ:
             _drop_oldest(kept, most_bytes)
     settings = {

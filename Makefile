@@ -20,7 +20,7 @@ demo: $(INSTALLED)
 	$(BIN)/bmrjax sparsify --data digits --out runs/demo --overwrite
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=40
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 	$(NBMAKE) notebooks/01* notebooks/05*
 
 # Attacks with damaged and made-up files, in processes with limits: about an hour and a half for 100,000 files.

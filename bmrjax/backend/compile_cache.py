@@ -26,9 +26,7 @@ def keep_compiled() -> Path | None:
     if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return None
     # JAX keeps programs of other versions and options apart, but not those for another processor.
-    folder = (
-        Path(platformdirs.user_cache_dir("bmrjax", appauthor=False)) / "compiled" / _processor()
-    )
+    folder = Path(platformdirs.user_cache_dir("bmrjax", appauthor=False)) / "compiled" / processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lockfile").touch()
@@ -40,7 +38,7 @@ def keep_compiled() -> Path | None:
     return folder
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return a name that differs where the instructions differ: a home may be shared by machines."""
     parts = [platform.machine(), platform.processor()]
     try:

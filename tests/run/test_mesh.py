@@ -17,7 +17,7 @@ from bmrjax.cli.build import build_mesh
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.infer.placement import Placement
 
-SCRIPT = Path(__file__).with_name("mesh_run.py")
+SCRIPT = Path(__file__).parents[1] / "mesh_run.py"
 BOTH = {"data": 4, "model": 2}
 
 

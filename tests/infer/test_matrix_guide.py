@@ -1,5 +1,7 @@
 """The matrix-normal guide: its distribution, its reduction, and what it is worth."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,16 +19,22 @@ from bmrjax.infer.matrix_guide import conditional_mean
 
 def random_matrix(shape, seed=0):
     """Return a posterior with all elements, and its covariance over the flattened elements."""
-    keys = jax.random.split(jax.random.key(seed), 4)
+    loc, scale, rows, columns = random_arrays(jax.random.key(seed), shape)
+    lower = np.kron(*(np.tril(a, -1) + np.eye(len(a)) for a in (rows, columns)))
+    factor = np.ravel(scale)[:, None] * lower
+    return ScaledMatrixNormal(loc, scale, rows, columns), factor
+
+
+@partial(jax.jit, static_argnums=1)
+def random_arrays(key, shape):
+    keys = jax.random.split(key, 4)
     n, p = shape[0], int(np.prod(shape[1:]))
     loc = jax.random.normal(keys[0], shape)
     scale = jnp.exp(0.3 * jax.random.normal(keys[1], shape))
     rows, columns = (
         0.4 * jax.random.normal(k, (m, m)) for k, m in zip(keys[2:], (n, p), strict=True)
     )
-    lower = np.kron(*(np.tril(a, -1) + np.eye(len(a)) for a in (rows, columns)))
-    factor = np.ravel(scale)[:, None] * lower
-    return ScaledMatrixNormal(loc, scale, rows, columns), factor
+    return loc, scale, rows, columns
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (3, 2, 2)])
@@ -35,45 +43,63 @@ def test_the_elements_that_stay_are_a_multivariate_normal(shape):
     keep = jax.random.bernoulli(jax.random.key(9), 0.6, shape)
     inside = np.ravel(keep)
     part = factor[np.ix_(inside, inside)]
-    exact = dist.MultivariateNormal(np.ravel(fn.loc)[inside], scale_tril=jnp.asarray(part))
-    kept = fn.without(keep)
-    draws = kept.sample(jax.random.key(1), (20_000,))
-    flat = np.reshape(draws, (20_000, -1))
+
+    @jax.jit
+    def look(key):
+        kept = fn.without(keep)
+        draws = kept.sample(key, (20_000,))
+        flat = draws.reshape(20_000, -1)
+        exact = dist.MultivariateNormal(np.ravel(fn.loc)[inside], scale_tril=jnp.asarray(part))
+        prior = dist.Normal(0.3, 1.7).expand(shape)
+        prior_of_kept = dist.MultivariateNormal(
+            jnp.full(inside.sum(), 0.3), scale_tril=1.7 * jnp.eye(inside.sum())
+        )
+        priors = prior, prior.to_event(len(shape)), PrunedElements(prior, keep).to_event(1)
+        log_probs = kept.log_prob(draws[:5]), exact.log_prob(flat[:5, inside])
+        divergences = [kl_divergence(kept, p) for p in priors]
+        return flat, kept.variance, log_probs, divergences, kl_divergence(exact, prior_of_kept)
+
+    flat, variance, log_probs, divergences, expected = look(jax.random.key(1))
     assert not flat[:, ~inside].any()
     np.testing.assert_allclose(np.cov(flat[:, inside].T), part @ part.T, atol=0.15)
-    np.testing.assert_allclose(
-        kept.log_prob(draws[:5]), exact.log_prob(flat[:5, inside]), rtol=1e-4
-    )
-    np.testing.assert_allclose(np.ravel(kept.variance)[inside], np.diag(part @ part.T), rtol=1e-5)
-    prior = dist.Normal(0.3, 1.7).expand(shape)
-    prior_of_kept = dist.MultivariateNormal(
-        jnp.full(inside.sum(), 0.3), scale_tril=1.7 * jnp.eye(inside.sum())
-    )
-    expected = kl_divergence(exact, prior_of_kept)
-    for p in (prior, prior.to_event(len(shape)), PrunedElements(prior, keep).to_event(1)):
-        np.testing.assert_allclose(kl_divergence(kept, p), expected, rtol=1e-4)
+    np.testing.assert_allclose(*log_probs, rtol=1e-4)
+    np.testing.assert_allclose(np.ravel(variance)[inside], np.diag(part @ part.T), rtol=1e-5)
+    assert len(divergences) == 3
+    for found in divergences:
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_independent_factors_are_the_mean_field_posterior():
-    zeros = jnp.zeros((3, 2))
-    fn = ScaledMatrixNormal(zeros + 0.2, zeros + 0.5, jnp.zeros((3, 3)), jnp.zeros((2, 2)))
-    mean_field = dist.Normal(zeros + 0.2, 0.5).to_event(2)
-    value = jax.random.normal(jax.random.key(0), (4, 3, 2))
-    np.testing.assert_allclose(fn.log_prob(value), mean_field.log_prob(value), rtol=1e-5)
+    @jax.jit
+    def log_probs(value):
+        zeros = jnp.zeros((3, 2))
+        fn = ScaledMatrixNormal(zeros + 0.2, zeros + 0.5, jnp.zeros((3, 3)), jnp.zeros((2, 2)))
+        mean_field = dist.Normal(zeros + 0.2, 0.5).to_event(2)
+        return fn.log_prob(value), mean_field.log_prob(value)
+
+    np.testing.assert_allclose(
+        *log_probs(jax.random.normal(jax.random.key(0), (4, 3, 2))), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_mean_given_the_zeros_is_that_of_the_exact_reduction(seed):
     fn, factor = random_matrix((4, 3), seed)
-    before = jnp.ones((4, 3), bool).at[1, 1].set(False)
-    keep = before & jax.random.bernoulli(jax.random.key(seed), 0.5, (4, 3))
+    before = np.ones((4, 3), bool)
+    before[1, 1] = False
     inside = np.ravel(before)
-    part = jnp.asarray(factor[np.ix_(inside, inside)])
-    joint = reduction.MultivariateNormal(jnp.ravel(fn.loc)[inside], part)
-    unit = reduction.Normal(jnp.zeros(inside.sum()), jnp.ones(inside.sum()))
-    exact = reduction.remove(joint, unit, jnp.ravel(keep)[inside]).reduced
-    mean = jnp.where(keep, conditional_mean(fn.without(before), keep), 0.0)
-    np.testing.assert_allclose(np.ravel(mean)[inside], exact.loc, atol=2e-4)
+    part = factor[np.ix_(inside, inside)]
+
+    @jax.jit
+    def look(keep):
+        joint = reduction.MultivariateNormal(jnp.ravel(fn.loc)[inside], jnp.asarray(part))
+        unit = reduction.Normal(jnp.zeros(inside.sum()), jnp.ones(inside.sum()))
+        exact = reduction.remove(joint, unit, jnp.ravel(keep)[inside]).reduced
+        mean = jnp.where(keep, conditional_mean(fn.without(jnp.asarray(before)), keep), 0.0)
+        return jnp.ravel(mean)[inside], exact.loc
+
+    keep = before & jax.random.bernoulli(jax.random.key(seed), 0.5, (4, 3))
+    np.testing.assert_allclose(*look(keep), atol=2e-4)
 
 
 def several_outputs():

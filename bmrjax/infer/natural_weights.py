@@ -51,8 +51,9 @@ def natural_weights(
 ) -> NaturalWeights:
     r"""Return variational online Newton for a loss of one's own, without a NumPyro program.
 
-    The posterior of the weights is N(m, s²), element by element, under the prior N(0, `prior_scale`²). A step
-    draws weights, takes the gradient of the mean loss at them, and updates:
+    The posterior of the weights is N(m, s²), element by element, under a normal prior with mean zero and
+    standard deviation `prior_scale`. A step draws weights, takes the gradient of the mean loss at them, and
+    updates::
 
         weights = method.sample(key, state)
         gradient = jax.grad(mean_loss)(weights, batch)

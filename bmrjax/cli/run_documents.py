@@ -28,7 +28,7 @@ class Config(TypedDict):
 
 
 @with_config(_OPEN)
-class Finding(TypedDict):
+class FindingDocument(TypedDict):
     """One of `Result.diagnose`."""
 
     code: str
@@ -37,7 +37,7 @@ class Finding(TypedDict):
 
 
 @with_config(_OPEN)
-class PathPoint(TypedDict):
+class PointDocument(TypedDict):
     """A point of the path."""
 
     vfe_per_datum: Number
@@ -92,7 +92,7 @@ class Results(TypedDict):
     table: NotRequired[list[Column] | None]
     notes: NotRequired[list[str]]
     trivial: NotRequired[dict[Name, Number] | None]
-    findings: NotRequired[list[Finding]]
+    findings: NotRequired[list[FindingDocument]]
     compile_seconds: Number
     seconds: Number
     step_ms: Number
@@ -101,7 +101,7 @@ class Results(TypedDict):
     input_shape: list[Count]
     num_classes: Count | None
     history: list[HistoryRow]
-    path: list[PathPoint]
+    path: list[PointDocument]
 
 
 @functools.cache

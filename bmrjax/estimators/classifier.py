@@ -8,8 +8,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bmrjax.estimators.logistic import class_probabilities, laplace
-from bmrjax.estimators.options import check_options, column_names_of
+from bmrjax.estimators.estimator_options import check_estimator_options, column_names_of
+from bmrjax.estimators.logistic import class_probabilities, laplace_approximation
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
 
 # Draws of the coefficients that predictions are averaged over.
@@ -83,7 +83,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
             X: Columns, (rows, columns).
             y: Classes, (rows,).
         """
-        check_options(self)
+        check_estimator_options(self)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
@@ -96,7 +96,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
         outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         design = np.column_stack([np.ones(len(index)), columns.x])
         scale = np.array([INTERCEPT_SCALE, *[self.prior_scale] * columns.x.shape[1]])
-        loc, covariance = laplace(design, index, scale, outputs)
+        loc, covariance = laplace_approximation(design, index, scale, outputs)
         kept, self.reduction_ = np.ones(len(scale), bool), None
         inclusion = np.zeros(0)
         if columns.names:
@@ -110,7 +110,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
             mean = _with_intercepts(self.reduction_.mean["z"], outputs)
             draws = _with_intercepts(drawn, outputs)
         else:
-            mode, spread = laplace(design[:, kept], index, scale[kept], outputs)
+            mode, spread = laplace_approximation(design[:, kept], index, scale[kept], outputs)
             drawn = rng.multivariate_normal(mode, spread, _DRAWS, method="cholesky")
             mean = np.zeros((outputs, len(scale)))
             draws = np.zeros((_DRAWS, outputs, len(scale)))

@@ -14,7 +14,7 @@ def class_probabilities(scores: Float[np.ndarray, "rows outputs"]) -> np.ndarray
     return softmax(scores, axis=1)
 
 
-def laplace(
+def laplace_approximation(
     design: Float[np.ndarray, "rows n"],
     index: Int[np.ndarray, " rows"],
     prior_scale: Float[np.ndarray, " n"],

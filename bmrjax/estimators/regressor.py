@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bmrjax.estimators.options import check_options, column_names_of
+from bmrjax.estimators.estimator_options import check_estimator_options, column_names_of
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
 
 # Times that the noise is estimated and the columns are chosen at most.
@@ -85,7 +85,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             X: Columns, (rows, columns).
             y: Target, (rows,).
         """
-        check_options(self)
+        check_estimator_options(self)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
         columns = Standardised.of(X, column_names_of(self))
         centre, unit = float(y.mean()), float(y.std())

@@ -96,7 +96,7 @@ def reduce_effects(
 
 
 def _off(verification: Verification | None) -> tuple[Finding, ...]:
-    """Return that the posterior of the effects is no normal, if the evidence says so."""
+    """Return that the posterior of the effects is not normal, if the evidence says so."""
     if verification is None:
         return ()
     difference = verification.predicted - verification.measured

@@ -12,7 +12,7 @@ from bmrjax.run.digests import DIGEST, document_digest
 LARGEST = 2**53
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
-Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+WholeNumber = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 # JSON has no other word for a number that is not finite; some documents write NaN, as Python does.
 Number = float | None
 Name = Annotated[str, Field(max_length=10_000)]

@@ -99,7 +99,7 @@ def _masks(spec: Any, arrays: dict[str, np.ndarray], path: Path) -> dict[str, np
     found = unflatten_arrays(spec, arrays, path)
     for name, mask in found.items():
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            raise DamagedFileError(f"{path}: the mask of '{name}' is no array of booleans.")
+            raise DamagedFileError(f"{path}: the mask of '{name}' is not an array of booleans.")
     return found
 
 

@@ -18,7 +18,7 @@ from bmrjax.structure.network_arrays import is_equinox, is_nnx
 
 
 @dataclass(frozen=True)
-class Start:
+class GivenStart:
     """What a fit starts from.
 
     Attributes:
@@ -59,7 +59,7 @@ class Start:
         return state
 
 
-def as_start(start: Any) -> Start | None:
+def as_start(start: Any) -> GivenStart | None:
     """Return what a caller's `start` holds.
 
     Args:
@@ -71,11 +71,11 @@ def as_start(start: Any) -> Start | None:
     if start is None:
         return None
     if isinstance(start, Result):
-        return Start(start.params, start.keep)
+        return GivenStart(start.params, start.keep)
     if isinstance(start, Mapping) and start and all(isinstance(name, str) for name in start):
-        return Start(start)
+        return GivenStart(start)
     if is_equinox(start) or is_nnx(start):
-        return Start(network=start)
+        return GivenStart(network=start)
     raise TypeError(
         f"FitOptions: start is a {type(start).__name__}; give a Result, of an earlier run or read by "
         "bmr.load(directory), a dict of parameters by name, or a network."

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, with_config
 # Pydantic reads the types of Python's own module only from 3.12 on.
 from typing_extensions import TypedDict
 
-from bmrjax.run.document import Count, Name, Number, Whole
+from bmrjax.run.document import Count, Name, Number, WholeNumber
 
 _CLOSED, _OPEN = ConfigDict(extra="forbid"), ConfigDict(extra="allow")
 
@@ -64,7 +64,7 @@ class Scale(TypedDict):
 
     argument: Name
     role: Literal["input", "target"]
-    columns: list[Whole]
+    columns: list[WholeNumber]
     num_columns: Count
     least: float
     most: float
@@ -90,7 +90,7 @@ class Facts(TypedDict, total=False):
     targets: list[Name]
     scales: list[Scale]
     correlation: float
-    correlated: list[Whole]
+    correlated: list[WholeNumber]
     correlated_in: Name
     num_columns: Count
 

@@ -18,8 +18,8 @@ from tqdm.auto import tqdm
 from bmrjax.criteria import Shrinkage, SpikeAndSlab
 from bmrjax.streaming.folder import Pair
 from bmrjax.streaming.masks import MaskFile
-from bmrjax.streaming.options import LARGEST_ZETA
 from bmrjax.streaming.pilot import guess
+from bmrjax.streaming.stream_options import LARGEST_ZETA
 from bmrjax.streaming.streamed_layer import Piece, StreamedLayer
 from bmrjax.streaming.sums import (
     BAD,

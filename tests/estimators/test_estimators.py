@@ -16,7 +16,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import bmrjax as bmr
-from bmrjax.estimators.logistic import laplace
+from bmrjax.estimators.logistic import laplace_approximation
 
 
 @parametrize_with_checks([bmr.SparseRegressor(), bmr.SparseClassifier()])
@@ -92,7 +92,7 @@ def test_a_group_is_in_or_out_as_a_whole():
 def test_the_mode_of_a_softmax_is_that_of_scikit_learn():
     x, y = load_iris(return_X_y=True)
     design = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / x.std(0)])
-    ours, covariance = laplace(design, y, np.full(5, 1.5), 3)
+    ours, covariance = laplace_approximation(design, y, np.full(5, 1.5), 3)
     theirs = LogisticRegression(C=1.5**2, fit_intercept=False, tol=1e-10, max_iter=5000)
     np.testing.assert_allclose(ours.reshape(3, 5), theirs.fit(design, y).coef_, atol=1e-4)
     assert np.linalg.eigvalsh(covariance).min() > 0

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def check_options(estimator: Any) -> None:
+def check_estimator_options(estimator: Any) -> None:
     """Raise ValueError unless the options of an estimator are in range."""
     scale = estimator.prior_scale
     if not scale > 0:

@@ -368,21 +368,22 @@ def test_resume_refuses_other_options(finished, capsys):
 
 
 def test_a_diverging_run_leaves_its_last_good_state(tmp_path, capsys):
+    from bmrjax.run.load_result import load
 
     out = tmp_path / "out"
     arguments = ("sparsify", "--data", "digits", "--out", out, "--hidden", "8", "--no-progress")
     line = fails(capsys, *arguments, "--epochs", "3", "--learning-rate", "1e30")
     assert "not finite" in line
     assert str(out / "last_good") in line
-    params = load_dataset(out / "last_good").params
+    params = load(out / "last_good").params
     assert all(np.isfinite(np.asarray(value)).all() for value in params.values())
 
 
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda path: path.write_bytes(b"PK\x03\x04 cut"), "cannot be read as .npy or .npz"),
-        (lambda path: np.savez(path, a=np.ones(3)), r"it holds ['a'], expected an array x"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 cut"), "cannot be read as .npz or .npy"),
+        (lambda path: np.savez(path, a=np.ones(3)), r"holds the arrays ['a'], expected an array x"),
         (lambda path: np.savez(path, x=np.full((2, 1, 8, 8), np.nan)), "must be finite numbers"),
         (lambda path: np.savez(path, x=np.ones((2, 3))), "has inputs of shape (3,)"),
         (lambda path: None, "There is no file"),
@@ -416,10 +417,22 @@ def test_stopping_by_hand_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     def stop(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bmrjax.cli.run_saved.run_info", stop)
-    with pytest.raises(SystemExit, match="130"):
-        cli.main(["info", str(tmp_path)])
-    assert "--resume" in capsys.readouterr().err
+    def stop_after_a_checkpoint(options):
+        (options.out / "checkpoints" / "1").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    run = ["sparsify", "--data", "digits", "--out", str(tmp_path / "out")]
+    for words, name, function in (
+        (["info", str(tmp_path)], "run_saved.run_info", stop),
+        (run, "run_sparsify.run_sparsify", stop),
+        (run, "run_sparsify.run_sparsify", stop_after_a_checkpoint),
+    ):
+        monkeypatch.setattr(f"bmrjax.cli.{name}", function)
+        with pytest.raises(SystemExit, match="130"):
+            cli.main(words)
+        printed = capsys.readouterr().err
+        assert printed.startswith("bmrjax: stopped")
+        assert ("--resume goes on" in printed) == (function is stop_after_a_checkpoint)
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def test_flat_is_a_students_t():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: priors.NormalPrior(0.0), "Normal: scale must be positive"),
+        (lambda: priors.NormalPrior(0.0), "NormalPrior: scale must be positive"),
         (lambda: priors.Flat(scale=-1.0), "Flat: scale must be positive"),
         (lambda: priors.Flat(rate=0.0), "Flat: rate must be positive"),
     ],

@@ -182,7 +182,7 @@ def test_images_that_cannot_be_read_are_named(tmp_path):
     rows[2]["bytes"] = b"no image"
     broken = good.set_column(0, "image", pa.array(rows))
     pq.write_table(broken, tmp_path / "mnist" / "test.parquet")
-    with pytest.raises(ValueError, match="mnist: image 2 cannot be decoded"):
+    with pytest.raises(ValueError, match="test.parquet: image 2 cannot be decoded"):
         data.load_dataset("mnist", data_root=tmp_path)
     pq.write_table(good.rename_columns(["image", "digit"]), tmp_path / "mnist" / "test.parquet")
     with pytest.raises(ValueError, match=r"columns \['image', 'digit'\]; expected .* 'label'"):

@@ -24,16 +24,12 @@ class Heredity:
             parents |= np.multiply.outer(parents[:, unit], parents[unit])
         self.parents = parents
         self._counts = parents.astype(int)
+        self.is_empty = not parents.any()
 
     @classmethod
     def none(cls, units: int) -> "Heredity":
         """Return the rule that allows every submodel."""
         return cls(np.zeros((units, units), bool))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether every submodel is allowed."""
-        return not self.parents.any()
 
     def allows(self, masks: Bool[np.ndarray, "*lead units"]) -> Bool[np.ndarray, "*lead"]:
         """Return which submodels are allowed."""
@@ -42,6 +38,8 @@ class Heredity:
 
     def free(self, mask: Bool[np.ndarray, " units"]) -> Bool[np.ndarray, " units"]:
         """Return which units can be flipped, the result being allowed if the submodel is."""
+        if self.is_empty:
+            return np.ones(len(mask), bool)
         return np.where(mask, mask @ self._counts == 0, self._counts @ ~mask == 0)
 
     def family(self, unit: int) -> list[int]:

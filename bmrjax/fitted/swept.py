@@ -102,7 +102,7 @@ class Swept:
         a[np.ix_(kept, kept)] = -covariance
         a[np.ix_(kept, rest)], a[np.ix_(rest, kept)] = beside, beside.T
         a[np.ix_(rest, rest)] = whole[np.ix_(rest, rest)] - across.T @ beside
-        self._a, self._flips = a, 0
+        self._a, self._update, self._flips = a, np.empty_like(a), 0
 
     def copy(self) -> "Swept":
         """Return another one in the same state."""
@@ -117,7 +117,9 @@ class Swept:
         direction = -1.0 if self.mask[unit] else 1.0
         for i in self.precision.units[unit]:
             pivot, column = a[i, i], a[i].copy()
-            a -= np.multiply.outer(column / pivot, column)
+            # Into memory that is there: new pages for each update cost more than the update.
+            np.multiply.outer(column / pivot, column, out=self._update)
+            a -= self._update
             column *= direction / pivot
             a[i], a[:, i] = column, column
             a[i, i] = -1.0 / pivot

@@ -102,7 +102,6 @@ class TestHandlers:
             assert not found.requested
 
     def test_a_command_that_is_stopped_before_its_fit_says_so(self, monkeypatch, capsys):
-        monkeypatch.setattr(cli, "_MODULES", {})
         monkeypatch.setattr(cli, "check_options", lambda _: signal.raise_signal(2))
         with pytest.raises(SystemExit, match="130"):
             cli.main(["sparsify", "--data", "digits", "--out", "nowhere"])

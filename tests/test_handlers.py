@@ -352,7 +352,7 @@ def test_fast_noise_gives_the_same_expected_loss():
 def test_fast_noise_is_what_a_guide_draws(monkeypatch):
     draws = []
     plain = noise.normal_noise
-    monkeypatch.setattr(noise, "normal", lambda *a: draws.append(a[1]) or plain(*a))
+    monkeypatch.setattr(noise, "normal_noise", lambda *a: draws.append(a[1]) or plain(*a))
     guide, _ = fitted(regression)
     numpyro.handlers.seed(handlers.fast_noise(guide), jax.random.key(0))(X, Y)
     assert (4,) in draws

@@ -84,8 +84,8 @@ class DiscreteSpikeAndSlab(dist.Distribution):
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from bmrjax.families import SpikeAndSlab
-        >>> SpikeAndSlab(0.0, 1.0, logits=0.0).log_prob(jnp.array([0.0, 1.0])).round(3)
+        >>> from bmrjax.families import DiscreteSpikeAndSlab
+        >>> DiscreteSpikeAndSlab(0.0, 1.0, logits=0.0).log_prob(jnp.array([0.0, 1.0])).round(3)
         Array([-0.693, -2.112], dtype=float32)
 
     References:

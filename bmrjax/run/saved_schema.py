@@ -18,7 +18,7 @@ class Row(TypedDict):
     """An epoch of the history."""
 
     vfe: Number
-    steps: Count
+    steps: NotRequired[Count]
     kept: NotRequired[Count]
     rate: NotRequired[float]
     seconds: NotRequired[float]

@@ -357,7 +357,7 @@ def test_sizes_in_attributes_can_be_told(monkeypatch):
         lambda n: n.outer.weight, network, replace_fn=lambda w: w.at[:, :4].set(0)
     )
     assert bmr.compact(network, jnp.ones(3)).network.width == 6
-    monkeypatch.setattr(structure.sizes, "RULES", dict(structure.sizes.SIZE_RULES))
+    monkeypatch.setattr(structure.sizes, "SIZE_RULES", dict(structure.sizes.SIZE_RULES))
     sizes = structure.sizes_of(f"{Gated.__module__}.Gated")
     sizes(lambda old, new: {"width": new.inner.weight.shape[0]})
     found = bmr.compact(network, jnp.ones(3))

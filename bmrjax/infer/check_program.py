@@ -1,6 +1,5 @@
 """A program and its data, looked at before anything is fitted."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -138,11 +137,13 @@ def _support(fn: Any) -> Any:
 
 def _on_the_host(support: Any) -> Any:
     """Return a constraint that NumPy can check, which compiles nothing."""
-    support = copy.copy(support)
+    # Some of NumPyro's are the only one of their class, which even a copy is.
+    own = object.__new__(type(support))
+    vars(own).update(vars(support))
     for name in ("lower_bound", "upper_bound"):
         if hasattr(support, name):
-            setattr(support, name, np.asarray(getattr(support, name)))
-    return support
+            setattr(own, name, np.asarray(getattr(support, name)))
+    return own
 
 
 def _check_support(name: str, values: Any, support: Any) -> None:

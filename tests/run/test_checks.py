@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS, RenyiELBO, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
@@ -85,6 +86,12 @@ def fit(model, data, **options):
 def test_what_the_program_observes(model, data, message, batch_size):
     with pytest.raises(ValueError, match=message):
         fit(model, data, batch_size=batch_size)
+
+
+def test_the_constraints_of_numpyro_stay_as_they_are():
+    fit(positive, (X, np.abs(Y) + 0.1), criterion=None)
+    for constraint in (constraints.positive, constraints.nonnegative):
+        assert type(constraint.lower_bound) is float
 
 
 def test_labels_behind_the_first_batch_are_seen_too():

@@ -175,19 +175,19 @@ ERRORS = (bmr.DamagedFileError, FileNotFoundError)
 
 def _command(*arguments: str) -> str:
     """Run a command; a traceback, or an error that is not one line, is a failure."""
-    said, told = io.StringIO(), io.StringIO()
+    printed, errors = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
             cli.main(list(arguments))
     except SystemExit as ended:
         if ended.code == 2:
-            lines = told.getvalue().strip().splitlines()
+            lines = errors.getvalue().strip().splitlines()
             if len(lines) != 1 or not lines[0].startswith("bmrjax: error:"):
-                raise AssertionError(f"no error of one line: {told.getvalue()[-300:]!r}") from None
+                raise AssertionError(f"no error of one line: {errors.getvalue()[-300:]!r}") from None
             if len(lines[0]) > 2000:
                 raise AssertionError(f"a line of {len(lines[0])}: {lines[0][:200]}") from None
             return "refused"
-        if ended.code != 1 or "damaged: " not in said.getvalue():
+        if ended.code != 1 or "damaged: " not in printed.getvalue():
             raise AssertionError(f"status {ended.code}") from None
         return "refused"
     return "read"

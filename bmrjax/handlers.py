@@ -200,29 +200,47 @@ class complete_missing(Messenger):
     NumPyro masks their prior, and not their posterior: nothing bounds the scale of the latter, and the free
     energy falls for ever. They take no part in the program, so with a prior they add nothing to it.
 
+    Args:
+        fn: A NumPyro program.
+        sites: Names of these sites; see `missing_outcomes`.
+
     Example:
         >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
         >>> from bmrjax.handlers import complete_missing
         >>> def program(y, is_there):
         ...     numpyro.sample("y", dist.Normal(jnp.zeros(2), 1), obs=y, obs_mask=is_there)
         >>> args = jnp.ones(2), jnp.array([True, False])
-        >>> with numpyro.handlers.trace() as sites, complete_missing(), numpyro.handlers.seed(rng_seed=0):
-        ...     program(*args)
-        >>> type(sites["y_unobserved"]["fn"]).__name__
+        >>> with numpyro.handlers.trace() as found, complete_missing(sites=["y_unobserved"]):
+        ...     numpyro.handlers.seed(program, 0)(*args)
+        >>> type(found["y_unobserved"]["fn"]).__name__
         'Normal'
     """
 
+    def __init__(self, fn: Callable | None = None, *, sites: Collection[str]):
+        self.sites = frozenset(sites)
+        super().__init__(fn)
+
     def process_message(self, msg: dict[str, Any]) -> None:
         """Take the mask off."""
-        if is_missing_outcome(msg):
+        if msg["type"] == "sample" and msg["name"] in self.sites:
             msg["fn"] = _unmasked(msg["fn"])
 
 
-def is_missing_outcome(site: Mapping[str, Any]) -> bool:
-    """Return whether a site holds the latent outcomes that ``obs_mask=`` makes."""
-    if site["type"] != "sample" or not _is_latent(site) or not site["name"].endswith("_unobserved"):
-        return False
-    return _unmasked(site["fn"]) is not site["fn"]
+def missing_outcomes(sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of the latent sites that ``obs_mask=`` made, beside the observed one of each.
+
+    Args:
+        sites: All of a program, as NumPyro describes them, by name.
+    """
+    return [
+        name
+        for name, site in sites.items()
+        if site["type"] == "sample"
+        and _is_latent(site)
+        and name.endswith("_unobserved")
+        and name.removesuffix("_unobserved") + "_observed" in sites
+        and _unmasked(site["fn"]) is not site["fn"]
+    ]
 
 
 def _unmasked(fn: Any) -> Any:

@@ -61,7 +61,7 @@ def run(axes, **settings):
     )
 
 
-def told(result):
+def facts_of(result):
     """Return what is compared."""
     return {
         "params": {k: np.asarray(v).ravel().tolist() for k, v in result.params.items()},
@@ -79,7 +79,7 @@ def same(axes, folder=None):
     schedule = bmr.schedules.Verified(wait=2, refit=1, cooldown=1)
     held_out = bmr.HeldOut((x[:100], y[:100]), final_samples=4)
     checkpoints = None if folder is None else bmr.Checkpoints(folder, interval=0.0)
-    return told(run(axes, schedule=schedule, held_out=held_out, checkpoints=checkpoints))
+    return facts_of(run(axes, schedule=schedule, held_out=held_out, checkpoints=checkpoints))
 
 
 def layout(axes):
@@ -131,7 +131,7 @@ def from_iterator(axes, **settings):
             yield x[rows], y[rows]
 
     batches = bmr.Batches(source, num_data=len(x))
-    return told(run(axes, source=batches, **SHORT | settings))
+    return facts_of(run(axes, source=batches, **SHORT | settings))
 
 
 def moved(begin, end, folder):

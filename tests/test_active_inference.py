@@ -199,3 +199,13 @@ def test_an_agent_of_pymdp_learns_the_structure_of_its_world():
     np.testing.assert_allclose(reduced.A[0].sum(1), 1.0, rtol=1e-5)
     assert float(jnp.where(shows > 0, 0, reduced.A[0][0]).max()) < 1e-3
     np.testing.assert_array_equal(agent.pA[0], prior_A[0])
+
+
+@pytest.mark.parametrize(
+    ("prior", "removed", "message"),
+    [(1e-4, 1e-3, "give a smaller `removed`"), (1.0, 0.0, "removed must be positive")],
+)
+def test_a_prior_below_what_is_removed_is_refused(prior, removed, message):
+    before = Dirichlet(jnp.full(3, prior))
+    with pytest.raises(ValueError, match=message):
+        reduction.sparse_dirichlet(Dirichlet(before.concentration + 1.0), before, removed=removed)

@@ -194,7 +194,9 @@ def _read_formatted(frame: Any, drop: Sequence[str]) -> tuple[Any, list[str]]:
         numbers = formatted_numbers(text)
         if numbers is not None:
             read[column] = numbers
-            example = next(cell for cell in text if cell is not None and not cell.strip().isdigit())
+            example = next(
+                cell for cell in text if cell and cell.strip() and not cell.strip().isdigit()
+            )
             notes.append(f"'{column}': texts such as '{example}' are read as numbers")
     return frame.assign(**read) if read else frame, notes
 

@@ -6,8 +6,8 @@ from typing import Any
 def check_estimator_options(estimator: Any) -> None:
     """Raise ValueError unless the options of an estimator are in range."""
     scale = estimator.prior_scale
-    if not scale > 0:
-        raise ValueError(f"prior_scale is a positive standard deviation, got {scale}.")
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"prior_scale must be a positive, finite standard deviation, got {scale}.")
 
 
 def column_names_of(estimator: Any) -> list[str]:

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bmrjax.families import spike_and_slab_parameters
-from bmrjax.handlers import is_missing_outcome
+from bmrjax.handlers import missing_outcomes
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of
@@ -26,7 +26,7 @@ def check_program(
     *,
     discrete: bool = False,
     atoms: bool = True,
-) -> bool:
+) -> list[str]:
     """Refuse a program that observes nothing, or targets that its likelihood is not made for.
 
     Args:
@@ -38,7 +38,7 @@ def check_program(
         atoms: Whether they may be spike-and-slab ones, which a loss of densities cannot fit.
 
     Returns:
-        Whether outcomes are missing by ``obs_mask=``: then `complete_missing` belongs around the program.
+        Names of the latent sites of outcomes that are missing by ``obs_mask=``, for `complete_missing`.
 
     Raises:
         ValueError: If a latent site is discrete or spike-and-slab and may not be, if no site is observed,
@@ -56,7 +56,7 @@ def check_program(
             if site["type"] == "sample"
         }
         observed = {name: site for name, site in sampled.items() if site["is_observed"]}
-        missing.extend(name for name, site in sampled.items() if is_missing_outcome(site))
+        missing.extend(missing_outcomes(sampled))
         if not observed:
             raise ValueError(
                 "sparsify: the program observes nothing, so there is nothing to fit. Give the data their "
@@ -96,7 +96,7 @@ def check_program(
     jax.eval_shape(look, batch)
     for name, column, support in supports:
         _check_support(name, column, support)
-    return bool(missing)
+    return missing
 
 
 def _check_shapes(name: str, fn: Any, value: Any) -> None:

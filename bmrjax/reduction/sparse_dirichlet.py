@@ -58,6 +58,10 @@ def sparse_dirichlet(
         The chosen submodel, and averages over the window, in which all submodels are as probable before
         the data.
 
+    Raises:
+        ValueError: For a prior that is not above `removed` everywhere (inside `jit`, values are not looked
+            at), or a `removed` that is not positive.
+
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from bmrjax import reduction
@@ -76,6 +80,15 @@ def sparse_dirichlet(
         curiosity and insight; Madigan and Raftery (1994), Journal of the American Statistical
         Association 89, for the window.
     """
+    if not removed > 0:
+        raise ValueError(f"sparse_dirichlet: removed must be positive, got {removed}.")
+    if not isinstance(prior.concentration, jax.core.Tracer):
+        least_of_prior = float(jnp.min(prior.concentration))
+        if not least_of_prior > removed:
+            raise ValueError(
+                f"sparse_dirichlet: the prior has a concentration of {least_of_prior:.3g}, and one of "
+                f"{removed} stands for an outcome that is removed; give a smaller `removed`."
+            )
     a, before = jnp.broadcast_arrays(posterior.concentration, prior.concentration)
     size = a.shape[-1]
     low = jnp.asarray(removed, a.dtype)

@@ -126,15 +126,16 @@ class Fit:
         # A part of what a resumed run must agree in.
         self.estimator = loss.estimator if isinstance(loss, PropagatedELBO) else estimator
         by_density = not isinstance(loss, TraceMeanField_ELBO | PropagatedELBO | None)
-        if check_program(
+        missing = check_program(
             model,
             self.example,
             looked_at,
             jax.random.key(0),
             discrete=guide is not None,
             atoms=not by_density or not isinstance(guide, AutoMeanField | None),
-        ):
-            model = complete_missing(model)
+        )
+        if missing:
+            model = complete_missing(model, sites=missing)
         self.row_sites = None
         if found.batch_size < self.num_data:
             self.row_sites = row_sites(model, looked_at, jax.random.key(0))

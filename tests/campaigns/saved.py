@@ -183,7 +183,9 @@ def _command(*arguments: str) -> str:
         if ended.code == 2:
             lines = errors.getvalue().strip().splitlines()
             if len(lines) != 1 or not lines[0].startswith("bmrjax: error:"):
-                raise AssertionError(f"no error of one line: {errors.getvalue()[-300:]!r}") from None
+                raise AssertionError(
+                    f"no error of one line: {errors.getvalue()[-300:]!r}"
+                ) from None
             if len(lines[0]) > 2000:
                 raise AssertionError(f"a line of {len(lines[0])}: {lines[0][:200]}") from None
             return "refused"

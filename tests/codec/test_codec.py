@@ -98,8 +98,8 @@ def test_the_file_is_all_that_is_counted(network, tmp_path):
     assert report.original == 4 * numbers
     assert report.ratio == report.original / report.size
     assert report.extra == {"about": [1, "two"]}
-    told = sum(row.place_bits + row.value_bits for row in report.rows) / 8 + report.description
-    assert abs(told - report.size) < 9
+    reported = sum(row.place_bits + row.value_bits for row in report.rows) / 8 + report.description
+    assert abs(reported - report.size) < 9
     assert [row.name for row in report.rows][:2] == ["layers.0.weight", "layers.0.bias"]
     assert report.entries == sum(
         np.count_nonzero(a) for a in arrays_of(codec.load_network(tmp_path / "n.bmr"))

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import bmrjax as bmr
+from bmrjax.handlers import missing_outcomes
 
 
 def test_missing_outcomes_are_worth_nothing():
@@ -38,3 +39,20 @@ def test_missing_outcomes_are_worth_nothing():
     evidence = -dist.MultivariateNormal(jnp.zeros(len(kept)), covariance).log_prob(targets)
     np.testing.assert_allclose(found.posterior()["weights"].loc, mean, atol=0.03)
     assert evidence - 0.5 < found.vfe < evidence + 1.5
+
+
+def test_only_sites_that_obs_mask_made_are_completed():
+    def program(x, y):
+        with numpyro.handlers.mask(
+            mask=False
+        ):  # a flat prior, under a name that obs_mask= gives too
+            effect = numpyro.sample(
+                "effect_unobserved", dist.Normal(0, 0.01).expand([2]).to_event(1)
+            )
+        numpyro.sample("y", dist.Normal(x @ effect, 1.0), obs=y)
+
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype("f4")
+    y = (3 * x[:, 0]).astype("f4")
+    with numpyro.handlers.trace() as sites, numpyro.handlers.seed(rng_seed=0):
+        program(x, y)
+    assert missing_outcomes(sites) == []

@@ -407,7 +407,7 @@ def test_lengths_follow_the_run():
 # --- Iterative ----------------------------------------------------------------------------
 
 
-def told(actions):
+def in_words(actions):
     """Return a word an action: what it does, and with which fraction or rate."""
     words = []
     for a in actions:
@@ -423,7 +423,7 @@ def test_each_training_has_an_epoch_a_rate_and_ends_in_a_reduction():
     # The VFE is also measured halfway through each training.
     bench = Bench(schedule, 20, vfes=[9.5, 9.0, 7.5, 7.0, 6.5, 6.0], removals=[5, 2, 0])
     again = ["search", "train 0.1"]
-    assert told(bench.run()) == ["train 1", "train 0.1", *again, *again, "search", "stop"]
+    assert in_words(bench.run()) == ["train 1", "train 0.1", *again, *again, "search", "stop"]
     assert [action.vfe for action in bench.actions if action.vfe] == [9.0, 7.0, 6.0]
     assert all(action.rate == 1.0 for action in bench.actions if action.reduce)
 
@@ -432,7 +432,7 @@ def test_rounds_beyond_the_proposal_stay_if_the_vfe_fell():
     schedule = Iterative(rates=(1.0,), fraction=0.5, min_fraction=0.25)
     vfes = [9.0, 8.0, 8.0, 8.5, 7.0, math.nan]
     bench = Bench(schedule, 20, vfes=vfes, removals=[0, *[3] * 9])
-    assert told(bench.run()) == [
+    assert in_words(bench.run()) == [
         "train 1",
         "search",  # 9.0: nothing goes
         "remove 0.5",
@@ -442,7 +442,7 @@ def test_rounds_beyond_the_proposal_stay_if_the_vfe_fell():
     ]
     schedule = Iterative(rates=(1.0,), fraction=0.5, min_fraction=0.25, search=False)
     bench = Bench(schedule, 20, vfes=[9.0, 8.0, 7.0, math.nan, 9.0], removals=[2, 0, *[3] * 9])
-    assert told(bench.run()) == [
+    assert in_words(bench.run()) == [
         "train 1",
         "reduce",
         "reduce",  # removes nothing
@@ -457,7 +457,7 @@ def test_where_nothing_can_go_beyond_the_proposal_nothing_is_trained_for_it(regr
     schedule = Iterative(rates=(1.0,), regrowths=regrowths)
     bench = Bench(schedule, 20, vfes=[9.0, 9.5], removals=[0, 0, 3])
     end = ["restore, regrow", "reduce", "restore, stop"] if regrowths else ["restore, stop"]
-    assert told(bench.run()) == ["train 1", "search", "remove 0.8", *end]
+    assert in_words(bench.run()) == ["train 1", "search", "remove 0.8", *end]
 
 
 def test_a_hopeless_round_is_not_trained_to_its_end():
@@ -465,7 +465,7 @@ def test_a_hopeless_round_is_not_trained_to_its_end():
     # The second rate brought 0.5 nats: it may make good 0.4, and then brings 1.0, but not 1.0.
     vfes = [9.5, 9.0, 9.4, 8.4, 9.4, 9.3, 9.0]
     bench = Bench(schedule, 20, vfes=vfes, removals=[0, *[3] * 9])
-    assert told(bench.run()) == [
+    assert in_words(bench.run()) == [
         "train 1", "train 0.1", "search", "remove 0.5", "train 0.1", "remove 0.5",
         "restore, remove 0.25", "train 0.1", "restore, stop",
     ]  # fmt: skip
@@ -477,7 +477,7 @@ def test_what_grew_back_stays_if_the_vfe_fell(again, taken_back):
     vfes, removals = [9.0, 6.0, again, 4.0], [5, 0, 3, 0]
     actions = Bench(schedule, 20, vfes=vfes, removals=removals).run()
     expected = ["train 1", "search", "search", "regrow", "reduce"]
-    assert told(actions) == [
+    assert in_words(actions) == [
         *expected, *(["restore, stop"] if taken_back else ["search", "stop"]),
     ]  # fmt: skip
 
@@ -485,7 +485,7 @@ def test_what_grew_back_stays_if_the_vfe_fell(again, taken_back):
 def test_after_the_last_round_beyond_all_may_come_back():
     schedule = Iterative(rates=(1.0,), fraction=0.5, min_fraction=0.5, regrowths=1)
     vfes, removals = [9.0, 9.5, 8.0, 8.5], [0, 3, 2, 0, 3]
-    assert told(Bench(schedule, 20, vfes=vfes, removals=removals).run()) == [
+    assert in_words(Bench(schedule, 20, vfes=vfes, removals=removals).run()) == [
         "train 1", "search", "remove 0.5", "restore, regrow", "reduce",
         "search", "remove 0.5", "restore, stop",
     ]  # fmt: skip

@@ -185,10 +185,10 @@ def test_a_run_that_diverges_is_a_row_of_its_own(monkeypatch, seeds):
     assert found == [error, *[good] * (seeds - 1)]
     monkeypatch.setattr(script, "fit", lambda *_: found[:1])
     what = {k: row()[k] for k in ("data", "method", "seed")} | {"network": "mlp"}
-    ((row, units),) = script.run([what], script.METHODS["bmr"], data, data, settings)
+    ((failed, units),) = script.run([what], script.METHODS["bmr"], data, data, settings)
     assert units is None
-    assert row["failed"].startswith("21 steps in a row")
-    json.dumps(row, allow_nan=False)
+    assert failed["failed"].startswith("21 steps in a failed")
+    json.dumps(failed, allow_nan=False)
 
 
 def test_last_epoch_has_the_metrics_of_the_path():

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.reduction.conjugate import Dirichlet, dirichlet
@@ -82,7 +83,7 @@ def sparse_dirichlet(
     """
     if not removed > 0:
         raise ValueError(f"sparse_dirichlet: removed must be positive, got {removed}.")
-    if not isinstance(prior.concentration, jax.core.Tracer):
+    if not isinstance(prior.concentration, Tracer):
         least_of_prior = float(jnp.min(prior.concentration))
         if not least_of_prior > removed:
             raise ValueError(

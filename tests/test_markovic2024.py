@@ -187,7 +187,7 @@ def test_a_run_that_diverges_is_a_row_of_its_own(monkeypatch, seeds):
     what = {k: row()[k] for k in ("data", "method", "seed")} | {"network": "mlp"}
     ((failed, units),) = script.run([what], script.METHODS["bmr"], data, data, settings)
     assert units is None
-    assert failed["failed"].startswith("21 steps in a failed")
+    assert failed["failed"].startswith("21 steps in a row")
     json.dumps(failed, allow_nan=False)
 
 

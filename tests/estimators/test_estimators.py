@@ -132,7 +132,9 @@ def test_options_are_searched_and_refused():
     x, y = _regression()
     search = GridSearchCV(bmr.SparseRegressor(), {"prior_scale": [0.2, 1.0]}, cv=2).fit(x, y)
     assert search.best_params_["prior_scale"] in (0.2, 1.0)
-    with pytest.raises(ValueError, match="prior_scale must be a positive, finite standard deviation, got -1"):
+    with pytest.raises(
+        ValueError, match="prior_scale must be a positive, finite standard deviation, got -1"
+    ):
         bmr.SparseRegressor(prior_scale=-1).fit(x, y)
     with pytest.raises(ValueError, match="only one"):
         bmr.SparseClassifier().fit(x, np.zeros(len(x)))

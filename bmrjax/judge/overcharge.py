@@ -29,6 +29,8 @@ from bmrjax.run.serial import one_at_a_time
 # Eigenvalues of the scaled precision are 1 where the fit has converged and nothing is correlated. Below this
 # one, noise of the posterior samples counts for more than curvature.
 _FLOOR = 1e-3
+# All eigenvalues are computed for so many elements.
+EXACT_UP_TO = 256
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ def overcharge(
         num_probes=num_probes,
         num_steps=num_steps,
         floor=_FLOOR,
+        exact_up_to=EXACT_UP_TO,
     )
     if not math.isfinite(total.value):
         raise ValueError(

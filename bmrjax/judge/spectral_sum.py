@@ -35,7 +35,7 @@ def spectral_sum(
     num_probes: int,
     num_steps: int,
     floor: float,
-    exact_up_to: int = 256,
+    exact_up_to: int,
 ) -> SpectralSum:
     """Return tr f(M) of a symmetric matrix that is known by its products.
 

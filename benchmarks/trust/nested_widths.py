@@ -17,7 +17,7 @@ import numpyro.distributions as dist
 import bmrjax as bmr
 from benchmarks.common import options
 from benchmarks.common.rows import Rows, group, means, table
-from bmrjax.judge import overcharge as judge
+from bmrjax.infer import scaled_precision
 
 TEACHER, INPUTS, ROWS, NOISE = 4, 6, 800, 0.3
 WIDTHS = (4, 8, 16, 32, 64)
@@ -70,11 +70,11 @@ def one(seed: int, width: int, epochs: int) -> dict[str, Any]:
     program = student(width)
     result = fit(program, bmr.infer.AutoMeanField(program), train, seed, epochs)
     vfe = result.free_energy(jax.random.key(1), train, num_samples=1000)
-    whole, judge.EXACT_UP_TO = judge.EXACT_UP_TO, 0
+    whole, scaled_precision.EXACT_UP_TO = scaled_precision.EXACT_UP_TO, 0
     lanczos = bmr.overcharge(result, train, key=jax.random.key(2), num_samples=64, num_probes=16)
-    judge.EXACT_UP_TO = 10**6
+    scaled_precision.EXACT_UP_TO = 10**6
     exact = bmr.overcharge(result, train, key=jax.random.key(2), num_samples=64)
-    judge.EXACT_UP_TO = whole
+    scaled_precision.EXACT_UP_TO = whole
     row = {
         "seed": seed,
         "width": width,

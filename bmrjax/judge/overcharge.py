@@ -1,36 +1,24 @@
 """By how much a factorised posterior overcharges a model, because it leaves correlations out."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
-from numpyro.distributions.transforms import IdentityTransform
 
 from bmrjax.checks import check_key
 from bmrjax.infer.arguments import length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import elbo
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.normal_sites import NormalSite, normal_sites
 from bmrjax.infer.prepare_guide import prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.row_sites import row_sites
-from bmrjax.judge.spectral_sum import spectral_sum
+from bmrjax.infer.scaled_precision import ScaledPrecision, moved_sites
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.result import Result
 from bmrjax.run.serial import one_at_a_time
-
-# Eigenvalues of the scaled precision are 1 where the fit has converged and nothing is correlated. Below this
-# one, noise of the posterior samples counts for more than curvature.
-_FLOOR = 1e-3
-# All eigenvalues are computed for so many elements.
-EXACT_UP_TO = 256
 
 
 @dataclass(frozen=True)
@@ -142,110 +130,29 @@ def overcharge(
     if batch_size is None:
         batch_size = 1000 if result.by_rows else rows
     batch_size = min(batch_size, rows)
-    sites = None
+    by_rows = None
     if batch_size < rows:
-        sites = row_sites(model, data, jax.random.key(0), name="overcharge")
+        by_rows = row_sites(model, data, jax.random.key(0), name="overcharge")
     params = dict(result.params)
     batch = jax.tree.map(lambda a: a[:batch_size], data)
     prepare_guide(model, guide, params, batch)
-    found, left_out = _sites(guide, params, batch, result)
+    sites = moved_sites(guide, params, batch)
+    if not sites:
+        raise ValueError(
+            "overcharge: no latent site has a normal posterior with a location and a scale of its own. "
+            "Fit with infer.AutoMeanField."
+        )
     loss = elbo(options.estimator) if options.loss is None else options.loss
-    measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=sites)
-    passes = -(-num_samples // -(-rows // batch_size))
-    scaled = _ScaledPrecision(measure, found, params, result.keep, data, key, passes)
-    total = spectral_sum(
-        scaled,
-        scaled.size,
-        lambda x: 0.5 * (x - 1 - np.log(x)),
-        rng=np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().astype(np.uint32)),
-        num_probes=num_probes,
-        num_steps=num_steps,
-        floor=_FLOOR,
-        exact_up_to=EXACT_UP_TO,
-    )
+    measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=by_rows)
+    precision = ScaledPrecision(measure, sites, num_samples=num_samples)
+    steps = {"num_probes": num_probes, "num_steps": num_steps}
+    total, size = precision.overcharge(params, result.keep, data, key, **steps)
     if not math.isfinite(total.value):
         raise ValueError(
             "overcharge: the curvature of this fit is not finite. Look for values that are not finite in the "
             "parameters and the data."
         )
-    return Overcharge(
-        total.value, total.standard_error, scaled.size, total.least, total.clipped, left_out
-    )
-
-
-def _sites(
-    guide: Any, params: Mapping[str, Any], batch: Any, result: Result
-) -> tuple[list[NormalSite], tuple[str, ...]]:
-    identity = {name: IdentityTransform() for name in params}
-    found = normal_sites(guide, params, identity, batch, transformed=True)
-    names = {site.name for site in found}
+    names = {site.name for site in sites}
     latent = [site.name for site in result.inspection.sites if not site.observed]
-    if not found:
-        raise ValueError(
-            "overcharge: no latent site has a normal posterior with a location and a scale of its own. "
-            "Fit with infer.AutoMeanField."
-        )
-    return found, tuple(name for name in latent if name not in names)
-
-
-class _ScaledPrecision:
-    """Products with M = S Λ S, of the elements that are kept."""
-
-    def __init__(
-        self,
-        measure: FreeEnergy,
-        sites: list[NormalSite],
-        params: Mapping[str, Any],
-        keep: Mapping[str, Array],
-        data: Any,
-        key: Array,
-        passes: int,
-    ):
-        locs = {site.loc: params[site.loc] for site in sites}
-        flat, self._unflatten = ravel_pytree(locs)
-        scales = {
-            site.loc: jnp.broadcast_to(params[site.scale], locs[site.loc].shape) for site in sites
-        }
-        kept = {
-            site.loc: jnp.broadcast_to(keep.get(site.name, True), locs[site.loc].shape)
-            for site in sites
-        }
-        self._where = np.flatnonzero(np.asarray(ravel_pytree(kept)[0]))
-        self._scale = np.asarray(ravel_pytree(scales)[0], np.float64)[self._where]
-        self.size, self._full, self._dtype = len(self._where), flat.size, flat.dtype
-        batches = passes * -(-length(data) // measure.batch_size)
-        rest = {name: value for name, value in params.items() if name not in locs}
-
-        @jax.jit
-        def products(
-            vectors: Array, locs: Any, rest: Any, keep: Any, data: Any, key: Array
-        ) -> Array:
-            def gradient(i: Array, locs: Any) -> Any:
-                return jax.grad(lambda at: measure.of_batch(i, {**rest, **at}, keep, data, key))(
-                    locs
-                )
-
-            def one(vector: Array) -> Array:
-                along = self._unflatten(vector)
-
-                def add(i: Array, total: Any) -> Any:
-                    found = jax.jvp(lambda at: gradient(i, at), (locs,), (along,))[1]
-                    return jax.tree.map(jnp.add, total, found)
-
-                total = jax.lax.fori_loop(0, batches, add, jax.tree.map(jnp.zeros_like, locs))
-                return ravel_pytree(total)[0] / batches
-
-            return jax.vmap(one)(vectors)
-
-        self._products = lambda vectors: products(vectors, locs, rest, dict(keep), data, key)
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Return M times each column."""
-        found = []
-        for begin in range(0, vectors.shape[1], 32):
-            some = vectors[:, begin : begin + 32]
-            full = np.zeros((some.shape[1], self._full))
-            full[:, self._where] = (self._scale[:, None] * some).T
-            products = np.asarray(self._products(jnp.asarray(full, self._dtype)), np.float64)
-            found.append(self._scale[:, None] * products[:, self._where].T)
-        return np.concatenate(found, axis=1)
+    left_out = tuple(name for name in latent if name not in names)
+    return Overcharge(total.value, total.standard_error, size, total.least, total.clipped, left_out)

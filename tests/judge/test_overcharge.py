@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bmrjax as bmr
-from bmrjax.judge.spectral_sum import spectral_sum
+from bmrjax.infer.spectral_sum import spectral_sum
 
 
 def program(x, y=None):

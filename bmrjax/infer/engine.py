@@ -116,7 +116,7 @@ class Engine:
         self._epoch = Loop(steps.over_rows, loop, until=until and steps.has_settled, **ends)
         self._epoch_of_many = Loop(steps.of_many, loop, until=until and steps.have_settled, **ends)
         self._single = Loop(steps.on_batch, "dispatch")
-        self._free_energy = FreeEnergy(
+        self.free_energy = FreeEnergy(
             model,
             guide,
             loss=loss,
@@ -362,7 +362,7 @@ class Engine:
             key: PRNG key; with the same one, states are compared under the same random numbers.
         """
         passes = -(-_VFE_DRAWS // -(-self.num_data // self.batch_size))
-        return self._free_energy(self.constrain(state), keep, data, key, num_passes=passes)
+        return self.free_energy(self.constrain(state), keep, data, key, num_passes=passes)
 
     def condition(self, state: State, before: Keep, after: Keep) -> State:
         """Move the posterior to where it is given that the elements that `after` drops are zero.

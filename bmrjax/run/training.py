@@ -27,6 +27,7 @@ from bmrjax.run.interrupt import ended_by_its_signal, finishing_on_interrupt
 from bmrjax.run.one_run import EpochPlan, Member, Run
 from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
+from bmrjax.run.round_judge import RoundJudge
 from bmrjax.run.settings import Settings, check_kinds, check_program_kind, check_schedule
 from bmrjax.run.shared import Shared
 from bmrjax.schedules import Verified
@@ -80,19 +81,22 @@ class Training:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
         check_schedule(schedule, settings.criterion, fit.source, steps)
         held_out = settings.held_out
+        held_out = None if held_out is None else _checked(held_out, fit, steps)
+        # Rows are evaluated in parts if they are fitted in parts.
+        evaluator = Evaluator(
+            fit.model,
+            fit.guide,
+            batch_size=None if fit.row_sites is None else 1000,
+            loop=settings.options.loop,
+            placement=fit.placement,
+        )
         self._shared = Shared(
             fit,
-            # Rows are evaluated in parts if they are fitted in parts.
-            Evaluator(
-                fit.model,
-                fit.guide,
-                batch_size=None if fit.row_sites is None else 1000,
-                loop=settings.options.loop,
-                placement=fit.placement,
-            ),
+            evaluator,
+            RoundJudge(schedule.judge, fit, evaluator, held_out),
             schedule,
             settings.criterion,
-            None if held_out is None else _checked(held_out, fit, steps),
+            held_out,
             num_epochs=settings.num_epochs,
             steps=steps,
             max_bad_steps=settings.options.max_bad_steps,

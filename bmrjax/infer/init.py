@@ -20,8 +20,8 @@ from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
 from bmrjax.backend.quick_compile import quick_options
+from bmrjax.backend.shared_programs import compiled
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.compiled import compiled
 
 # Attributes of an automatic guide that hold functions over the arguments of its set-up.
 _REBUILT = ("model", "_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides", "_loss_fn")

@@ -128,7 +128,7 @@ def test_xla_has_nothing_to_do_in_a_second_call(kind, compilations):
         return bmr.sparsify(
             program,
             (x, Y),
-            None if kind is None else kind(program),
+            guide=None if kind is None else kind(program),
             key=jax.random.key(0),
             batch_size=None,
             progress=False,

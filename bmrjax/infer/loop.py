@@ -16,8 +16,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jaxtyping import Array
 
-from bmrjax.backend.quick_compile import options_for
-from bmrjax.infer.compiled import compiled
+from bmrjax.backend.quick_compile import compiled_for
 
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
@@ -123,9 +122,7 @@ class Loop:
         if self.mode == "dispatch":
             traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
         assert traced is not None
-        # The choice must not depend on the length of the run, which may go on with more epochs.
-        options = options_for(traced.jaxpr.jaxpr, self._num_steps)
-        return compiled(traced.lower(), options)
+        return compiled_for(traced, self._num_steps)
 
     def _whole(self, carry: Any, n: Any, *args: Any) -> Any:
         """Take all steps, unless the condition ends them."""

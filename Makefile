@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
+# Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
+ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
 .PHONY: install demo test campaigns notebooks lint types docs tables clean
 
@@ -14,6 +16,7 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(ONNX)
 	touch $@
 
 demo: $(INSTALLED)

@@ -6,6 +6,7 @@ from . import codec as codec
 from . import criteria as criteria
 from . import data as data
 from . import estimators as estimators
+from . import export as export
 from . import fitted as fitted
 from . import group as group
 from . import handlers as handlers

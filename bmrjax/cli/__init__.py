@@ -17,6 +17,7 @@ from bmrjax.cli.saved_options import (
     CheckOptions,
     CompactOptions,
     CompressOptions,
+    ExportOptions,
     InfoOptions,
     PredictOptions,
 )
@@ -32,6 +33,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "check": (CheckOptions, "check"),
     "compact": (CompactOptions, "saved"),
     "compress": (CompressOptions, "compress"),
+    "export": (ExportOptions, "export"),
     "reduce": (ReduceOptions, "reduce"),
 }
 

@@ -80,8 +80,8 @@ def _elements(table: Any) -> Section:
         f" The first {_MOST_ROWS:,} of {len(rows):,} are shown." if len(rows) > _MOST_ROWS else ""
     )
     text = (
-        "ΔF is ln of the evidence without an element over that with it, in nats: positive favours removal. It "
-        "is given alone, in the full model, and with the elements of the chosen submodel as they are."
+        "ΔF is ln of the evidence without an element over that with it, in nats; positive favours removal. "
+        "It is given alone, in the full model, and with the elements of the chosen submodel as they are."
         + more
     )
     columns = ["Element", "Outcome", "Inclusion probability", "ΔF alone", "ΔF in the submodel"]

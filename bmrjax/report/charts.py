@@ -50,8 +50,10 @@ def path_chart(explorer: Explorer, measure: Measure) -> dict[str, Any]:
     ]
     # All charts of a path have one horizontal axis, also where a measure is not known everywhere.
     kept = [step.kept for step in explorer.steps]
-    scale: dict[str, Any] = {"reverse": True, "nice": False, "domain": [min(kept), max(kept)]}
-    scale |= {"type": "log"} if min(kept) > 0 else {"type": "symlog"}
+    low, high = min(kept), max(kept)
+    domain = [low, high] if low < high else [low / 1.1, high * 1.1 or 1.0]
+    scale: dict[str, Any] = {"reverse": True, "nice": False, "domain": domain}
+    scale["type"] = "log" if low > 0 else "symlog"
     x = {
         "field": "kept",
         "type": "quantitative",
@@ -59,7 +61,7 @@ def path_chart(explorer: Explorer, measure: Measure) -> dict[str, Any]:
         "axis": {
             "title": explorer.axis,
             "format": ",.3~r",
-            "values": log_ticks(min(kept), max(kept)),
+            "values": log_ticks(low, high),
             "labelOverlap": "greedy",
         },
     }

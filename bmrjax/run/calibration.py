@@ -1,6 +1,6 @@
 """Whether predicted probabilities come true: reliability of classes, coverage of intervals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,60 +57,51 @@ def reliability_bins(
     return {"expected": expected[some], "observed": observed[some], "count": count[some]}
 
 
-def interval_levels(
-    num_samples: int, probs: Sequence[float] = PROBS
-) -> dict[float, tuple[float, float]]:
-    """Return which quantiles of draws end a central interval that holds another draw with this probability.
-
-    Of n draws, the k-th smallest lies above the fraction k / (n + 1) of the distribution on average, and
-    `numpy.quantile` gives it at the level (k - 1) / (n - 1): intervals between its quantiles are too narrow,
-    by 2 / (n + 1) of their probability.
-
-    Args:
-        num_samples: Draws, at least 2.
-        probs: Probabilities of intervals.
-
-    Returns:
-        Probability to the two levels; without the intervals that so few draws do not reach.
-
-    Example:
-        >>> from bmrjax.run.calibration import interval_levels
-        >>> {p: round(low, 4) for p, (low, _) in interval_levels(19, [0.8, 0.9999]).items()}
-        {0.8: 0.0556}
-    """
-    n, found = num_samples, {}
-    for prob in probs:
-        low = ((1 - prob) / 2 * (n + 1) - 1) / (n - 1) if n > 1 else 0.0
-        if low > 0:
-            found[prob] = low, 1 - low
-    return found
-
-
-def interval_coverage(
-    prediction: Any, levels: Mapping[float, tuple[float, float]]
-) -> dict[str, np.ndarray]:
+def interval_coverage(prediction: Any, probs: Sequence[float] = PROBS) -> dict[str, np.ndarray]:
     """Return how often central predictive intervals hold the observed value.
 
+    From the rank of each value among the draws. Of n draws and a value from one distribution, each of the
+    n + 1 ranks has the same probability, so that coverage is exact for any number of draws, where intervals
+    between quantiles of the draws are too narrow. A rank that an interval holds in part counts in part, and
+    so do ties of discrete values.
+
     Args:
-        prediction: Of `Result.predict`, with these levels and with targets.
-        levels: From `interval_levels`, for as many samples as the prediction has.
+        prediction: Of `Result.predict` with ``return_samples=True`` and with targets.
+        probs: Probabilities of the intervals.
 
     Returns:
-        ``"expected"`` (the probabilities of the intervals), ``"observed"`` (fractions), and ``"count"``
-        (values).
+        ``"expected"`` (these probabilities), ``"observed"`` (fractions), and ``"count"`` (values).
+
+    Raises:
+        ValueError: Without draws.
+
+    Example:
+        >>> import numpy as np
+        >>> from bmrjax.infer import Prediction
+        >>> from bmrjax.run.calibration import interval_coverage
+        >>> value = np.zeros(4)
+        >>> draws = np.array([[-1.0, -2.0, 1.0, 2.0], [1.0, -1.0, 2.0, 1.0], [2.0, 1.0, 3.0, 3.0]])
+        >>> found = interval_coverage(Prediction(value, value, value, False, samples=draws), (0.5,))
+        >>> float(found["observed"][0])  # two of four values have a middle rank
+        0.5
+
+    References:
+        Talts, Betancourt, Simpson, Vehtari and Gelman (2018), Validating Bayesian inference algorithms with
+        simulation-based calibration, for ranks.
     """
-    value = np.asarray(prediction.value)
+    if prediction.samples is None:
+        raise ValueError("interval_coverage: the prediction needs its draws, return_samples=True.")
+    value, draws = np.asarray(prediction.value), np.asarray(prediction.samples)
+    ranks = len(draws) + 1
+    low = np.sum(draws < value, 0) / ranks
+    width = (np.sum(draws == value, 0) + 1) / ranks
     observed = []
-    for ends in levels.values():
-        low, high = np.asarray(prediction.quantiles(ends))
-        observed.append(float(np.mean((low <= value) & (value <= high))))
+    for prob in probs:
+        start, end = (1 - prob) / 2, (1 + prob) / 2
+        inside = np.minimum(low + width, end) - np.maximum(low, start)
+        observed.append(float(np.mean(np.clip(inside / width, 0.0, 1.0))))
     return {
-        "expected": np.asarray(list(levels)),
+        "expected": np.asarray(probs, float),
         "observed": np.asarray(observed),
-        "count": np.full(len(levels), value.size),
+        "count": np.full(len(observed), value.size),
     }
-
-
-def all_levels(levels: Mapping[float, tuple[float, float]]) -> tuple[float, ...]:
-    """Return the levels of all intervals in order, for `Result.predict`; the median where there are none."""
-    return tuple(sorted({level for ends in levels.values() for level in ends})) or (0.5,)

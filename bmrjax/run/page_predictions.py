@@ -1,20 +1,20 @@
 """What held-out data say at each point of a path, and the section of a page on calibration."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Array
 
+from bmrjax.infer.arguments import length
 from bmrjax.report import Chart, Section
 from bmrjax.report.charts import reliability_chart
-from bmrjax.run.calibration import (
-    all_levels,
-    interval_coverage,
-    interval_levels,
-    reliability_bins,
-)
+from bmrjax.run.calibration import PROBS, interval_coverage, reliability_bins
 
 _INTERVAL = (0.9,)
+# Rows of which draws are held, at most, where rows do not depend on each other.
+_MOST_ROWS = 5000
 
 
 def point_metrics(
@@ -31,21 +31,11 @@ def point_metrics(
     if data is None:
         return [dict(point.metrics) for point in result.path]
     evaluator, found = result._evaluator(), []
-    levels = interval_levels(num_samples, _INTERVAL)
     for i in range(len(result.path)):
         at = result.at(i)
         metrics, _ = evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
-        if "rmse" in metrics and levels:
-            # The quantiles need the draws of another pass.
-            prediction = evaluator.predict(
-                at.params,
-                at.keep,
-                data,
-                key,
-                num_samples=num_samples,
-                levels=all_levels(levels),
-            )
-            coverage = interval_coverage(prediction, levels)
+        if "rmse" in metrics:
+            coverage = _coverage(at, data, key, _INTERVAL, num_samples=num_samples)
             metrics["coverage"] = float(coverage["observed"][0])
         found.append(metrics)
     return found
@@ -66,9 +56,8 @@ def calibration_section(
     if data is None:
         text = "Not measured: this needs held-out data, result.report(path, data=(x, y), key=key)."
         return Section(name, title, text, [])
-    levels = interval_levels(num_samples)
     prediction = result._evaluator().predict(
-        result.params, result.keep, data, key, num_samples=num_samples, levels=all_levels(levels)
+        result.params, result.keep, data, key, num_samples=num_samples, levels=()
     )
     if prediction.is_probability and prediction.mean.ndim == 2:
         found = reliability_bins(prediction.mean, np.asarray(prediction.value).astype(int))
@@ -89,15 +78,7 @@ def calibration_section(
         return Section(name, title, text, [Chart("Reliability", _described(found), spec)])
     if prediction.is_probability:
         return Section(name, title, "Not shown for more than one label per row.", [])
-    if not np.isfinite(np.asarray(prediction.at_levels)).all():
-        return Section(
-            name, title, "The predictive distribution has quantiles that are not finite.", []
-        )
-    if not levels:
-        return Section(
-            name, title, f"Not measured: {num_samples} posterior samples are too few.", []
-        )
-    found = interval_coverage(prediction, levels)
+    found = _coverage(result, data, key, PROBS, num_samples=num_samples)
     values = int(found["count"][0])
     text = (
         f"On {values:,} held-out values. On the dashed line, intervals of 90% hold 90% of the values; "
@@ -107,6 +88,25 @@ def calibration_section(
         _rows(found), x="Probability of the interval", y="Fraction of values in it"
     )
     return Section(name, title, text, [Chart("Coverage of intervals", _described(found), spec)])
+
+
+def _coverage(
+    result: Any, data: Any, key: Array | None, probs: Sequence[float], *, num_samples: int
+) -> dict[str, np.ndarray]:
+    rows = length(data)
+    if result.by_rows and rows > _MOST_ROWS:
+        few = np.linspace(0, rows - 1, _MOST_ROWS).astype(int)
+        data = jax.tree.map(lambda a: a[few], data)
+    prediction = result._evaluator().predict(
+        result.params,
+        result.keep,
+        data,
+        key,
+        num_samples=num_samples,
+        levels=(),
+        return_samples=True,
+    )
+    return interval_coverage(prediction, probs)
 
 
 def _rows(found: dict[str, np.ndarray]) -> list[dict[str, float]]:

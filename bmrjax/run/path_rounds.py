@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from bmrjax import reduction
@@ -12,6 +13,9 @@ from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import read_posteriors
 from bmrjax.run.point import Point
+
+# Elements of a joint posterior of which ΔF is found one after another, at most.
+_MOST_IN_TURN = 200
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,9 @@ class MeasuredRound:
         before: Number of the point that it started from.
         after: Number of the point that it led to.
         removed: What was removed: True, by site.
-        delta_f: ln of the evidence without each removed element alone over that with it, in nats, by site;
-            NaN for elements that the round did not remove. Empty where the posterior could not be read.
+        delta_f: ln of the evidence without each removed element over that with it, in nats, by site: alone
+            under independent posteriors, and given those before it under a joint one, so that they add up.
+            NaN for elements that the round did not remove. Empty where it is not known.
         measured: How far the VFE fell from one point to the other, in nats. Positive favours the round. What
             was gained by training in between counts too.
         taken_back: Whether the run went back to the point before it.
@@ -35,7 +40,6 @@ class MeasuredRound:
     delta_f: dict[str, np.ndarray]
     measured: float
     taken_back: bool
-    _adds_up: bool = True
 
     @property
     def count(self) -> int:
@@ -44,13 +48,8 @@ class MeasuredRound:
 
     @property
     def predicted(self) -> float | None:
-        """The sum of ΔF over what was removed, in nats; None where it is not known, or where it is no sum.
-
-        Elements of a correlated posterior do not add up.
-        """
-        if set(self.delta_f) < {n for n, mask in self.removed.items() if mask.any()}:
-            return None
-        if not self.count or (self.count > 1 and not self._adds_up):
+        """The sum of ΔF over what was removed, in nats; None where it is not known."""
+        if not {n for n, mask in self.removed.items() if mask.any()} <= set(self.delta_f):
             return None
         return float(sum(np.nansum(values) for values in self.delta_f.values()))
 
@@ -86,7 +85,6 @@ def path_rounds(result: Any, batch: Data | None) -> list[MeasuredRound]:
                         delta_f=known,
                         measured=before.vfe - point.vfe,
                         taken_back=point.taken_back,
-                        _adds_up=not isinstance(result.unpruned_guide, CorrelatedGuide),
                     )
                 )
         if not point.taken_back:
@@ -127,6 +125,8 @@ def _delta_f(
     model, guide = result.unpruned_model, result.unpruned_guide
     with inference():
         sites = read_posteriors(model, guide, point.params, args, kwargs, point.keep)
+    if isinstance(guide, CorrelatedGuide):
+        return _delta_f_in_turn(guide, point, sites.prior, removed)
     found = {}
     for name, mask in removed.items():
         if name not in sites.posterior:
@@ -136,4 +136,32 @@ def _delta_f(
         except TypeError:  # a family whose elements cannot be removed one by one
             continue
         found[name] = np.where(mask, np.asarray(values, np.float64), np.nan)
+    return found
+
+
+def _delta_f_in_turn(
+    guide: Any, point: Point, prior: Mapping[str, Any], removed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return ΔF of the removed elements of a joint posterior, each given that those before it are zero.
+
+    By the chain rule they add up to the Savage-Dickey ratio of the set.
+    """
+    if sum(int(mask.sum()) for mask in removed.values()) > _MOST_IN_TURN or not set(removed) <= set(
+        prior
+    ):
+        return {}
+    found = {name: np.full(mask.shape, np.nan) for name, mask in removed.items()}
+    params, keep = point.params, {name: jnp.asarray(mask) for name, mask in point.keep.items()}
+    for name, mask in removed.items():
+        p = prior[name]
+        loc, scale = (np.broadcast_to(part, mask.shape) for part in (p.loc, p.scale))
+        for index in map(tuple, np.argwhere(mask)):
+            q = guide.posterior(params, keep)[name]
+            one = reduction.delta_f_each(
+                reduction.Normal(q.loc[index], q.scale[index]),
+                reduction.Normal(jnp.asarray(loc[index]), jnp.asarray(scale[index])),
+            )
+            found[name][index] = float(one)
+            after = {**keep, name: keep[name].at[index].set(False)}
+            params, keep = guide.condition(params, keep, after), after
     return found

@@ -28,7 +28,7 @@ def first_layer(
         site: Name of the weights; by default the first judged site with two axes or more.
         shape: Height and width of the image, channels before them if there are several; by default
             a square. For the kernels of a convolution it is theirs.
-        most: How many units are drawn at most, those that keep most weights; those that keep none are left out.
+        most: How many units are drawn at most, those that keep most weights; those without any are not.
 
     Returns:
         A figure whose first map counts kept weights per pixel; then the posterior means of each unit, blue

@@ -12,7 +12,7 @@ PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes.
 OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
 # The page that `bmrjax report` writes there.
-REPORT = "report.html"
+PAGE = "report.html"
 # What may differ between a run and its continuation.
 FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh", "log")
 # What the end of its name says about a log: JSON lines, or a table.

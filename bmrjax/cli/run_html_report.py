@@ -11,7 +11,7 @@ import numpy as np
 
 from bmrjax import nn
 from bmrjax.cli.run_documents import read_results
-from bmrjax.cli.run_folder import REPORT
+from bmrjax.cli.run_folder import PAGE
 from bmrjax.cli.saved_options import ReportOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
@@ -29,7 +29,7 @@ def run_report(options: ReportOptions) -> None:
     if options.samples < 1:
         raise ValueError(f"--samples must be at least 1, got {options.samples}.")
     document = read_results(options.directory)
-    out = options.directory / REPORT if options.out is None else options.out
+    out = options.directory / PAGE if options.out is None else options.out
     run, result = loaded_run(options.directory, document)
     data, notes = _held_out(run, options, document)
     if data is None:

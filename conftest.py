@@ -32,6 +32,7 @@ _documents: Any = Sybil(
         "docs/fitted.md",
         "docs/groups.md",
         "docs/trained.md",
+        "docs/report.md",
     ],
     fixtures=["in_a_folder_of_its_own"],
 )

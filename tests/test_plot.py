@@ -1,9 +1,14 @@
 import sys
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from bmrjax import Point, Result, plot
+from bmrjax import Point, Result, metrics, plot
+from bmrjax.infer import Prediction
 
 NUM_DATA = 10
 VFES = [80.0, 40.0, 30.0, 35.0, 20.0]
@@ -151,3 +156,125 @@ def test_nothing_to_plot_is_an_error(result):
     result.history.clear()
     with pytest.raises(ValueError, match="learning_curves: this result has no history"):
         plot.learning_curves(result)
+
+
+def overlaps(renderer, labels):
+    """Return pairs of labels of a drawn figure that lie over each other."""
+    boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in labels if t.get_text()]
+    return [
+        (a, b)
+        for i, (a, one) in enumerate(boxes)
+        for b, other in boxes[i + 1 :]
+        if one.overlaps(other)
+    ]
+
+
+@pytest.mark.parametrize("least", [1, 40, 900, 49_000])
+def test_ticks_of_a_path_do_not_collide_and_nothing_is_cut(result, least):
+    result.path = [
+        Point(i, 20.0 + i, kept, 50_000, {"accuracy": 0.9 + 1e-5 * i}, {}, {})
+        for i, kept in enumerate((50_000, (50_000 + least) // 2, least))
+    ]
+    canvas = FigureCanvasAgg(plot.path(result))
+    canvas.draw()
+    figure, renderer = canvas.figure, canvas.get_renderer()
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        inside = [t for t in axes.get_xticklabels() if low <= t.get_position()[0] <= high]
+        assert len(inside) >= 2
+        assert overlaps(renderer, inside) == []
+        assert overlaps(renderer, axes.get_yticklabels()) == []
+    width, height = canvas.get_width_height()
+    for axes in figure.axes:
+        box = axes.get_tightbbox(renderer)
+        assert box.x0 >= -1
+        assert box.y0 >= -1
+        assert box.x1 <= width + 1
+        assert box.y1 <= height + 1
+
+
+def test_path_shows_the_metric_that_was_asked_for(result):
+    for i, point in enumerate(result.path):
+        point.metrics["nll"] = 0.25 * (i + 1)
+    vfe, nll = plot.path(result, metric="nll").axes
+    np.testing.assert_allclose(nll.lines[0].get_ydata(), [0.25, 0.5], rtol=1e-12)
+    assert "NLL" in nll.get_ylabel()
+    assert vfe.get_ylabel().startswith("VFE")
+    with pytest.raises(ValueError, match=r"no metric 'ece'; it has \['accuracy', 'nll'\]"):
+        plot.path(result, metric="ece")
+
+
+def test_calibration_has_the_bins_of_the_error(tmp_path):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(3, 0.5), 400).astype(np.float32)
+    labels = rng.integers(0, 3, 400)
+    figure = plot.calibration(Prediction(probs, np.zeros(400), labels, is_probability=True))
+    figure.savefig(tmp_path / "calibration.png")
+    error = float(metrics.expected_calibration_error(probs, labels))
+    assert figure.axes[0].get_title() == f"ECE {error:.3f} on 400 rows"
+    assert sum(bar.get_height() for bar in figure.axes[1].patches) == pytest.approx(1.0)
+
+
+def test_calibration_of_numbers_needs_draws_and_has_their_coverage():
+    rng = np.random.default_rng(0)
+    value, draws = rng.normal(size=3000), rng.normal(size=(30, 3000))
+    given = Prediction(value, value, value, is_probability=False)
+    with pytest.raises(ValueError, match="return_samples=True"):
+        plot.calibration(given)
+    (axes,) = plot.calibration(given._replace(samples=draws)).axes
+    expected, observed = axes.collections[-1].get_offsets().data.T
+    np.testing.assert_allclose(observed, expected, atol=0.04)
+    several = Prediction(np.ones((4, 2, 3)) / 3, value, value, is_probability=True)
+    with pytest.raises(ValueError, match=r"shape \(4, 2, 3\)"):
+        plot.calibration(several)
+
+
+def layer(shape, name="net.layers.0.weight"):
+    """Return a result whose weights are their own positions, those below 3 removed."""
+    weights = jnp.arange(float(np.prod(shape))).reshape(shape)
+
+    def program():
+        numpyro.sample(name, dist.Normal(jnp.zeros(shape), 1.0).to_event(len(shape)))
+
+    def guide():
+        numpyro.sample(name, dist.Normal(weights, 0.1).to_event(len(shape)))
+
+    keep = {name: weights >= 3}
+    return Result({}, keep, {}, 10, unpruned_model=program, unpruned_guide=guide)
+
+
+def test_first_layer_draws_the_kept_weights_of_each_unit():
+    figure = plot.first_layer(layer((3, 4)))
+    counts, *units = figure.axes
+    # Unit 0 keeps one weight, the others all four.
+    assert [axes.get_title() for axes in units] == ["unit 1: 4", "unit 2: 4", "unit 0: 1"]
+    np.testing.assert_array_equal(counts.images[0].get_array(), [[2, 2], [2, 3]])
+    np.testing.assert_array_equal(units[0].images[0].get_array(), [[4, 5], [6, 7]])
+    np.testing.assert_array_equal(
+        units[2].images[0].get_array().mask, [[True, True], [True, False]]
+    )
+
+
+def test_first_layer_reads_kernels_of_flax_and_of_convolutions():
+    flax = plot.first_layer(layer((4, 3), "net.kernel")).axes[1:]
+    assert [axes.images[0].get_array().compressed().tolist() for axes in flax] == [
+        [3, 6, 9],
+        [4, 7, 10],
+        [5, 8, 11],
+    ]
+    conv = plot.first_layer(layer((2, 1, 2, 3), "net.weight"))
+    np.testing.assert_array_equal(conv.axes[1].images[0].get_array(), [[6, 7, 8], [9, 10, 11]])
+    wide = plot.first_layer(layer((2, 6)), shape=(2, 3))
+    assert wide.axes[1].images[0].get_array().shape == (2, 3)
+    with pytest.raises(ValueError, match=r"read 6 inputs.*give shape=\(height, width\)"):
+        plot.first_layer(layer((2, 6)))
+    with pytest.raises(ValueError, match=r"no weights 'w'; there are \['net.layers.0.weight'\]"):
+        plot.first_layer(layer((2, 6)), site="w")
+
+
+def test_long_names_are_shortened_and_stay_apart():
+    names = ["age", "x" * 60 + "a" + "y" * 60, "x" * 60 + "b" + "y" * 60, "q" * 50]
+    short = plot.axes.row_names(names)
+    assert short[0] == "age"
+    assert len(set(short)) == 4
+    assert len(short[3]) <= 36

@@ -20,6 +20,7 @@ from bmrjax.cli.saved_options import (
     ExportOptions,
     InfoOptions,
     PredictOptions,
+    ReportOptions,
 )
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.run.interrupt import EndedBySignal, end_by_exception
@@ -29,6 +30,7 @@ from bmrjax.run.interrupt import EndedBySignal, end_by_exception
 COMMANDS: dict[str, tuple[type, str]] = {
     "sparsify": (SparsifyOptions, "sparsify"),
     "info": (InfoOptions, "saved"),
+    "report": (ReportOptions, "html_report"),
     "predict": (PredictOptions, "saved"),
     "check": (CheckOptions, "check"),
     "compact": (CompactOptions, "saved"),

@@ -11,6 +11,8 @@ from bmrjax.cli.sparsify_options import SparsifyOptions
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes.
 OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
+# The page that `bmrjax report` writes there.
+PAGE = "report.html"
 # What may differ between a run and its continuation.
 FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh", "log")
 # What the end of its name says about a log: JSON lines, or a table.

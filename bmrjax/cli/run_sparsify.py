@@ -20,7 +20,7 @@ from bmrjax.cli.build import (
 from bmrjax.cli.check_options import check_lengths
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.run_folder import OURS, PLOTS, config_of, resumed
+from bmrjax.cli.run_folder import OURS, PAGE, PLOTS, config_of, resumed
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_of
 from bmrjax.data import load_dataset, split_rows
@@ -186,7 +186,7 @@ def split_off(train: Any, options: SparsifyOptions, *, stratify: bool = False) -
 
 def remove_run(out: Path) -> None:
     """Remove what a run writes, and nothing else."""
-    for name in (*OURS, *(f"{plot}.png" for plot in PLOTS)):
+    for name in (*OURS, PAGE, *(f"{plot}.png" for plot in PLOTS)):
         path = out / name
         if path.is_dir():
             shutil.rmtree(path)

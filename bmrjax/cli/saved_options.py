@@ -56,6 +56,34 @@ class CheckOptions:
 
 
 @dataclass
+class ReportOptions:
+    """Write a page that explains a run: one file of HTML that needs no network.
+
+    It shows the path of the run, what was removed at what price, calibration, findings and settings. The
+    data of the run are read again for what is measured on held-out rows; without them, its own figures are
+    shown.
+
+    Example: bmrjax report runs/digits --out digits.html
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    out: Path | None = None
+    """Where to write the page; report.html in the folder of the run by default."""
+    data_root: Path | None = None
+    """For the name of a data set: folder with a folder per data set."""
+    samples: int = 100
+    """Posterior samples of what is measured."""
+    seed: int = 0
+    """Of the samples."""
+    costs: bool = True
+    """Cut the network of each point to what it uses, for bytes and FLOPs: about a second each for a small
+    network."""
+    latency: bool = False
+    """Time these networks too, on batches of 256."""
+
+
+@dataclass
 class CompactOptions:
     """Print how much smaller a saved run's network becomes without what it does not use."""
 

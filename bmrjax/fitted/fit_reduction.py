@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.layout import ElementLayout, shortened
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.predictive_path import predictive_path
+from bmrjax.fitted.reduction_page import reduction_page
 from bmrjax.fitted.reduction_tree import reduction_tree
 from bmrjax.fitted.search import Found
 from bmrjax.fitted.source import Source
 from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import Verification
+from bmrjax.report import write_page
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
 
@@ -350,6 +353,28 @@ class FitReduction:
         count = len(self.verification.measured)
         moved = self.verification.prob(found.prob[:count]) - found.prob[:count]
         return np.append(found.weight, moved), np.concatenate([found.sets, found.masks[:count]])
+
+    def report(
+        self, path: str | Path, *, title: str = "The reduction of a finished fit", command: str = ""
+    ) -> Path:
+        """Write a page that explains this reduction: one file of HTML that needs no network.
+
+        It has inclusion probabilities and averaged effects by name, the most probable submodels, predicted
+        against measured evidence where it was measured, and the findings.
+
+        Args:
+            path: Of the file, which ends in ``.html``; one that is there is replaced.
+            title: Heading of the page.
+            command: How it was made, a line of a shell or of Python.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: For a path that does not end in .html.
+            ImportError: Without the extra ``report``.
+        """
+        return write_page(reduction_page(self, title=title, command=command), path)
 
     def __repr__(self) -> str:
         """Return what was chosen, whether to trust it, and the table."""

@@ -1,6 +1,8 @@
 """Figures and axes in the style of the library."""
 
 import math
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,15 +13,31 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 PURPLE = "#CC79A7"
 TITLES = {"accuracy": "Accuracy", "rmse": "RMSE", "nll": "NLL, nats per data point", "ece": "ECE"}
+_TICK, _LABEL, _TITLE = 9, 9.5, 10.5
 
 
-def log_axis(ax: "Axes", axis: str) -> None:
-    """Make an axis logarithmic, with plain numbers at its ticks."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+def log_axis(ax: "Axes", axis: str, *, inches: float = 3.2) -> None:
+    """Make an axis logarithmic, with plain numbers at as many ticks as there is room for.
+
+    Call it when everything is drawn.
+
+    Args:
+        ax: Whose axis.
+        axis: ``"x"`` or ``"y"``.
+        inches: Its length.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
     which = getattr(ax, f"{axis}axis")
     getattr(ax, f"set_{axis}scale")("log")
-    which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = getattr(ax, f"get_{axis}lim")()
+    decades = abs(math.log10(high / low))
+    if decades < 0.7:
+        which.set_major_locator(MaxNLocator(4))
+    elif decades < 0.8 * inches:
+        which.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    else:
+        which.set_major_locator(LogLocator(numticks=max(3, int(1.6 * inches))))
     which.set_major_formatter(StrMethodFormatter("{x:,g}"))
     which.set_minor_formatter(NullFormatter())
 
@@ -49,6 +67,41 @@ def new_panels(count: int) -> tuple["Figure", list["Axes"]]:
 
 
 def clean_axes(ax: "Axes") -> None:
-    """Take off what carries no data."""
+    """Take off what carries no data, and set the sizes of texts."""
     ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(labelsize=9)
+    ax.tick_params(labelsize=_TICK)
+    ax.xaxis.label.set_size(_LABEL)
+    ax.yaxis.label.set_size(_LABEL)
+
+
+def titled(ax: "Axes", title: str, *, inches: float = 3.4) -> None:
+    """Set a title in lines that fit the width of the axes.
+
+    Args:
+        ax: The axes.
+        title: The text.
+        inches: Width of the axes.
+    """
+    width = max(int(inches * 72 / (0.52 * _TITLE)), 12)
+    ax.set_title(textwrap.fill(title, width), fontsize=_TITLE)
+
+
+def row_names(names: Sequence[str], *, most: int = 36) -> list[str]:
+    """Return names for rows, of which long ones are shortened in the middle; they stay different.
+
+    Args:
+        names: The names.
+        most: Characters.
+
+    Example:
+        >>> row_names(["age", "blood_pressure_first_visit", "blood_pressure_other_visit"], most=15)
+        ['age', 'blood_p…t_visit', 'blood_p…r_visit']
+    """
+    half = (most - 1) // 2
+    short = [n if len(n) <= most else f"{n[:half]}…{n[len(n) - half :]}" for n in names]
+    return [s if short.count(s) == 1 else n for s, n in zip(short, names, strict=True)]
+
+
+def rows_height(count: int) -> float:
+    """Return the height in inches of a figure with so many rows."""
+    return 1.3 + 0.26 * count

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from bmrjax.fitted.fit_reduction import FitReduction
-from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure
+from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure, row_names, rows_height, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,18 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
         most: How many elements are drawn at most, the most probable ones.
 
     Returns:
-        A figure with two panels that share their rows; elements of the chosen submodel are dark.
+        A figure with two panels that share their rows; elements of the chosen submodel are blue. ArviZ has
+        a forest plot of the averaged draws, ``arviz.plot_forest(found.to_arviz())``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> prior = bmr.reduction.Normal(jnp.zeros(2), jnp.ones(2))
+        >>> found = bmr.reduce_fit(
+        ...     loc=jnp.array([0.8, 0.1]), covariance=0.02 * jnp.eye(2), prior=prior, names=["dose", "age"]
+        ... )
+        >>> bmr.plot.inclusion(found).axes[0].get_title()
+        '1 of 2 in the chosen submodel'
     """
     table: Any = found.table()
     total = len(table)
@@ -30,19 +41,19 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
     ]
     prob = table.get("measured_inclusion_prob", table["inclusion_prob"])
     rows, colors = range(len(table)), [BLUE if kept else GREY for kept in table["kept"]]
-    figure = new_figure((8.0, 1.2 + 0.25 * len(table)))
+    figure = new_figure((8.4, rows_height(len(table))))
     left, right = figure.subplots(1, 2, sharey=True)
     left.barh(rows, prob, color=colors, height=0.6)
     left.axvline(0.5, color=GREY, linewidth=0.8, linestyle=":")
     left.set_xlim(0, 1)
     left.set_xlabel("Inclusion probability")
-    left.set_yticks(rows, names)
-    left.invert_yaxis()
-    left.set_title(f"{int(chosen.sum()):,} of {total:,} in the chosen submodel")
+    left.set_yticks(rows, row_names(names))
+    left.set_ylim(len(table) - 0.4, -0.6)
+    titled(left, f"{int(chosen.sum()):,} of {total:,} in the chosen submodel", inches=3.0)
     right.axvline(0.0, color=GREY, linewidth=0.8, zorder=1)
-    right.hlines(rows, table["2.5 %"], table["97.5 %"], color=colors, zorder=2)
+    right.hlines(rows, table["2.5 %"], table["97.5 %"], color=colors, linewidth=2, zorder=2)
     right.scatter(table["mean"], rows, color=colors, s=25, zorder=3)
-    right.set_xlabel("Mean over submodels, 95 % interval")
+    right.set_xlabel("Mean over submodels, 95% interval")
     for ax in (left, right):
         clean_axes(ax)
     return figure
@@ -57,11 +68,24 @@ def sizes(found: FitReduction, *, seed: int = 0) -> "Figure":
 
     Returns:
         A figure of the difference from the best size, with a standard error; the chosen size is marked, and
-        sizes whose estimate is not reliable are hollow.
+        sizes whose estimate is not reliable are hollow. ArviZ compares models that were fitted one by one,
+        by ``arviz.plot_compare``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (40, 2))
+        >>> draws = {"beta": jnp.array([1.0, 0.0]) + 0.1 * jax.random.normal(jax.random.key(1), (500, 2))}
+        >>> found = bmr.reduce_fit(draws, model=program, data=(x, x[:, 0]))
+        >>> bmr.plot.sizes(found).axes[0].get_xlabel()
+        'Candidates in the submodel'
     """
     table: Any = found.path(seed=seed)
     size, value = table["size"], table["difference"]
-    figure = new_figure((5.2, 3.6))
+    figure = new_figure((5.6, 3.6))
     ax = figure.subplots()
     ax.axhline(0.0, color=GREY, linewidth=0.8, linestyle=":")
     ax.errorbar(size, value, table["difference_error"], color=BLUE, zorder=2)
@@ -73,8 +97,8 @@ def sizes(found: FitReduction, *, seed: int = 0) -> "Figure":
         at = float(value[size == chosen].iloc[0])
         ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 4}
         ax.scatter(chosen, at, label=f"chosen: {chosen}", **ring)
-        ax.legend(frameon=False)
+        ax.legend(frameon=False, fontsize=9)
     ax.set_xlabel("Candidates in the submodel")
-    ax.set_title("Expected log predictive density, nats from the best")
+    titled(ax, "Expected log predictive density, nats from the best", inches=4.6)
     clean_axes(ax)
     return figure

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bmrjax.judge.free_energy_report import FreeEnergyReport
-from bmrjax.plot.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, new_panels
+from bmrjax.plot.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, clean_axes, new_panels, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +25,15 @@ def free_energy(report: FreeEnergyReport) -> "Figure":
     Raises:
         ValueError: If the report has no curve for ``"bmr"``.
 
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> gone = np.arange(3)
+        >>> curve = bmr.FreeEnergyCurve(gone, 9.0 - gone, 9.0 - 0.5 * gone, 5.0 + gone)
+        >>> report = bmr.FreeEnergyReport({"bmr": curve}, 2, 1, 8.5, 10)
+        >>> [axes.get_title() for axes in bmr.plot.free_energy(report).axes]
+        ['Largest ΔF first', 'VFE (solid), its part from the data (dashed)']
+
     References:
         Beckers et al. (2024), figures 2 and 3.
     """
@@ -38,12 +47,12 @@ def free_energy(report: FreeEnergyReport) -> "Figure":
     left.plot(rates["bmr"], main.predicted, "--", color=GREY, label="predicted by ΔF")
     left.plot(rates["bmr"], main.actual, color=BLUE, label="measured")
     left.axvline(report.rate, color="black", linestyle=":", linewidth=1, label="criterion stops")
-    left.set_title("Largest ΔF first")
+    titled(left, "Largest ΔF first")
     for name, curve in report.curves.items():
         label = {"bmr": "ΔF", "snr": "SNR", "spr": "SPR"}.get(name, name)
         right.plot(rates[name], curve.actual, color=colours[name], label=label)
         right.plot(rates[name], curve.expected_nll, "--", color=colours[name], linewidth=1)
-    right.set_title("VFE (solid), its part from the data (dashed)")
+    titled(right, "VFE (solid), its part from the data (dashed)")
     values = np.concatenate([c.actual for c in report.curves.values()])
     inner = np.concatenate([c.expected_nll for c in report.curves.values()])
     low, start = min(np.nanmin(values), np.nanmin(inner), np.min(main.predicted)), report.start
@@ -52,5 +61,6 @@ def free_energy(report: FreeEnergyReport) -> "Figure":
         ax.set_ylim(low - 0.1 * margin, start + margin)
         ax.set_xlabel("Fraction removed, of what was kept")
         ax.set_ylabel("nats")
-        ax.legend(frameon=False, fontsize=8)
+        ax.legend(frameon=False, fontsize=9)
+        clean_axes(ax)
     return figure

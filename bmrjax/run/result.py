@@ -14,12 +14,15 @@ from jaxtyping import Array, Bool
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.infer.evaluate import Evaluator
+from bmrjax.report import write_page
 from bmrjax.run.data_tree import data_tree
 from bmrjax.run.diagnose import Finding, diagnose
 from bmrjax.run.facts import without_predictions
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.point import Point, best, kept_counts, layer_sparsities
 from bmrjax.run.pruned_program import PrunedProgram
+from bmrjax.run.result_html import result_html
+from bmrjax.run.result_page import result_page
 from bmrjax.run.result_text import result_text
 from bmrjax.run.save_result import save_result
 from bmrjax.run.serial import one_at_a_time
@@ -87,6 +90,10 @@ class Result(PrunedProgram):
     def __repr__(self) -> str:
         """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""
         return result_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return the head of a report, for notebooks."""
+        return result_html(self)
 
     def diagnose(self) -> list[Finding]:
         """Say what is wrong with this run, or may be, and what to do about it.
@@ -272,6 +279,73 @@ class Result(PrunedProgram):
             data = self._inputs(inputs, named, "summary", program=self._programs()[0])
             scores = scores_of(self, criterion, data)
         return summary_table(self, posterior, prob=prob, scores=scores)
+
+    @one_at_a_time
+    def report(
+        self,
+        path: str | Path,
+        data: Any = None,
+        *,
+        key: Array | None = None,
+        inputs: Any = (),
+        num_samples: int = 100,
+        title: str = "What was kept, and what was removed",
+        command: str = "",
+        free_energy: Any = None,
+        costs: bool = True,
+        latency: bool = False,
+    ) -> Path:
+        """Write a page that explains this result: one file of HTML that needs no network.
+
+        It has a slider along the path, from dense to sparse, with all measures of a point together; what each
+        layer, unit or coefficient lost, by name, with ΔF and what it was measured to cost, and what was taken
+        back; predicted against actual free energy; calibration; coefficients with intervals; the findings of
+        `diagnose`; settings and versions. What was not measured is left out, or named as such.
+
+        Args:
+            path: Of the file, which ends in ``.html``; one that is there is replaced.
+            data: Held-out data of the form that the program was fitted on, with the targets: for calibration,
+                and for metrics of each point. Without them, the metrics are those that the run took.
+            key: PRNG key for `data`; all points see the same noise.
+            inputs: Arguments of the program, such as ``(x[:2],)``, in place of `data`: with either, the page
+                has ΔF, coefficients, and the cost of networks.
+            num_samples: Posterior samples of a metric.
+            title: Heading of the page.
+            command: How the result was made, a line of a shell or of Python.
+            free_energy: From `bmrjax.free_energy_report`, to be drawn.
+            costs: Whether each network is cut to what it uses, for its bytes and FLOPs. It takes about a
+                second of a core for each of up to 24 points of a small network, more for a large one.
+            latency: Whether these networks are timed too, on batches of 256.
+
+        Returns:
+            The path.
+
+        Raises:
+            TypeError: If `key` is not a JAX PRNG key.
+            ValueError: For a path that does not end in .html, or data without targets.
+            ImportError: Without the extra ``report``.
+
+        Example:
+            >>> import tempfile
+            >>> import bmrjax as bmr
+            >>> rows = [{"vfe": 1000.0 / epoch, "steps": 10} for epoch in range(1, 9)]
+            >>> result = bmr.Result({}, {}, {}, 100, history=rows)
+            >>> result.report(tempfile.mkdtemp() + "/report.html").name
+            'report.html'
+        """
+        page = result_page(
+            self,
+            data=data,
+            key=key,
+            inputs=inputs,
+            num_samples=num_samples,
+            title=title,
+            command=command,
+            free_energy=free_energy,
+            costs=costs,
+            latency=latency,
+        )
+        return write_page(page, path)
 
     def save(self, directory: str | Path) -> None:
         """Write parameters, masks, history and path; see `bmrjax.load`.

@@ -12,8 +12,8 @@ from tqdm.auto import tqdm
 from bmrjax.criteria import Shrinkage, SpikeAndSlab
 from bmrjax.criteria.base import by_layer
 from bmrjax.streaming.folder import read_folder
+from bmrjax.streaming.layer_report import Reduced
 from bmrjax.streaming.output import check_output, new_folder
-from bmrjax.streaming.report import Reduced
 from bmrjax.streaming.stream import Stream
 from bmrjax.streaming.stream_options import check_criterion, scales_of
 from bmrjax.streaming.streamed_layer import StreamedLayer

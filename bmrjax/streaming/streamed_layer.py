@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 
 from bmrjax.criteria import SpikeAndSlab
 from bmrjax.streaming.folder import Pair
+from bmrjax.streaming.layer_report import LayerReport
 from bmrjax.streaming.masks import MaskFile
 from bmrjax.streaming.pilot import Guess
-from bmrjax.streaming.report import LayerReport
 from bmrjax.streaming.solve import Interval, solve
 from bmrjax.streaming.sums import MARGIN, relative_rounding
 

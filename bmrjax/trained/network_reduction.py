@@ -1,16 +1,19 @@
 """What the reduction of a trained network says."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
+from bmrjax.report import write_page
 from bmrjax.run.diagnose import Finding
 from bmrjax.trained.choice import PathPoint
 from bmrjax.trained.eliminate import Removed
 from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.network_page import network_page
 from bmrjax.trained.path import Packed
 
 if TYPE_CHECKING:
@@ -149,6 +152,32 @@ class NetworkReduction:
             )
         columns = ["array", "index", "saliency", "delta_f", "point", "measured"]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        title: str = "The reduction of a trained network",
+        command: str = "",
+    ) -> Path:
+        """Write a page that explains this reduction: one file of HTML that needs no network.
+
+        It has a slider along the path, what each array lost, predicted against measured loss, and the
+        findings.
+
+        Args:
+            path: Of the file, which ends in ``.html``; one that is there is replaced.
+            title: Heading of the page.
+            command: How it was made, a line of a shell or of Python.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: For a path that does not end in .html.
+            ImportError: Without the extra ``report``.
+        """
+        return write_page(network_page(self, title=title, command=command), path)
 
     def __repr__(self) -> str:
         point = self.path[self.chosen]

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -64,6 +65,48 @@ def test_info_prints_what_was_reached(finished, capsys):
     assert f"{found['accuracy']:.4g}" in printed
     assert f"{found['kept']:,} of {found['total']:,}" in printed
     assert f"{min(p['vfe_per_datum'] for p in found['path']):.4f}" in printed
+
+
+def test_report_explains_the_run_in_one_page(finished, tmp_path, capsys, monkeypatch):
+    out, found = finished
+    before = {path.name for path in out.iterdir()}
+    page = tmp_path / "page.html"
+    cli.main(["report", str(out), "--out", str(page), "--samples", "3", "--latency"])
+    assert f"{page.stat().st_size:,} bytes in {page}" in capsys.readouterr().out
+    assert page.stat().st_size < 1_000_000
+    text = page.read_text()
+    assert f"{found['kept']:,} of {found['total']:,} weights are kept" in text
+    for word in (
+        "Reliability",
+        "net.layers.1",
+        "Bytes of the compact network",
+        "Latency",
+        "--hidden",
+    ):
+        assert word in text
+    assert f"bmrjax report {out} --out {page}" in text
+    # Without the data, the figures are those of the run, and the page says why.
+
+    def gone(*_, **__):
+        raise FileNotFoundError("no such file")
+
+    monkeypatch.setattr("bmrjax.cli.run_html_report.load_dataset", gone)
+    cli.main(["report", str(out), "--no-costs"])
+    assert "note: The held-out data could not be read" in capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} - before == {"report.html"}
+    text = (out / "report.html").read_text()
+    assert f"{found['nll']:.4g}" in text
+    assert "this needs held-out data" in text
+    (out / "report.html").unlink()
+
+
+def test_report_measures_nothing_on_data_that_changed(finished, tmp_path, capsys, monkeypatch):
+    out, _ = finished
+    changed = load_dataset("digits")
+    changed = dataclasses.replace(changed, input_mean=changed.input_mean + 1)
+    monkeypatch.setattr("bmrjax.cli.run_html_report.load_dataset", lambda *_, **__: changed)
+    cli.main(["report", str(out), "--out", str(tmp_path / "page.html"), "--no-costs"])
+    assert "digits has changed since the run" in capsys.readouterr().out
 
 
 def test_compact_writes_the_smaller_network(finished, tmp_path, capsys):

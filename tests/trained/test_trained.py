@@ -95,6 +95,17 @@ class TestDigits:
         for point in far:
             assert 0.4 < point.measured / point.predicted < 2.5
 
+    def test_the_report_has_the_path_and_what_each_array_lost(self, reduced, tmp_path):
+        text = reduced.report(tmp_path / "page.html").read_text()
+        kept = sum(int(mask.sum()) for mask in reduced.masks.values())
+        assert f"{kept:,} of " in text
+        lost = reduced.removals().groupby("array")["delta_f"].sum()
+        assert set(lost.index) == set(reduced.masks)
+        for name, gain in lost.items():
+            row = text[text.index(f">{name}</th>") :]
+            assert f"{gain:+.3g}" in row[: row.index("</tr>")]
+        assert '"mark":"this network"' in text
+
     def test_the_path_can_be_walked(self, digits, reduced):
         assert scores(reduced.network_at(0), digits[1]) == scores(digits[2], digits[1])
         for i in (2, len(reduced.path) - 1):

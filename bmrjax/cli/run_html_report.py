@@ -1,0 +1,141 @@
+"""The command `bmrjax report`: a page that explains a finished run."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax import nn
+from bmrjax.cli.run_documents import read_results
+from bmrjax.cli.run_folder import PAGE
+from bmrjax.cli.saved_options import ReportOptions
+from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
+from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.data import load_dataset
+from bmrjax.report import write_page
+from bmrjax.run.result_page import result_page
+from bmrjax.structure import compact
+
+# Options of a run that say nothing about it.
+_UNSAID = {"out", "data_root", "log", "progress", "resume", "overwrite", "mesh"}
+
+
+def run_report(options: ReportOptions) -> None:
+    """Write a page that explains a finished run."""
+    if options.samples < 1:
+        raise ValueError(f"--samples must be at least 1, got {options.samples}.")
+    document = read_results(options.directory)
+    out = options.directory / PAGE if options.out is None else options.out
+    run, result = loaded_run(options.directory, document)
+    data, notes = _held_out(run, options, document)
+    if data is None:
+        print(f"note: {notes[0]}")
+    noise = run.method == "noise"
+    example = jnp.zeros((2, *document["input_shape"]))
+
+    def cut(at: Any) -> Mapping[str, Any]:
+        if not noise:
+            return at.compact(example)
+        network = nn.without_noise(at.network(example)["net"])
+        return {"net": compact(network, example[0])}
+
+    with of_a_whole_run(options.directory):
+        page = result_page(
+            result,
+            data=data,
+            key=None if data is None else jax.random.key(options.seed),
+            inputs=(example,),
+            num_samples=1 if run.method == "map" else options.samples,
+            title=_title(run, document),
+            command=_command(options, document, out),
+            settings=_settings(document),
+            notes=notes,
+            costs=options.costs,
+            latency=options.latency,
+            unit="units" if noise else "weights",
+            cut=cut,
+        )
+    write_page(page, out)
+    print(f"{out.stat().st_size:,} bytes in {out}")
+
+
+def _held_out(
+    run: SparsifyOptions, options: ReportOptions, document: Mapping[str, Any]
+) -> tuple[Any, list[str]]:
+    """Return the held-out data of a run, None if they are not there any more, and notes for the reader."""
+    try:
+        found = load_dataset(
+            run.data,
+            data_root=options.data_root,
+            task=run.task,
+            num_targets=run.num_targets,
+            target=run.target,
+            categories=run.categories,
+            drop=run.drop,
+            impute=run.impute,
+            seed=run.split_seed,
+        )
+    except (OSError, ValueError, ImportError) as error:
+        why = " ".join(str(error).split())
+        return None, [
+            f"The held-out data could not be read, so the figures are the run's own: {why}"
+        ]
+    # A file may have changed since: its rows would be other ones, and some of them in the training data.
+    before = [
+        document[f"{part}_{name}"] for part in ("input", "target") for name in ("mean", "scale")
+    ]
+    now = [found.input_mean, found.input_scale, found.target_mean, found.target_scale]
+    if not all(_same(a, b) for a, b in zip(before, now, strict=True)):
+        return None, [
+            f"{run.data} has changed since the run, so that nothing was measured on it: the figures are the "
+            "run's own."
+        ]
+    notes = []
+    if found.target_scale is not None and np.size(found.target_scale) == 1:
+        name = (document.get("target_names") or ["the target"])[0]
+        scale = float(np.ravel(found.target_scale)[0])
+        notes.append(
+            f"The RMSE is of the standardised target; times {scale:.4g} it is in the unit of {name}."
+        )
+    return found.test, notes
+
+
+def _same(saved: Any, now: Any) -> bool:
+    if saved is None or now is None:
+        return saved is None and now is None
+    saved, now = np.asarray(saved, np.float64), np.asarray(now, np.float64)
+    return saved.shape == now.shape and bool(np.allclose(saved, now, rtol=1e-5, atol=1e-8))
+
+
+def _title(run: SparsifyOptions, document: Mapping[str, Any]) -> str:
+    classes = document["num_classes"]
+    task = "regression" if classes is None else f"{classes} classes"
+    return f"{Path(run.data).name}: {task} by {run.net}"
+
+
+def _command(options: ReportOptions, document: Mapping[str, Any], out: Path) -> str:
+    made = shlex.join(["bmrjax", "report", str(options.directory), "--out", str(out)])
+    return f"{document['command']} && {made}" if document.get("command") else made
+
+
+def _settings(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of a run that were set, and the versions that it ran with."""
+    found = {
+        f"--{name.replace('_', '-')}": _shown(value)
+        for name, value in document["config"].items()
+        if name not in _UNSAID and value not in (None, False, [], "")
+    }
+    versions = document.get("versions")
+    if isinstance(versions, Mapping):
+        found["Versions of the run"] = ", ".join(f"{name} {v}" for name, v in versions.items())
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is True:
+        return "yes"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,69 @@
+"""The section of a page with coefficients and their intervals, by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bmrjax.report import Chart, Section, Table
+from bmrjax.report.charts import intervals_chart
+from bmrjax.run.page_words import shown_number
+from bmrjax.run.summary import summary_table
+
+_MOST, _PROB = 60, 0.9
+
+
+def coefficients_section(result: Any, posterior: Mapping[str, Any]) -> Section | None:
+    """Return the section; None for a program whose only judged sites are weights of networks.
+
+    Args:
+        result: A `Result` with its program.
+        posterior: Its posterior by site.
+    """
+    sites = [n for n in posterior if "." not in n and (n in result.keep or not result.keep)]
+    if not sites:
+        return None
+    table: Any = summary_table(result, {n: posterior[n] for n in sites}, prob=_PROB)
+    if not len(table):
+        return None
+    low, high = (str(title) for title in table.columns[5:7])
+    several = table["site"].nunique() > 1
+    table = table.assign(
+        name=[
+            f"{row.site}[{row.element}]" if several else row.element
+            for row in table[["site", "element"]].itertuples()
+        ]
+    )
+    total, kept = len(table), int(table["kept"].sum())
+    shown = table[table["kept"]]
+    shown = shown.loc[sorted(shown["mean"].abs().sort_values(ascending=False).index[:_MOST])]
+    text = f"Posterior means and central {100 * _PROB:g}% intervals; {kept:,} of {total:,} are kept"
+    text += f", the {_MOST} largest are shown." if kept > _MOST else "."
+    if not len(shown):
+        return Section("coefficients", "Coefficients", text, [])
+    rows = [
+        {"name": name, "mean": float(mean), "low": float(a), "high": float(b), "kept": True}
+        for name, mean, a, b in zip(
+            shown["name"], shown["mean"], shown[low], shown[high], strict=True
+        )
+    ]
+    described = "; ".join(
+        f"{r['name']} {shown_number(r['mean'])} ({shown_number(r['low'])} to {shown_number(r['high'])})"
+        for r in rows[:20]
+    )
+    chart = Chart(
+        "Kept coefficients", described, intervals_chart(rows, x="Posterior mean, interval")
+    )
+    listed = Table(
+        caption="Kept coefficients.",
+        columns=["Element", "Mean", "Standard deviation", low, high],
+        rows=[
+            [row.name, *(shown_number(float(v)) for v in values)]
+            for row, values in zip(
+                shown[["name"]].itertuples(index=False),
+                shown[["mean", "sd", low, high]].to_numpy(),
+                strict=True,
+            )
+        ],
+        numeric=frozenset({1, 2, 3, 4}),
+        summary="The same as a table",
+    )
+    return Section("coefficients", "Coefficients", text, [chart, listed])

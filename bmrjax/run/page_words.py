@@ -1,0 +1,72 @@
+"""Numbers as a reader takes them in."""
+
+import math
+
+LABELS = {
+    "accuracy": "Accuracy, held out",
+    "rmse": "RMSE, held out",
+    "nll": "NLL per data point, held out, nats",
+    "ece": "Calibration error (ECE), held out",
+    "coverage": "Held-out values in 90% intervals",
+}
+# Measures that are fractions, and shown as percentages.
+PERCENT = {"accuracy", "coverage"}
+
+
+def shown_number(value: float | None, name: str = "") -> str:
+    """Return a number with the digits that matter; an empty text for one that is not there.
+
+    Args:
+        value: The number.
+        name: Of the measure.
+
+    Example:
+        >>> [shown_number(x) for x in (0.123456, 12345.6, -3.0, float("inf"), None)]
+        ['0.1235', '12,346', '-3', 'not finite', '']
+        >>> shown_number(0.9526, "accuracy")
+        '95.3%'
+    """
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return "not finite"
+    if name in PERCENT:
+        return f"{value:.1%}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def shown_nats(value: float | None) -> str:
+    """Return an evidence difference with its sign.
+
+    Example:
+        >>> [shown_nats(x) for x in (3.14159, -200.0, 0.0, 4321.0, None)]
+        ['+3.14', '-200', '0', '+4,321', '']
+    """
+    if value is None or math.isnan(value):
+        return ""
+    if not math.isfinite(value):
+        return "not finite"
+    if abs(value) >= 1000:
+        return f"{value:+,.0f}"
+    return f"{value:+.3g}" if abs(value) >= 5e-4 else "0"
+
+
+def shown_bytes(count: float) -> str:
+    """Return a number of bytes in a unit that fits.
+
+    Example:
+        >>> [shown_bytes(n) for n in (512, 11_120, 3_400_000)]
+        ['512 B', '11.1 kB', '3.4 MB']
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number that JSON has, or None."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,167 @@
+"""What each round of a path removed, what that was predicted to gain, and what it was measured to gain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax import reduction
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.correlated import CorrelatedGuide
+from bmrjax.infer.posterior import read_posteriors
+from bmrjax.run.point import Point
+
+# Elements of a joint posterior of which ΔF is found one after another, at most.
+_MOST_IN_TURN = 200
+
+
+@dataclass(frozen=True)
+class MeasuredRound:
+    """The way from one point of a path to the next.
+
+    Attributes:
+        before: Number of the point that it started from.
+        after: Number of the point that it led to.
+        removed: What was removed: True, by site.
+        delta_f: ln of the evidence without each removed element over that with it, in nats, by site: alone
+            under independent posteriors, and given those before it under a joint one, so that they add up.
+            NaN for elements that the round did not remove. Empty where it is not known.
+        measured: How far the VFE fell from one point to the other, in nats. Positive favours the round. What
+            was gained by training in between counts too.
+        taken_back: Whether the run went back to the point before it.
+    """
+
+    before: int
+    after: int
+    removed: dict[str, np.ndarray]
+    delta_f: dict[str, np.ndarray]
+    measured: float
+    taken_back: bool
+
+    @property
+    def count(self) -> int:
+        """Elements that were removed."""
+        return sum(int(mask.sum()) for mask in self.removed.values())
+
+    @property
+    def predicted(self) -> float | None:
+        """The sum of ΔF over what was removed, in nats; None where it is not known."""
+        if not {n for n, mask in self.removed.items() if mask.any()} <= set(self.delta_f):
+            return None
+        return float(sum(np.nansum(values) for values in self.delta_f.values()))
+
+
+def path_rounds(result: Any, batch: Data | None) -> list[MeasuredRound]:
+    """Return the rounds of a path that removed something, in order.
+
+    Args:
+        result: A `Result` with a path.
+        batch: Arguments of the program, for the posterior of each point; None if there are none, and ΔF is
+            not known.
+    """
+    found: list[MeasuredRound] = []
+    last: int | None = None
+    for i, point in enumerate(result.path):
+        if last is not None:
+            before = result.path[last]
+            removed = {
+                name: np.asarray(before.keep[name]) & ~np.asarray(mask)
+                for name, mask in point.keep.items()
+            }
+            if any(mask.any() for mask in removed.values()):
+                grown = any(
+                    (np.asarray(mask) & ~np.asarray(before.keep[name])).any()
+                    for name, mask in point.keep.items()
+                )
+                known = {} if batch is None or grown else _delta_f(result, before, batch, removed)
+                found.append(
+                    MeasuredRound(
+                        before=last,
+                        after=i,
+                        removed=removed,
+                        delta_f=known,
+                        measured=before.vfe - point.vfe,
+                        taken_back=point.taken_back,
+                    )
+                )
+        if not point.taken_back:
+            last = i
+    return found
+
+
+def removal_of_each(result: Any, rounds: list[MeasuredRound]) -> dict[str, tuple[Any, Any]]:
+    """Return when each element went that the result does not have.
+
+    Args:
+        result: A `Result`.
+        rounds: From `path_rounds`.
+
+    Returns:
+        Site name to two arrays: the number of the point at which an element was first gone, -1 for those that
+        are kept or whose removal is not on the path, and its ΔF there in nats, NaN where that is not known.
+    """
+    found = {}
+    for name, mask in result.keep.items():
+        keep = np.asarray(mask)
+        at, delta_f = np.full(keep.shape, -1), np.full(keep.shape, np.nan)
+        for one in rounds:
+            if one.taken_back or name not in one.removed:
+                continue
+            here = one.removed[name] & ~keep  # the last time, where something was regrown
+            at[here] = one.after
+            delta_f[here] = one.delta_f[name][here] if name in one.delta_f else np.nan
+        found[name] = at, delta_f
+    return found
+
+
+def _delta_f(
+    result: Any, point: Point, batch: Data, removed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return ΔF of the removed elements, from the posterior before they went."""
+    args, kwargs = arguments(batch)
+    model, guide = result.unpruned_model, result.unpruned_guide
+    with inference():
+        sites = read_posteriors(model, guide, point.params, args, kwargs, point.keep)
+    if isinstance(guide, CorrelatedGuide):
+        return _delta_f_in_turn(guide, point, sites.prior, removed)
+    found = {}
+    for name, mask in removed.items():
+        if name not in sites.posterior:
+            continue
+        try:
+            values = reduction.delta_f_each(sites.posterior[name], sites.prior[name])
+        except TypeError:  # a family whose elements cannot be removed one by one
+            continue
+        found[name] = np.where(mask, np.asarray(values, np.float64), np.nan)
+    return found
+
+
+def _delta_f_in_turn(
+    guide: Any, point: Point, prior: Mapping[str, Any], removed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return ΔF of the removed elements of a joint posterior, each given that those before it are zero.
+
+    By the chain rule they add up to the Savage-Dickey ratio of the set.
+    """
+    if sum(int(mask.sum()) for mask in removed.values()) > _MOST_IN_TURN or not set(removed) <= set(
+        prior
+    ):
+        return {}
+    found = {name: np.full(mask.shape, np.nan) for name, mask in removed.items()}
+    params, keep = point.params, {name: jnp.asarray(mask) for name, mask in point.keep.items()}
+    for name, mask in removed.items():
+        p = prior[name]
+        loc, scale = (np.broadcast_to(part, mask.shape) for part in (p.loc, p.scale))
+        for index in map(tuple, np.argwhere(mask)):
+            q = guide.posterior(params, keep)[name]
+            one = reduction.delta_f_each(
+                reduction.Normal(q.loc[index], q.scale[index]),
+                reduction.Normal(jnp.asarray(loc[index]), jnp.asarray(scale[index])),
+            )
+            found[name][index] = float(one)
+            after = {**keep, name: keep[name].at[index].set(False)}
+            params, keep = guide.condition(params, keep, after), after
+    return found

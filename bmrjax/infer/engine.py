@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
@@ -134,14 +133,15 @@ class Engine:
     @property
     def compile_seconds(self) -> float:
         """Seconds spent compiling the training step so far."""
-        return sum(loop.compile_seconds for loop in self._loops())
+        return sum(loop.compile_seconds for loop in self.loops())
 
     @property
     def num_compilations(self) -> int:
         """How many training programs were compiled so far."""
-        return sum(loop.num_compilations for loop in self._loops())
+        return sum(loop.num_compilations for loop in self.loops())
 
-    def _loops(self) -> tuple[Loop, ...]:
+    def loops(self) -> tuple[Loop, ...]:
+        """Return what repeats the training step."""
         return self._epoch, self._epoch_of_many, self._single
 
     @property
@@ -332,9 +332,8 @@ class Engine:
             ValueError: If the iterator ends early.
         """
         _, noise = split_keys(key, 2)
-        losses, noise, factor = self.placement.everywhere(
-            (jnp.zeros(num_steps, float), noise, jnp.asarray(rate, float))
-        )
+        first = (jnp.zeros(num_steps, float), noise, jnp.asarray(rate, float))
+        losses, noise, factor = self.placement.everywhere(first)
         carry = (state, losses)
         masks = self.placement.parted(dict(keep))
         taken = itertools.islice(batches, num_steps)
@@ -347,7 +346,7 @@ class Engine:
                         "Give one that goes on, or fewer steps_per_epoch."
                     )
                 args = (placed(batch, self.placement), masks, noise, factor)
-                carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
+                carry = self._single.one_step(carry, i, *args)
         return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
 
     def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:

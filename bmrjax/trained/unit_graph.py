@@ -64,6 +64,7 @@ class UnitGraph:
         arrays: Numbers of the arrays that make each kind: weights, biases, scales.
         readers: For each layer, the units of its inputs, once for each axis that it sums over; −1 for an
             input that is of none.
+        outputs: For each layer, the unit of each of its outputs, groups one after the other; −1 for none.
         parameters: Number of parameters.
         flops: Operations in matrix products and convolutions per row: two for each multiply-add.
         refused: Other axes that layers sum over, and why their units are not judged.
@@ -74,6 +75,7 @@ class UnitGraph:
     kinds: list[str]
     arrays: list[frozenset[int]]
     readers: list[list[Int[np.ndarray, " inputs"]]]
+    outputs: list[Int[np.ndarray, " outputs"]]
     parameters: Resource
     flops: Resource
     refused: dict[str, str]
@@ -155,6 +157,7 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
         kinds=made_by,
         arrays=arrays,
         readers=readers,
+        outputs=[_outputs(layer, read, on[layer.array]) for layer in layers],
         parameters=Resource([(1.0, axes) for axes, t in zip(on, trained, strict=True) if t], count),
         flops=Resource(_products(jaxpr, units, numbered), count),
         refused={f"inputs of {name}": why for name, why in refused.items()},
@@ -213,6 +216,20 @@ def _reading_axes(
                 mine = np.flatnonzero(on[layer.array][axis] == unit)
                 if len(mine) and len(mine) < size and set(index.tolist()) == set(mine.tolist()):
                     found.add((layer.array, axis))
+    return found
+
+
+def _outputs(
+    layer: TracedLayer, read: set[tuple[int, int]], on: list[np.ndarray]
+) -> Int[np.ndarray, " outputs"]:
+    """Return the unit of each output of a layer; of several, that of the first axis."""
+    first = layer.index[:, :, 0].ravel()
+    found = np.full(first.shape, -1)
+    places = np.unravel_index(first, tuple(len(axis) for axis in on))
+    for axis in reversed(range(len(on))):
+        if (layer.array, axis) not in read:
+            units = on[axis][places[axis]]
+            found = np.where(units >= 0, units, found)
     return found
 
 

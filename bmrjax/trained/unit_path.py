@@ -98,7 +98,7 @@ class UnitWalk:
             if steps:
                 moments = self.calibration.moments(arrays, reference)
             quadratics = quadratics_of(layers, moments, reference, scale, precisions)
-            before = self._posteriors(quadratics, gone)
+            before = self.posteriors(quadratics, gone)
             removed = remove_units(
                 graph,
                 [(k, posterior) for (k, _), posterior in before.items()],
@@ -121,9 +121,10 @@ class UnitWalk:
             steps.append(UnitRound(loss, removed, gone.copy(), self.evaluation(arrays), packed))
         return steps, precisions
 
-    def _posteriors(
+    def posteriors(
         self, quadratics: Sequence[Sequence[Quadratic]], gone: np.ndarray
     ) -> dict[tuple[int, int], SharedPosterior]:
+        """Return the posterior of each judged layer and group without some units."""
         found = {}
         for k, groups in enumerate(quadratics):
             if k in self.left:
@@ -153,7 +154,7 @@ class UnitWalk:
             What the likelihood loses by these, in nats.
         """
         after, loss = {}, 0.0
-        for (k, group), posterior in self._posteriors(quadratics, gone).items():
+        for (k, group), posterior in self.posteriors(quadratics, gone).items():
             old = None if before is None else before[k, group]
             if old is not None:
                 if len(old.where) == len(posterior.where):

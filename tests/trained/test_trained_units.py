@@ -30,6 +30,7 @@ def graph_of(*readers, inputs=None):
         kinds=["u"],
         arrays=[frozenset()],
         readers=[[np.asarray(units)] for units in readers],
+        outputs=[],
         parameters=nothing,
         flops=nothing,
         refused={},
@@ -326,6 +327,28 @@ class TestNetworks:
         np.testing.assert_array_equal(left.network.layers[2].weight, network.layers[2].weight)
         assert left.network.layers[0].weight.shape[0] < 24
         assert left.not_judged["inputs of layers.2.weight"] == "left alone, as asked"
+
+    def test_it_beats_other_choices_of_as_many_parameters(self):
+        network = eqx.nn.MLP(4, 2, 24, 2, jnp.tanh, key=jax.random.key(6))
+        data = teacher(jax.vmap(network), (4,))
+        found = bmr.reduce_network(network, data, units=True, keep=0.4)
+        x = jnp.asarray(data[0])
+
+        def error(network):
+            return float(np.mean((np.asarray(jax.vmap(network)(x)) - data[1]) ** 2))
+
+        for method in bmr.trained.UNIT_METHODS:
+            (other,) = bmr.trained.reduce_by(network, data, method, keep=[0.4], units=True)
+            assert 0.3 < other.kept <= 0.4
+            count = sum(a.size for a in jax.tree.leaves(eqx.filter(other.network, eqx.is_array)))
+            assert count == round(other.kept * (4 * 24 + 24 + 24 * 24 + 24 + 48 + 2))
+            assert 0.3 < other.flops < 0.45
+            limit = 1.0 if method == "obs_global" else 0.5
+            assert error(found.network) < limit * error(other.network), method
+        with pytest.raises(ValueError, match="methods for units are magnitude, l1"):
+            bmr.trained.reduce_by(network, data, "wanda", keep=[0.4], units=True)
+        with pytest.raises(ValueError, match="methods for single weights are magnitude, wanda"):
+            bmr.trained.reduce_by(network, data, "l1", keep=[0.4])
 
     def test_flax(self):
         for network, shape in (

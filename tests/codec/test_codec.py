@@ -163,7 +163,7 @@ def test_compacted_networks_are_smaller_files(scales):
     network = sparse(zoo.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
     first = network.layers[0].weight.at[:2].set(0).at[:, ::2].set(0)
     cut = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
-    small = bmr.compact(cut, jnp.ones(20))
+    small = bmr.compact(cut, jnp.ones(20), drop_inputs=True)
     quantiser = codec.RateDistortion(rate=0.01)
     whole, less = (
         codec.encode(n, quantiser=quantiser, posterior_scale=scales) for n in (cut, small)
@@ -305,7 +305,7 @@ def test_flax_perceptrons_go_through_compacted_or_not():
         layer.bias[...] = jnp.linspace(0.1, 1, layer.bias.shape[0])
     network.layers[0].kernel[...] = network.layers[0].kernel[...].at[:, :2].set(0).at[1].set(0)
     x = jax.random.normal(jax.random.key(0), (3, 6))
-    small = bmr.compact(network, x)
+    small = bmr.compact(network, x, drop_inputs=True)
     for given, shape in ((network, (6, 5)), (small, (5, 3))):
         data = codec.encode(
             given,

@@ -297,7 +297,7 @@ def test_an_architecture_is_lifted(name):
     inputs = case.inputs if case.batched else jax.tree.map(lambda x: x[None], case.inputs)
 
     def program(*inputs):
-        return bmr.random_module("net", network, bmr.priors.Flat())(*inputs)
+        return bmr.random_module("net", network, bmr.priors.NormalPrior(1.0))(*inputs)
 
     seeded = numpyro.handlers.seed(program, KEY)
     batch = jax.eval_shape(lambda *x: seeded(*x), *inputs)

@@ -43,10 +43,12 @@ class Arguments:
     Attributes:
         arrays: Their leaves.
         structure: How they make up the arguments; None if each is one.
+        traced: The network on them, as a `TracedOnce`, once it was checked that it runs.
     """
 
     arrays: tuple[Array, ...]
     structure: Any
+    traced: Any = None
 
     def of(self, arrays: Sequence[Array]) -> Sequence[Any]:
         """Return arguments that are made of other arrays."""

@@ -27,13 +27,14 @@ def axis_sources(jaxpr: Any, params: Sequence[Any], reached: set[Any]) -> dict[A
         found[var] = [{(i, axis)} for axis in range(var.aval.ndim)]
     for eqn in jaxpr.eqns:
         if not set(eqn.outvars) & reached:
-            ins = [
-                [set() for _ in v.aval.shape] if isinstance(v, jec.Literal) else found[v]
-                for v in eqn.invars
-            ]
+            ins = [_of(v, found) for v in eqn.invars]
             for out in eqn.outvars:
                 found[out] = _through(eqn, ins, out.aval.ndim)
     return found
+
+
+def _of(v: Any, found: dict[Any, Sources]) -> Sources:
+    return [set() for _ in v.aval.shape] if isinstance(v, jec.Literal) else found[v]
 
 
 def _through(eqn: Any, ins: list[Sources], rank: int) -> Sources:

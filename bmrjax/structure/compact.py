@@ -22,7 +22,12 @@ from bmrjax.structure.network_arrays import (
     parts_of,
 )
 from bmrjax.structure.plan import Planner
+from bmrjax.structure.traced_once import trace_once
 
+NOTHING = (
+    "nothing may go: every neuron, channel and head varies with the input and is read. Zeros make a network "
+    "smaller where all weights into a unit, or all that read it, are zero."
+)
 _weight_norm: Any = lazy_loader.load("bmrjax.structure.weight_norm", suppress_warning=True)
 
 
@@ -123,6 +128,8 @@ class Compact:
             if a.before != a.after:
                 lines.append(f"{a.name}: {_shape(a.before)} -> {_shape(a.after)}")
             lines += [f"{a.name}: {reason}" for reason in a.stays]
+        if not any(a.before != a.after or a.stays for a in self.arrays):
+            lines.append(NOTHING)
         return "\n".join(lines)
 
 
@@ -190,8 +197,10 @@ def compact(network: Any, *inputs: Any, drop_inputs: bool = False) -> Compact:
         flat = flat_input(parts, inputs, batch=not is_equinox(network))
     parts = WithArguments(parts, arguments)
     taken = inputs if flat is None else (flat,)
-    planner = Planner(parts.call, parts.arrays, taken, free_inputs=flat is not None)
-    old = Trial(parts, random_inputs(inputs), shake=True)
+    whole = arguments.traced
+    seen = whole if flat is None else trace_once(parts.call, parts.arrays, taken)
+    planner = Planner(seen, parts.arrays, taken, free_inputs=flat is not None)
+    old = Trial(whole, parts.arrays, random_inputs(inputs), shake=True)
     again = lambda small: WithArguments(parts_of(small), arguments)  # noqa: E731
     tried = largest(parts, again, planner, old, flat=flat is not None)
     new = parts_of(tried.network)

@@ -73,7 +73,7 @@ def compiled_exactly(function: Callable[..., Any], *args: Any) -> Any:
         return jax.jit(function).lower(*args).compile(compiler_options=options)
 
 
-def flops(program: Any, function: Callable[..., Any], *args: Any) -> float:
+def flops(program: Any, jaxpr: Any) -> float:
     """Return the floating-point operations of a compiled function, as XLA counts them.
 
     XLA counts what is in a loop once; here a scan counts as often as it runs. A loop whose length is not
@@ -81,10 +81,9 @@ def flops(program: Any, function: Callable[..., Any], *args: Any) -> float:
 
     Args:
         program: A `jax.stages.Compiled`.
-        function: What was compiled.
-        *args: The arguments that it was compiled for.
+        jaxpr: What was compiled.
     """
-    return _counted(program) + _in_loops(jax.make_jaxpr(function)(*args).jaxpr)
+    return _counted(program) + _in_loops(jaxpr)
 
 
 def _counted(program: Any) -> float:

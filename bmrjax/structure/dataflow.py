@@ -17,6 +17,14 @@ from jaxtyping import Array, Bool, Float
 
 from bmrjax.backend.jaxprs import bind, bind_one
 from bmrjax.structure.repeated import REPEATED
+from bmrjax.structure.windows import (
+    SCATTERS,
+    looked_up,
+    read_anywhere,
+    read_from_windows,
+    spread_over_windows,
+    spread_to_axes,
+)
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
 # Operations whose results are sums of elements of the first argument, or copies of them.
@@ -200,7 +208,10 @@ class Dataflow:
         if name in SUMS and (name in ("concatenate", "pad") or len(eqn.invars) == 1):
             return _through(eqn, masks, [])
         if name in SUMS:
-            moved = _through(eqn, masks[:1], [self.value(v) for v in eqn.invars[1:]])
+            first, *places = eqn.invars
+            if not self._varies(first) and name in ("gather", "dynamic_slice"):
+                return [looked_up(eqn, self.value(first))]
+            moved = _through(eqn, masks[:1], [self.value(v) for v in places])
             where = sum((jnp.max(m, initial=0.0) for m in masks[1:]), jnp.zeros(()))
             return [jnp.maximum(m, where) for m in moved]
         if name == "mul":
@@ -212,6 +223,12 @@ class Dataflow:
             return [jnp.broadcast_to(self._selected(eqn, masks), shapes[0])]
         if name == REPEATED:
             return self._repeated(eqn, masks)
+        if name in SCATTERS:
+            operand, where, updates = eqn.invars
+            if self._varies(where):
+                there = spread_over_windows(eqn, self.nonzero(updates))
+                return [jnp.maximum(there, spread_to_axes(eqn, self.nonzero(operand)))]
+            return [jnp.maximum(masks[0], spread_over_windows(eqn, masks[2]))]
         if _elementwise(eqn):
             those = [m for v, m in zip(eqn.invars, masks, strict=True) if self._varies(v)]
             return [jnp.broadcast_to(functools.reduce(jnp.maximum, those), shapes[0])]
@@ -281,7 +298,7 @@ class Dataflow:
                 return list(jax.vjp(lambda *m: _through(eqn, list(m), []), *masks)[1](live))
             anything = jnp.max(live[0], initial=0.0)
             if any(self._varies(v) for v in eqn.invars[1:]):
-                first = _from_anywhere(eqn, live[0])
+                first = read_anywhere(eqn, live[0])
             else:
                 back = jax.vjp(lambda m: _through(eqn, [m], rest), self.varying(eqn.invars[0]))[1]
                 first = back(live)[0]
@@ -298,6 +315,9 @@ class Dataflow:
         if name == "select_n" and not self._varies(eqn.invars[0]):
             which = jnp.broadcast_to(self.value(eqn.invars[0]), live[0].shape)
             return [None, *(live[0] * _mask(which == i) for i in range(len(eqn.invars) - 1))]
+        if name in SCATTERS:
+            everywhere = jnp.broadcast_to(jnp.max(live[0], initial=0.0), eqn.invars[1].aval.shape)
+            return [live[0], everywhere, read_from_windows(eqn, live[0])]
         if name == REPEATED:
             return [jnp.ones(v.aval.shape, jnp.float32) for v in eqn.invars]
         if _elementwise(eqn):
@@ -327,23 +347,6 @@ class Dataflow:
         if self._varies(b):
             terms = terms + self.nonzero(a) * back(self.varying(b))
         return _along(terms, site.axis)
-
-
-def _from_anywhere(eqn: Any, live: Array) -> Array:
-    """Return what an operation may read of its first argument, at places that vary with the input."""
-    shape, out = eqn.invars[0].aval.shape, tuple(range(live.ndim))
-    if eqn.primitive.name == "gather":
-        numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-        dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-        kept = [i for i in range(len(shape)) if i not in dropped]
-        where = dict(zip(kept, numbers.offset_dims, strict=True))
-    else:
-        sizes, where = eqn.params["slice_sizes"], dict(zip(range(len(shape)), out, strict=True))
-    whole = {i: axis for i, axis in where.items() if sizes[i] == shape[i]}
-    found = jnp.max(live, axis=tuple(a for a in out if a not in whole.values()), initial=0.0)
-    # Offset dimensions keep the order of the operand's axes.
-    found = found.reshape([size if i in whole else 1 for i, size in enumerate(shape)])
-    return jnp.broadcast_to(found, shape)
 
 
 def _along(mask: Array, axis: int) -> Bool[Array, " size"]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.structure.cost import compiled_exactly, flops
-from bmrjax.structure.network_arrays import Parts
+from bmrjax.structure.traced_once import TracedOnce
 
 # How far outputs may be apart, relative to the largest of them.
 OUTPUT_TOLERANCE = 1e-5
@@ -47,7 +47,8 @@ class Trial:
     """A network, compiled and run.
 
     Args:
-        parts: The network.
+        traced: The network.
+        arrays: Its parameters.
         inputs: Several sets of inputs. What the code refuses as it runs is left out, but for the first.
         shake: Whether to run it with its parameters rounded another way as well, to see how far its
             outputs depend on that.
@@ -62,14 +63,21 @@ class Trial:
         ValueError: If no number at all comes out of a network that is shaken.
     """
 
-    def __init__(self, parts: Parts, inputs: Sequence[tuple[Array, ...]], *, shake: bool = False):
-        run = compiled_exactly(parts.call, parts.arrays, inputs[0])
-        self.flops = flops(run, parts.call, parts.arrays, inputs[0])
+    def __init__(
+        self,
+        traced: TracedOnce,
+        arrays: Sequence[Array],
+        inputs: Sequence[tuple[Array, ...]],
+        *,
+        shake: bool = False,
+    ):
+        run = compiled_exactly(traced, arrays, inputs[0])
+        self.flops = flops(run, traced.closed.jaxpr)
         self.inputs: list[tuple[Array, ...]] = []
         self.outputs: list[list[np.ndarray]] = []
         for i, draw in enumerate(inputs):
             try:
-                found = run(parts.arrays, draw)
+                found = run(arrays, draw)
                 self.outputs.append(_on_host(found))
             except jax.errors.JaxRuntimeError:
                 # Checks within the network's code, of the range of integers for one.
@@ -80,7 +88,7 @@ class Trial:
         self.shaken: list[list[np.ndarray]] = []
         if shake:
             self._check()
-            moved = _shaken(parts.arrays)
+            moved = _shaken(arrays)
             self.shaken = [_on_host(run(moved, draw)) for draw in self.inputs]
 
     def check_shapes(self, shapes: Sequence[Any]) -> None:

@@ -26,7 +26,16 @@ def flatten(function: Callable[..., Any], *args: Array) -> jec.ClosedJaxpr:
         function: A pure, traceable function, to a pytree of arrays.
         *args: Arrays.
     """
-    whole = jax.make_jaxpr(function)(*args)
+    return flatten_jaxpr(jax.make_jaxpr(function)(*args), *args)
+
+
+def flatten_jaxpr(whole: Any, *args: Array) -> jec.ClosedJaxpr:
+    """Return a jaxpr as `flatten` does.
+
+    Args:
+        whole: A closed jaxpr.
+        *args: Arrays of the shapes of its arguments.
+    """
 
     def flat(*values: Any) -> list[Any]:
         return evaluate(whole.jaxpr, whole.consts, values, _simpler)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -15,6 +14,7 @@ from bmrjax.structure.equivalence import Trial, difference
 from bmrjax.structure.network_arrays import Parts
 from bmrjax.structure.plan import Plan, Planner
 from bmrjax.structure.select import select_inputs
+from bmrjax.structure.traced_once import TracedOnce, trace_once
 
 # How many ways to set attributes are traced, and how many of those that run are compared.
 MOST_TRACED, MOST_COMPARED = 64, 4
@@ -135,6 +135,23 @@ def _halved(items: Sequence[int], wrong: Callable[[Collection[int]], str | None]
     return found
 
 
+@dataclass(frozen=True)
+class _Built:
+    """A smaller network whose code runs.
+
+    Attributes:
+        network: The network.
+        parts: Taken apart.
+        traced: Traced.
+        inputs: Positions of the input features that it reads; None for all.
+    """
+
+    network: Any
+    parts: Parts
+    traced: TracedOnce
+    inputs: np.ndarray | None
+
+
 class _Search:
     """Builds networks of plans and runs them; remembers which attributes are sizes."""
 
@@ -159,32 +176,33 @@ class _Search:
     def try_plan(self, plan: Plan, *, flat: bool | None = None) -> Tried | str:
         """Return the network of a plan, if it gives the same outputs; else what is wrong."""
         found: str | None = None
-        for network, chosen, sizes in islice(self._running(plan, flat=flat), MOST_COMPARED):
-            compared = self._compared(plan, network, chosen)
+        for built, sizes in islice(self._running(plan, flat=flat), MOST_COMPARED):
+            compared = self._compared(plan, built)
             if isinstance(compared, Tried):
                 self._choice = sizes
                 return compared
             found = found or compared
         return found or self._problem
 
-    def _running(
-        self, plan: Plan, *, flat: bool | None
-    ) -> Iterator[tuple[Any, np.ndarray | None, Choice]]:
+    def _running(self, plan: Plan, *, flat: bool | None) -> Iterator[tuple["_Built", Choice]]:
         """Yield networks of a plan that run: with attributes as known so far, then with others."""
+        yield from self._with_sizes(plan, plan.sliced(), flat=flat)
         arrays = self._planner.rescaled(plan)
-        for given in (plan.sliced(), *((arrays,) if arrays is not None else ())):
-            seen: FoundSizes | None = None
-            sizes = self._sizes(plan, self._choice)
-            built = self._built(plan, given, sizes, flat=flat)
-            if built is not None:
-                yield (*built, self._choice)
-            seen = sizes
-            for choice in islice(choices(seen.candidates), MOST_TRACED):
-                if choice == self._choice:
-                    continue
-                built = self._built(plan, given, self._sizes(plan, choice), flat=flat)
+        if arrays is not None:
+            yield from self._with_sizes(plan, arrays, flat=flat)
+
+    def _with_sizes(
+        self, plan: Plan, arrays: Sequence[Array], *, flat: bool | None
+    ) -> Iterator[tuple["_Built", Choice]]:
+        seen = self._sizes(plan, self._choice)
+        built = self._built(plan, arrays, seen, flat=flat)
+        if built is not None:
+            yield built, self._choice
+        for choice in islice(choices(seen.candidates), MOST_TRACED):
+            if choice != self._choice:
+                built = self._built(plan, arrays, self._sizes(plan, choice), flat=flat)
                 if built is not None:
-                    yield (*built, choice)
+                    yield built, choice
 
     def _sizes(self, plan: Plan, choice: Choice) -> FoundSizes:
         names = self._parts.names
@@ -197,8 +215,8 @@ class _Search:
 
     def _built(
         self, plan: Plan, arrays: Sequence[Array], sizes: FoundSizes, *, flat: bool | None
-    ) -> tuple[Any, np.ndarray | None] | None:
-        """Return a network, and the inputs that it reads, if its code runs."""
+    ) -> "_Built | None":
+        """Return a network if its code runs."""
         chosen = None
         try:
             small = self._parts.build(arrays, sizes)
@@ -206,21 +224,23 @@ class _Search:
                 chosen = np.flatnonzero(plan.input_keep[0][-1])
                 small = select_inputs(small, chosen)
             parts = self._again(small)
-            shapes = jax.eval_shape(parts.call, parts.arrays, self._old.inputs[0])
-            self._old.check_shapes(jax.tree.leaves(shapes))
+            traced = trace_once(parts.call, parts.arrays, self._old.inputs[0])
+            self._old.check_shapes(traced.shapes)
         except Exception as problem:  # whatever the network's code makes of smaller arrays
             self._problem = f"{_told(problem)}{HINT}"
             return None
-        return small, chosen
+        return _Built(small, parts, traced, chosen)
 
-    def _compared(self, plan: Plan, network: Any, chosen: np.ndarray | None) -> Tried | str:
+    def _compared(self, plan: Plan, built: "_Built") -> Tried | str:
         """Return a network if it gives the same outputs; else what is wrong."""
         try:
-            new = Trial(self._again(network), self._old.inputs)
+            new = Trial(built.traced, built.parts.arrays, self._old.inputs)
             error = difference(self._old, new)
         except Exception as problem:  # checks within the network's code
             return _told(problem)
-        return ELSE if error is None else Tried(network, plan, chosen, error, new.flops)
+        if error is None:
+            return ELSE
+        return Tried(built.network, plan, built.inputs, error, new.flops)
 
     _problem = ELSE
 

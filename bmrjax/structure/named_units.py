@@ -115,15 +115,18 @@ def _kind(
     groups: list[int], where: list[tuple[Place, int]], sizes: np.ndarray, name: str
 ) -> UnitKind:
     own = [(p, count) for p, count in where if p.owned]
-    # The layer that has them all, or the one around several.
+    # The layer that has them all, or the one around several, or the first that has more than a vector.
     steps = [p.name.split(".")[:-1] for p, _ in own]
     same = takewhile(lambda a: len(set(a)) == 1, zip(*steps, strict=False))
     common = [a[0] for a in same]
     layer = ".".join(common) or name
+    if layer == name:
+        made = next((p for p, _ in own if p.rank > 1), own[0][0])
+        layer = made.name.rpartition(".")[0]
     return UnitKind(
         layer,
         tuple(groups),
         int(sizes[groups[0]]),
-        tuple(p.told(count, f"{layer}.") for p, count in own),
+        tuple(p.told(count, f"{'.'.join(common) or name}.") for p, count in own),
         tuple(p.told(count, "") for p, count in where if not p.owned),
     )

@@ -1,6 +1,7 @@
 """Networks as a list of arrays and a function of them; one class a library."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array
 
 from bmrjax.structure.arguments import Arguments, arguments_of, requires
 from bmrjax.structure.attribute_sizes import AttributeSizes, ByRules
+from bmrjax.structure.traced_once import trace_once
 
 BY_RULES = ByRules()
 
@@ -126,7 +128,8 @@ def checked_arguments(caller: str, network: Any, parts: Parts, given: Sequence[A
     """
     arguments = arguments_of(caller, given)
     try:
-        jax.eval_shape(WithArguments(parts, arguments).call, parts.arrays, arguments.arrays)
+        call = WithArguments(parts, arguments).call
+        traced = trace_once(call, parts.arrays, arguments.arrays)
     except Exception as error:
         shapes = ", ".join(str(x.shape) for x in arguments.arrays) or "no inputs"
         one = "one data point" if is_equinox(network) else "a batch"
@@ -135,7 +138,7 @@ def checked_arguments(caller: str, network: Any, parts: Parts, given: Sequence[A
             f"network takes them, {one} each (all are traced: an option that is not an array belongs "
             f"in a module around the network). It said: {error}"
         ) from error
-    return arguments
+    return replace(arguments, traced=traced)
 
 
 def named_arrays(network: Any) -> dict[str, Array]:

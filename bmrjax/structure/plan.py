@@ -1,7 +1,7 @@
 """What may go from a network, and what it leaves behind."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,10 @@ from scipy.sparse.csgraph import connected_components
 from bmrjax.backend.jaxprs import bind_one
 from bmrjax.structure.cost import compiled_exactly
 from bmrjax.structure.dataflow import Dataflow, Site, product, reached_by, sites
-from bmrjax.structure.flatten import flatten
+from bmrjax.structure.flatten import flatten_jaxpr
 from bmrjax.structure.fold import BIAS_TOLERANCE, Target, Targets
 from bmrjax.structure.rescale import scaling_weights
+from bmrjax.structure.traced_once import TracedOnce
 from bmrjax.structure.units import Units, weight_sums
 
 # For the position of a contraction: its arguments, and 1 where its result reaches an output.
@@ -77,10 +78,10 @@ def _take(array: Array, keep: Sequence[np.ndarray]) -> Array:
 
 
 class Planner:
-    """Finds out what may go; traces the network once.
+    """Finds out what may go.
 
     Args:
-        function: Of a list of parameters and a list of inputs.
+        function: Of a list of parameters and a list of inputs, traced.
         arrays: The parameters.
         inputs: Example inputs. Only their shapes count.
         free_inputs: Whether indices of the last axis of an input may go.
@@ -88,7 +89,7 @@ class Planner:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: TracedOnce,
         arrays: Sequence[Array],
         inputs: Sequence[Array],
         *,
@@ -97,7 +98,7 @@ class Planner:
         self.arrays, self.inputs = list(arrays), list(inputs)
         args = [*self.arrays, *self.inputs]
         count = len(self.arrays)
-        traced = flatten(lambda *values: function(values[:count], values[count:]), *args)
+        traced = flatten_jaxpr(function.closed, *args)
         self._jaxpr = traced.jaxpr
         self._consts = traced.consts
         self._units = Units(self._jaxpr, count, free_inputs=free_inputs, free_norms=True)
@@ -288,15 +289,21 @@ class Planner:
         eqn = self._jaxpr.eqns[index]
         a, b, wanted = self._arguments[index]
         gone = np.zeros(a.shape, bool)
-        for axis, mask in drop.items():
-            gone |= _along(mask, axis, a.ndim)
-        gone &= a != 0
+        for site in (s for s in self._sites if s.index == index):
+            mask = drop[site.axis]
+            if len(mask) == b.shape[site.other]:  # what is multiplied by zeros adds nothing
+                others = tuple(i for i in range(b.ndim) if i != site.other)
+                mask = mask & (b != 0).any(axis=others)
+            if mask.any():
+                gone |= _along(mask, site.axis, a.ndim)
+        if gone.any():
+            gone &= a != 0
         (var,) = eqn.outvars
         # What goes itself need not be right.
         for axis, labels in enumerate(self._units.of(var)):
             wanted = wanted * _along(~goes[self._units.roots(labels)], axis, wanted.ndim)
         constant = np.zeros(wanted.shape, var.aval.dtype)
-        if gone.any() and wanted.any():
+        if gone.any() and np.any(wanted):
             with jax.default_matmul_precision("highest"):
                 lost = bind_one(eqn, [np.where(gone, a, 0).astype(a.dtype), b])
             constant = np.asarray(lost) * (wanted > 0)

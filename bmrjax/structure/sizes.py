@@ -16,7 +16,7 @@ SIZE_RULES: dict[str, SizeRule] = {}
 class Split(Protocol):
     """What an axis of an array was made of, and is now; see `sizes_of`."""
 
-    def __call__(self, path: str, axis: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    def __call__(self, path: str, axis: int, sizes: tuple[int, ...], /) -> tuple[int, ...]:
         """Return the sizes now of several axes that the code makes of one.
 
         Args:

@@ -8,7 +8,7 @@ import numpy as np
 from bmrjax.structure.axis_sources import axis_sources
 from bmrjax.structure.dataflow import reached_by, sites
 from bmrjax.structure.flat_input import flat_input
-from bmrjax.structure.flatten import flatten
+from bmrjax.structure.flatten import flatten_jaxpr
 from bmrjax.structure.named_units import Place, UnitGroups, kinds_of
 from bmrjax.structure.network_arrays import (
     WithArguments,
@@ -16,6 +16,7 @@ from bmrjax.structure.network_arrays import (
     is_equinox,
     parts_of,
 )
+from bmrjax.structure.traced_once import trace_once
 from bmrjax.structure.units import Units
 
 
@@ -78,8 +79,10 @@ def unit_groups(
     if features is not None:
         arrays = (features,)
     parts = WithArguments(parts, arguments)
-    traced = flatten(lambda *v: parts.call(v[:count], v[count:]), *parts.arrays, *arrays)
-    jaxpr = traced.jaxpr
+    whole = arguments.traced
+    if features is not None:
+        whole = trace_once(parts.call, parts.arrays, arrays)
+    jaxpr = flatten_jaxpr(whole.closed, *parts.arrays, *arrays).jaxpr
     units = Units(jaxpr, count, free_inputs=features is not None)
     params = jaxpr.invars[:count]
     reached = reached_by(jaxpr, jaxpr.invars[count:])

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bmrjax.structure.dataflow import ELEMENTWISE, stretches
+from bmrjax.structure.windows import SCATTERS, windows
 
 Labels = list[np.ndarray]
 
@@ -283,6 +284,18 @@ def _along_an_axis(units: Collector, eqn: Any, inputs: list[Labels]) -> list[Lab
     return [list(inputs[0]) for _ in eqn.outvars]
 
 
+def _scatter(units: Collector, eqn: Any, inputs: list[Labels]) -> list[Labels]:
+    whole, where, updates = inputs
+    pairs = windows(eqn)
+    for i, j in pairs:
+        units.join(whole[i], updates[j])
+    units.fix(where, "they are indices")
+    told = "they are written to by their place"
+    units.fix([x for i, x in enumerate(whole) if i not in [p for p, _ in pairs]], told)
+    units.fix([x for j, x in enumerate(updates) if j not in [q for _, q in pairs]], told)
+    return [whole]
+
+
 def _repeated(units: Collector, eqn: Any, inputs: list[Labels]) -> list[Labels]:
     """Return labels for what a loop carries: those before and after a turn are the same."""
     count = len(eqn.outvars)
@@ -312,6 +325,7 @@ _RULES: dict[str, Any] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _update_slice,
     "repeated": _repeated,
+    **dict.fromkeys(SCATTERS, _scatter),
     **dict.fromkeys(
         ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort"), _along_an_axis
     ),

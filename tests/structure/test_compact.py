@@ -391,6 +391,12 @@ def test_a_product_of_weights_loses_its_rank():
     assert found.network.right.shape == (2, 4)
 
 
+def test_a_network_of_which_nothing_may_go_says_why():
+    found = bmr.compact(zoo.MLP(4, (3,), 2, key=KEY), jnp.ones(4))
+    assert found.after.parameters == found.before.parameters
+    assert "every neuron, channel and head varies with the input and is read" in str(found)
+
+
 def test_bad_input_is_refused():
     network = zoo.MLP(4, (3,), 2, key=KEY)
     with pytest.raises(TypeError, match="expected an Equinox"):

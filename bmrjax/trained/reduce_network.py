@@ -149,7 +149,7 @@ def reduce_network(
         ('MLP', 16)
         >>> found = bmr.reduce_network(network, (x, y), units=True, keep=0.5)
         >>> found.network.layers[0].weight.shape
-        (4, 3)
+        (3, 3)
 
     References:
         Hassibi and Stork (1993), NeurIPS 5, for the saliency and the compensation; MacKay (1992), Neural

@@ -64,8 +64,8 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
     network = trained(name.removesuffix(UNITS), seed, train, args.cache)
     x, y = train
     some = np.random.default_rng(seed).permutation(len(x))[:CALIBRATION]
-    given: Any = ((x[some], y[some]),)
-    settings = {"held_out": chosen_by, "num_data": len(x), "seed": seed, "units": units}
+    given = x[some], y[some]
+    settings: Any = {"held_out": chosen_by, "num_data": len(x), "seed": seed, "units": units}
     found = []
 
     def add(method: str, kept: float, reduced: Any, **more: Any) -> None:
@@ -76,7 +76,7 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
 
     add("dense", 1.0, network)
     start = time.process_time()
-    ours = bmr.reduce_network(network, *given, **settings)
+    ours: Any = bmr.reduce_network(network, given, **settings)
     seconds = round(time.process_time() - start, 1)
     more: dict[str, Any] = {"cpu_s": seconds, "temperature": ours.temperature}
 
@@ -98,7 +98,7 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
     for method in [m for m in args.methods if m in known]:
         start = time.process_time()
         keep = [ours.path[i].kept for i in points]
-        others = bmr.trained.reduce_by(network, *given, method, keep=keep, **settings)
+        others = bmr.trained.reduce_by(network, given, method, keep=keep, **settings)
         seconds = round(time.process_time() - start, 1)
         for other in others:
             cost = {"flops": round(other.flops, 4)} if units else {}

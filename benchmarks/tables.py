@@ -1,4 +1,4 @@
-"""All tables from the committed rows: those of each benchmark, the summary, and those of docs/results.md.
+"""All tables from the committed rows: those of each benchmark, the summary, and those of pages of docs.
 
     python -m benchmarks.tables
 
@@ -13,7 +13,9 @@ from typing import Any
 from benchmarks.common.options import RESULTS
 from benchmarks.common.rows import Rows, mean_and_error, table
 
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+DOCS = Path(__file__).parents[1] / "docs"
+# Pages with blocks that are filled.
+PAGES = ("results.md", "trained.md")
 # Module with `write_table`, and the folder of its rows.
 TABLES = {
     "costs.codec": "codec",
@@ -124,7 +126,7 @@ def summary(results: Path = RESULTS) -> str:
 
 
 def main() -> None:
-    """Write all tables, and fill the ``<!-- table: NAME -->`` blocks of docs/results.md."""
+    """Write all tables, and fill the ``<!-- table: NAME -->`` blocks of the pages."""
     for module, where in TABLES.items():
         import_module(f"benchmarks.{module}").write_table(rows_of(where))
     Rows(RESULTS / "summary").write_table(summary())
@@ -134,7 +136,9 @@ def main() -> None:
         return f"<!-- table: {match['name']} -->\n{text}<!-- end -->"
 
     pattern = r"<!-- table: (?P<name>[\w/]+) -->\n.*?<!-- end -->"
-    PAGE.write_text(re.sub(pattern, fill, PAGE.read_text(), flags=re.DOTALL))
+    for name in PAGES:
+        page = DOCS / name
+        page.write_text(re.sub(pattern, fill, page.read_text(), flags=re.DOTALL))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,11 @@ from bmrjax.files import write_atomically
 # Network, and epochs of its training; the name of a case ends in ``_units`` where whole units go.
 CASES = {"mlp": ("Equinox MLP 200-200", 10), "lenet5": ("LeNet-5", 6)}
 UNITS = "_units"
+TITLES = {
+    "mlp": "784-200-200-10, single weights",
+    "lenet5": "LeNet-5, single weights",
+    f"lenet5{UNITS}": "LeNet-5, whole units",
+}
 BATCH = 128
 CALIBRATION = 4000
 # Shares that are looked at: the points of the path that are next to these.
@@ -59,8 +64,8 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
     network = trained(name.removesuffix(UNITS), seed, train, args.cache)
     x, y = train
     some = np.random.default_rng(seed).permutation(len(x))[:CALIBRATION]
-    given: Any = ((x[some], y[some]),)
-    settings = {"held_out": chosen_by, "num_data": len(x), "seed": seed, "units": units}
+    given = x[some], y[some]
+    settings: Any = {"held_out": chosen_by, "num_data": len(x), "seed": seed, "units": units}
     found = []
 
     def add(method: str, kept: float, reduced: Any, **more: Any) -> None:
@@ -71,7 +76,7 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
 
     add("dense", 1.0, network)
     start = time.process_time()
-    ours = bmr.reduce_network(network, *given, **settings)
+    ours: Any = bmr.reduce_network(network, given, **settings)
     seconds = round(time.process_time() - start, 1)
     more: dict[str, Any] = {"cpu_s": seconds, "temperature": ours.temperature}
 
@@ -86,22 +91,23 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
         ours.network_at(point),
         **at(point),
     )
-    points = {share: _nearest(share, [p.kept for p in ours.path]) for share in SHARES}
-    for share, i in points.items():
-        add("reduce_network", ours.path[i].kept, ours.network_at(i), share=share, **at(i))
+    points = [_nearest(share, [p.kept for p in ours.path]) for share in SHARES]
+    for i in points:
+        add("reduce_network", ours.path[i].kept, ours.network_at(i), **at(i))
     known = bmr.trained.UNIT_METHODS if units else bmr.trained.METHODS
     for method in [m for m in args.methods if m in known]:
         start = time.process_time()
-        keep = [ours.path[i].kept for i in points.values()]
-        others = bmr.trained.reduce_by(network, *given, method, keep=keep, **settings)
+        keep = [ours.path[i].kept for i in points]
+        others = bmr.trained.reduce_by(network, given, method, keep=keep, **settings)
         seconds = round(time.process_time() - start, 1)
-        for share, other in zip(points, others, strict=True):
+        for other in others:
             cost = {"flops": round(other.flops, 4)} if units else {}
-            add(method, other.kept, other.network, share=share, cpu_s=seconds, **cost)
+            add(method, other.kept, other.network, cpu_s=seconds, **cost)
     return found
 
 
 def _nearest(share: float, kept: list[float]) -> int:
+    """Return the place of the number that is next to a share, as a ratio."""
     return int(np.argmin(np.abs(np.log(np.array(kept) / share))))
 
 
@@ -109,35 +115,41 @@ def _cell(rows: list[dict[str, Any]]) -> str:
     return " / ".join(f"{np.mean([row[name] for row in rows]):.3f}" for name in ("accuracy", "nll"))
 
 
+def _share(row: dict[str, Any]) -> float | None:
+    """Return which of the shares a row is of; None for one without a share of its own."""
+    if row["method"] == "dense" or "its own" in row["method"] or "evidence" in row["method"]:
+        return None
+    return SHARES[_nearest(row["kept"], list(SHARES))]
+
+
 def write_table(rows: Rows) -> None:
     """Write ``table.md``: by network, accuracy and NLL of each method by share, means over seeds."""
     parts = []
     for name, some in group(rows.rows, lambda row: row["network"]).items():
         dense = [row for row in some if row["method"] == "dense"]
-        by_method = group([r for r in some if "share" in r], lambda row: row["method"])
-        shares = sorted({row["share"] for row in some if "share" in row}, reverse=True)
+        by_method = group([r for r in some if _share(r)], lambda row: row["method"])
+        ours = group(by_method["reduce_network"], _share)
+        units = name.endswith(UNITS)
         lines = []
         for method, mine in by_method.items():
-            cells = [[r for r in mine if r["share"] == share] for share in shares]
-            lines.append([method, *(_cell(c) if c else "–" for c in cells), str(len(cells[0]))])
-        if name.endswith(UNITS):
-            cells = [f"{SPAM[share]:.3f}" if share in SPAM else "–" for share in shares]
-            lines.append(["SpaM, from .880, as published", *cells, "–"])
-        kept = [
-            f"{np.mean([r['kept'] for r in by_method['reduce_network'] if r['share'] == share]):.1%}"
-            for share in shares
-        ]
-        what = "parameters" if name.endswith(UNITS) else "weights"
-        text = table(f"{what} kept | {' | '.join(kept)} | seeds", lines)
+            cells = group(mine, _share)
+            lines.append([method, *(_cell(cells[x]) if x in cells else "–" for x in ours)])
+        if units:
+            published = [f"{SPAM[share]:.3f}" if share in SPAM else "–" for share in ours]
+            lines.append(["SpaM, from 0.880, as published", *published])
+        kept = [f"{np.mean([row['kept'] for row in some]):.1%}" for some in ours.values()]
+        text = table(f"{'parameters' if units else 'weights'} kept | {' | '.join(kept)}", lines)
+        if units:
+            flops = [f"{np.mean([row['flops'] for row in some]):.0%}" for some in ours.values()]
+            text += f"\nOf the operations, `reduce_network` keeps {', '.join(flops)} there.\n"
         own = {}
         for which in ("its own choice", "highest evidence"):
             mine = [row for row in some if row["method"].endswith(which)]
-            share = np.mean([row["kept"] for row in mine])
-            own[which] = f"{share:.1%} ({_cell(mine)})"
+            own[which] = f"{np.mean([row['kept'] for row in mine]):.1%} ({_cell(mine)})"
         seconds = np.mean([row["cpu_s"] for row in some if row["method"].endswith("own choice")])
         parts.append(
-            f"{name}: test accuracy / NLL; dense {_cell(dense)}, {len(dense)} "
-            f"{'seed' if len(dense) == 1 else 'seeds'}.\n\n{text}\n"
+            f"{TITLES[name]}, dense {_cell(dense)}, {len(dense)} "
+            f"{'seed' if len(dense) == 1 else 'seeds'}:\n\n{text}\n"
             f"Its own choice keeps {own['its own choice']}; the evidence is highest at "
             f"{own['highest evidence']}. It took {seconds:.0f} CPU seconds.\n"
         )

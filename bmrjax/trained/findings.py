@@ -19,7 +19,7 @@ def few_rows(held_out: int, point: PathPoint) -> list[Finding]:
 
 
 def not_reached(name: str, wanted: float, reached: float) -> Finding:
-    """Return the finding that no more units may go before what was asked for is reached."""
+    """Return the finding that all units that may go are gone before the wanted share is reached."""
     return Finding(
         "not-reached",
         f"{name}={wanted:g} cannot be reached: no more units may go at {reached:.3g}.",

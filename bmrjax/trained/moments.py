@@ -22,7 +22,7 @@ POSITIONS = 32
 SAMPLES = 256
 
 # Random directions, over all rows, that tell the curvature.
-DIRECTIONS = 2048
+DIRECTIONS = 8192
 
 _lapack: Any = scipy.linalg.lapack
 
@@ -53,7 +53,7 @@ class Calibration:
         inputs: Calibration rows: one array for each input of the network.
         targets: Their targets.
         key: Of the random directions in which the curvature is taken.
-        num_directions: How many per row. By default one, and up to eight if rows are few.
+        num_directions: How many per row. By default two for 4,096 rows, and up to eight for fewer.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Calibration:
         self._capture, self._dense = capture, list(dense)
         self._inputs, self._targets, self._key = inputs, targets, key
         count = len(inputs[0])
-        directions = num_directions or min(8, -(-DIRECTIONS // count))
+        directions = num_directions or min(8, max(1, round(DIRECTIONS / count)))
         self._batch_size = max(
             1, min(CALIBRATION_BATCH, CAPTURED // max(capture.size(), 1), len(inputs[0]))
         )

@@ -51,7 +51,7 @@ class Prepared:
     num_data: int
     loss: Loss
     rest: Rows
-    example: tuple[np.ndarray, ...]
+    example: tuple[Array, ...]
 
 
 def prepare(
@@ -106,7 +106,7 @@ def prepare(
         num_data if num_data else len(rows),
         used,
         rest,
-        tuple(part[one] for part in rows.inputs),
+        tuple(jnp.asarray(part[one]) for part in rows.inputs),
     )
 
 

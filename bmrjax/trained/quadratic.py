@@ -62,7 +62,8 @@ class Quadratic:
     @functools.cached_property
     def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
         """Return values and vectors with strength · A + D = (V (strength · values + 1)⁻¹ Vᵀ)⁻¹."""
-        return whitened_spectrum(self.moments.inputs[self.group], self.prior_precisions)
+        inputs = np.asarray(self.moments.inputs[self.group])
+        return whitened_spectrum(inputs, self.prior_precisions)
 
     def loss(
         self, output: int, where: Int[np.ndarray, " kept"], change: Float[np.ndarray, " kept"]

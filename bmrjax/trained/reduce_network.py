@@ -1,7 +1,7 @@
 """Bayesian model reduction of a network that is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,19 +25,37 @@ from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import Pattern, filled, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
-PILOT = (0.5, 0.25)
+PILOT = (0.6, 0.2)
 
 # Times that the weights of the chosen point are fitted once more.
 SETTLE = 2
 
 
+class _Options(TypedDict, total=False):
+    """The options of `reduce_network`."""
+
+    loss: Loss | Callable[[Any, Any], Any] | None
+    held_out: Any
+    keep: float | None
+    flops: float | None
+    lose_at_most: float | None
+    pattern: Pattern | None
+    limits: Mapping[str, float] | None
+    round_to: int
+    leave: Sequence[str]
+    smallest: float
+    fine_tune: FineTune | Tune | None
+    num_data: int | None
+    seed: int
+
+
 @overload
 def reduce_network(
-    network: Any, data: Any, *, units: Literal[False] = False, **options: Any
+    network: Any, data: Any, *, units: Literal[False] = False, **options: Unpack[_Options]
 ) -> NetworkReduction: ...
 @overload
 def reduce_network(
-    network: Any, data: Any, *, units: Literal[True], **options: Any
+    network: Any, data: Any, *, units: Literal[True], **options: Unpack[_Options]
 ) -> UnitReduction: ...
 def reduce_network(
     network: Any,
@@ -149,7 +167,7 @@ def reduce_network(
         ('MLP', 16)
         >>> found = bmr.reduce_network(network, (x, y), units=True, keep=0.5)
         >>> found.network.layers[0].weight.shape
-        (4, 3)
+        (3, 3)
 
     References:
         Hassibi and Stork (1993), NeurIPS 5, for the saliency and the compensation; MacKay (1992), Neural

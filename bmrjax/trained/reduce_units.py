@@ -63,7 +63,7 @@ def reduce_units(
             graph.flops if by_flops else graph.parameters,
             least,
             multiple,
-            lambda gone: _depends_on_inputs(ready, graph, gone),
+            lambda gone: depends_on_inputs(ready, graph, gone),
         )
 
     pilot, _ = walk(1)(PILOT, ready.num_data, first=first)
@@ -175,7 +175,7 @@ def _points(
     return points
 
 
-def _depends_on_inputs(ready: Prepared, graph: UnitGraph, gone: np.ndarray) -> bool:
+def depends_on_inputs(ready: Prepared, graph: UnitGraph, gone: np.ndarray) -> bool:
     """Say whether the outputs vary from row to row without some units."""
     found = ready.traced
     arrays = [np.array(x) for x in found.parts.arrays]

@@ -197,9 +197,9 @@ def _walk(
                 continue
         else:
             unit = waiting.pop(0)
-        occam = sum(float(group.log_occam[unit]) for group in groups)
-        costs = [float(what.released(gone)[unit]) for what in (graph.parameters, graph.flops)]
-        rows.append((unit, float(saliency[unit]), occam, *costs))
+        occam = float(sum(group.log_occam[unit] for group in groups))
+        parameters, flops = (float(x.released(gone)[unit]) for x in (graph.parameters, graph.flops))
+        rows.append((unit, float(saliency[unit]), occam, parameters, flops))
         gone[unit] = True
         left[graph.kind[unit]] -= 1
         for group in groups:

@@ -27,7 +27,7 @@ class SharedPosterior:
         )
         inputs = quadratic.moments.inputs[quadratic.group][np.ix_(self.where, self.where)]
         self._values, self._vectors = whitened_spectrum(
-            inputs, quadratic.prior_precisions[self.where]
+            np.asarray(inputs), quadratic.prior_precisions[self.where]
         )
 
     @functools.cached_property

@@ -156,7 +156,10 @@ class UnitReduction:
         lines = [
             f"UnitReduction: {table['after'].sum():,} of {table['before'].sum():,} units stay, "
             f"{point.kept:.1%} of the parameters, {point.flops:.1%} of the operations in products",
-            *(f"  {x.units}: {x.before} -> {x.after}" for x in table.itertuples()),
+            *(
+                f"  {units}: {before} -> {after}"
+                for units, before, after in table.itertuples(index=False, name=None)
+            ),
             f"  held-out loss {point.measured:+.4f} ± {point.standard_error:.4f} nats per row from the "
             "dense network"
             + "".join(

@@ -11,7 +11,9 @@ from test_trained_quadratic import DELTA, NOISE, log_evidence, regression
 import bmrjax as bmr
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import LayerMoments
+from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.quadratic import Quadratic
+from bmrjax.trained.reduce_units import depends_on_inputs
 from bmrjax.trained.remove_units import remove_units
 from bmrjax.trained.shared_posterior import SharedPosterior
 from bmrjax.trained.traced import trace
@@ -349,6 +351,25 @@ class TestNetworks:
             bmr.trained.reduce_by(network, data, "wanda", keep=[0.4], units=True)
         with pytest.raises(ValueError, match="methods for single weights are magnitude, wanda"):
             bmr.trained.reduce_by(network, data, "l1", keep=[0.4])
+
+    def test_what_cannot_be_reached_is_a_finding(self):
+        network = eqx.nn.MLP(3, 2, 8, 1, key=jax.random.key(0))
+        data = teacher(jax.vmap(network), (3,), rows=300)
+        with pytest.warns(bmr.FitWarning, match="keep=0.2 cannot be reached"):
+            found = bmr.reduce_network(
+                network, data, held_out=data, units=True, keep=0.2, limits={"layers.0.*": 0.7}
+            )
+        assert found.network.layers[0].weight.shape == (6, 3)
+        assert [finding.code for finding in found.findings] == ["not-reached"]
+
+    def test_a_block_may_go_but_not_what_all_depends_on(self):
+        network = Residual(jax.random.key(1))
+        data = teacher(jax.vmap(network), (1, 5, 5), rows=60)
+        ready = prepare(network, data, loss=None, held_out=None, leave=(), num_data=None, seed=0)
+        graph = unit_graph(ready.traced)
+        inner = graph.kind == np.argmax(np.bincount(graph.kind))
+        assert depends_on_inputs(ready, graph, inner)
+        assert not depends_on_inputs(ready, graph, ~inner)
 
     def test_flax(self):
         for network, shape in (

@@ -37,8 +37,14 @@ TABLES = {
     "papers.wright2024": "wright2024",
     "rerun": "rerun",
     "trained.compare": "trained",
+    "trust.dcm": "trust/dcm.json",
+    "trust.hierarchies": "trust/hierarchies.json",
+    "trust.kulprit_sizes": "trust/kulprit_sizes.json",
+    "trust.normal_check": "trust/normal_check.json",
     "trust.programs": "trust/programs.json",
     "trust.selection": "trust/selection.json",
+    "trust.set_rules": "trust/set_rules.json",
+    "trust.susie_sets": "trust/susie_sets.json",
     "trust.tables": "trust/tables.json",
 }
 

@@ -1,11 +1,11 @@
 """Does `reduce_fit` say so where the posterior is not normal enough for its inclusion probabilities?
 
-Logistic and Poisson regressions with five candidates, of which three matter, and 15 to 200 rows; 20 data sets of
-each kind. The evidence of each of the 32 submodels comes from importance sampling with a multivariate t
-distribution around its mode (10,000 draws, in double precision, without JAX); 2,000 draws of the full model's
-posterior, resampled from the same, go into `reduce_fit`. A fit is off if an inclusion probability differs from the
-exact one by more than 0.05. Reported: how many of those that are off have a finding that says so, how many of the
-others have one, and the largest error before and after `verify=True`.
+Logistic and Poisson regressions with five candidates, of which three matter, and 15 to 200 rows; 20 data
+sets of each kind. The evidence of each of the 32 submodels comes from importance sampling with a
+multivariate t distribution around its mode (10,000 draws, in double precision, without JAX); 2,000 draws of
+the full model's posterior, resampled from the same, go into `reduce_fit`. A fit is off if an inclusion
+probability differs from the exact one by more than 0.05. Reported: how many of those that are off have a
+finding that says so, how many of the others have one, and the largest error before and after `verify=True`.
 
     python -m benchmarks.trust.normal_check
 """
@@ -74,7 +74,7 @@ def exact(kind: str, x: np.ndarray, y: np.ndarray, rng: Any) -> tuple[float, flo
     for _ in range(50):
         gradient, hessian = curvature(kind, x, y, beta)
         step = np.linalg.solve(hessian, gradient)
-        beta = beta - step * min(1.0, 1.0 / np.abs(step).max())
+        beta = beta - step * min(1.0, 1.0 / max(np.abs(step).max(), 1e-9))
     factor = np.linalg.cholesky(np.linalg.inv(curvature(kind, x, y, beta)[1]))
     noise = rng.standard_normal((DRAWS, size)) / np.sqrt(
         rng.chisquare(DEGREES, (DRAWS, 1)) / DEGREES
@@ -159,8 +159,8 @@ def write_table(rows: Rows) -> None:
     )
     text = table(header + " | with verify=True", lines)
     text += (
-        f"\nAn inclusion probability is off if it is more than {OFF} from that of enumeration. A finding is one of "
-        f"{', '.join(f'`{code}`' for code in CODES)}. {len(rows.rows)} data sets.\n"
+        f"\nAn inclusion probability is off if it is more than {OFF} from that of enumeration. A finding is "
+        f"one of {', '.join(f'`{code}`' for code in CODES)}. {len(rows.rows)} data sets.\n"
     )
     rows.write_table(text, "normal_check.md")
 

@@ -151,9 +151,9 @@ def write_table(rows: Rows) -> None:
     ]
     text += (
         f"\nSizes by seed ({len(rows.rows)}), out of ten columns; fits by Bambi's backend "
-        f"{rows.rows[0]['backend']}. In CPU seconds, kulprit takes {min(ratio):.1f} to {max(ratio):.1f} times "
-        f"as long as `reduce_fit` and its path with compilation, {min(again):.1f} to {max(again):.1f} times as "
-        f"long as a second call.\n"
+        f"{rows.rows[0]['backend']}. In CPU seconds, kulprit takes {min(ratio):.1f} to {max(ratio):.1f} "
+        f"times as long as `reduce_fit` and its path with compilation, {min(again):.1f} to {max(again):.1f} "
+        f"times as long as a second call.\n"
     )
     rows.write_table(text, "kulprit_sizes.md")
 

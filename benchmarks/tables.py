@@ -41,8 +41,14 @@ TABLES = {
     "trained.compare": "trained",
     "trust.judges": "trust/judges.json",
     "trust.nested_widths": "trust/nested_widths.json",
+    "trust.dcm": "trust/dcm.json",
+    "trust.hierarchies": "trust/hierarchies.json",
+    "trust.kulprit_sizes": "trust/kulprit_sizes.json",
+    "trust.normal_check": "trust/normal_check.json",
     "trust.programs": "trust/programs.json",
     "trust.selection": "trust/selection.json",
+    "trust.set_rules": "trust/set_rules.json",
+    "trust.susie_sets": "trust/susie_sets.json",
     "trust.tables": "trust/tables.json",
 }
 

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bmrjax.estimators.estimator_options import check_estimator_options, column_names_of
 from bmrjax.estimators.logistic import class_probabilities, laplace_approximation
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
+from bmrjax.fitted.heredity import HeredityOption
 
 # Draws of the coefficients that predictions are averaged over.
 _DRAWS = 256
@@ -28,8 +29,8 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
             column.
         expected: Expected number of columns (or groups) with an effect. By default half of them.
         groups: Name of a group to the names of the columns that are in or out together.
-        heredity: Whether interactions such as ``"age:bmi"`` are in only with ``"age"`` and ``"bmi"``; or a
-            dict from each name to those without which it is not in.
+        heredity: Whether interactions such as ``"age:bmi"`` are in only with ``"age"`` and ``"bmi"``;
+            "weak" if one of them is enough; or a dict from each name to those without which it is not in.
         average: Whether `coef_` and predictions are averaged over all submodels. By default they are those
             of the most probable submodel, and `coef_` has zeros.
         random_state: Seed of the draws that predictions are averaged over.
@@ -65,7 +66,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
         prior_scale: float = 1.5,
         expected: float | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
-        heredity: bool | Mapping[str, Sequence[str]] = False,
+        heredity: HeredityOption = False,
         average: bool = False,
         random_state: int = 0,
     ):

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bmrjax.estimators.estimator_options import check_estimator_options, column_names_of
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
+from bmrjax.fitted.heredity import HeredityOption
 
 # Times that the noise is estimated and the columns are chosen at most.
 _ROUNDS = 8
@@ -28,8 +29,8 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         expected: Expected number of columns (or groups) with an effect. By default half of them.
         groups: Name of a group to the names of the columns that are in or out together, such as the dummies
             of a factor.
-        heredity: Whether interactions such as ``"age:bmi"`` are in only with ``"age"`` and ``"bmi"``; or a
-            dict from each name to those without which it is not in.
+        heredity: Whether interactions such as ``"age:bmi"`` are in only with ``"age"`` and ``"bmi"``;
+            "weak" if one of them is enough; or a dict from each name to those without which it is not in.
         average: Whether `coef_` and predictions are averaged over all submodels. By default they are those
             of the most probable submodel, and `coef_` has zeros.
         random_state: Seed of the sampler that is used with more than twelve columns.
@@ -67,7 +68,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         prior_scale: float = 0.5,
         expected: float | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
-        heredity: bool | Mapping[str, Sequence[str]] = False,
+        heredity: HeredityOption = False,
         average: bool = False,
         random_state: int = 0,
     ):

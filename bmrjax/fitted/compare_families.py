@@ -96,10 +96,6 @@ def _allowed(units: int, log_odds: float, heredity: Heredity) -> Bool[np.ndarray
     masks = np.zeros((_CHAINS, units), bool)
     for _ in range(_SWEEPS):
         for unit in rng.permutation(units):
-            free = np.where(
-                masks[:, unit],
-                ~masks[:, heredity.parents[:, unit]].any(1),
-                masks[:, heredity.parents[unit]].all(1),
-            )
+            free = heredity.is_free(int(unit), masks)
             masks[:, unit] = np.where(free, rng.random(_CHAINS) < prob, masks[:, unit])
     return masks

@@ -260,8 +260,8 @@ class FitReduction:
         Returns:
             One row per size: ``"size"``, ``"candidates"`` (names of those that are in), ``"elpd"`` (sum over
             data points, in nats; larger is better) with ``"elpd_error"``, ``"difference"`` from the
-            best size with ``"difference_error"``, and ``"pareto_k"``, the largest over data points; above
-            0.7, the row is not reliable.
+            best size with ``"difference_error"``, and ``"pareto_k"``, the largest over data points whose
+            weights vary (zero for the others); above 0.7, the row is not reliable.
 
         Raises:
             ValueError: Without a program, or draws of all its latent sites.

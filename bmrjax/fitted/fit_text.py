@@ -55,7 +55,9 @@ def _how_normal(normality: Normality) -> str:
         return f"normality was not checked: {normality.reason}"
     measured = f"Pareto k {normality.pareto_k:.2f} over {normality.num_latent} latent elements"
     if normality.trusted:
-        return f"{measured}: the joint normal covers the posterior"
+        hardly = normality.pareto_k > TRUSTED_PARETO_K
+        why = f", in {normality.tail:.0%} of the evidence" if hardly else ""
+        return f"{measured}{why}: the joint normal covers the posterior"
     return f"do not trust this: {measured}, above {TRUSTED_PARETO_K}"
 
 

@@ -58,16 +58,16 @@ def _best_swap(swept: Swept, log_odds: float, heredity: Heredity) -> list[int] |
     first = _gains(swept, log_odds, heredity)
     found, most = None, _LEAST_GAIN
     for unit in np.flatnonzero(~swept.mask):
-        trial = swept.copy()
         if not np.isfinite(first[unit]):
-            family = [int(u) for u in heredity.family(int(unit))[::-1] if not swept.mask[u]]
-            gain = 0.0
-            for u in family:
-                gain += trial.log_bayes_factor(u) + log_odds
-                trial.flip(u)
-            if gain > most:
-                found, most = family, gain
+            for way in heredity.ways_in(int(unit), swept.mask):
+                trial, gain = swept.copy(), 0.0
+                for u in way:
+                    gain += trial.log_bayes_factor(u) + log_odds
+                    trial.flip(u)
+                if gain > most:
+                    found, most = way, gain
         elif swept.mask.any():
+            trial = swept.copy()
             trial.flip(int(unit))
             second = np.where(swept.mask, _gains(trial, log_odds, heredity), -np.inf)
             other = int(np.argmax(second))

@@ -2,28 +2,32 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool
 
 from bmrjax.fitted.layout import shortened
 
-HeredityOption = bool | Mapping[str, Sequence[str]]
+HeredityOption = bool | Literal["weak"] | Mapping[str, Sequence[str]]
 
 
 class Heredity:
-    """Strong heredity: a unit is in a submodel only if all its parents are.
+    """Strong heredity: a unit is in a submodel only if all its parents are. Weak: if one of them is.
 
     Args:
-        parents: ``parents[u, v]`` is True where unit v has to be in for unit u to be.
+        parents: ``parents[u, v]`` is True where unit v is a parent of unit u.
+        weak: Whether one parent is enough.
     """
 
-    def __init__(self, parents: Bool[np.ndarray, "units units"]):
+    def __init__(self, parents: Bool[np.ndarray, "units units"], *, weak: bool = False):
         parents = np.array(parents, bool)
-        for unit in range(len(parents)):  # the parents of parents are parents
-            parents |= np.multiply.outer(parents[:, unit], parents[unit])
-        self.parents = parents
+        if not weak:
+            for unit in range(len(parents)):  # the parents of parents are parents
+                parents |= np.multiply.outer(parents[:, unit], parents[unit])
+        self.parents, self.weak = parents, weak
         self._counts = parents.astype(int)
+        self._bound = parents.any(1)
         self.is_empty = not parents.any()
 
     @classmethod
@@ -33,18 +37,56 @@ class Heredity:
 
     def allows(self, masks: Bool[np.ndarray, "*lead units"]) -> Bool[np.ndarray, "*lead"]:
         """Return which submodels are allowed."""
-        missing = (~masks).astype(int) @ self._counts.T
-        return np.logical_not((masks & (missing > 0)).any(-1))
+        if self.weak:
+            alone = self._bound & (masks.astype(int) @ self._counts.T == 0)
+        else:
+            alone = (~masks).astype(int) @ self._counts.T > 0
+        return np.logical_not((masks & alone).any(-1))
 
     def free(self, mask: Bool[np.ndarray, " units"]) -> Bool[np.ndarray, " units"]:
         """Return which units can be flipped, the result being allowed if the submodel is."""
         if self.is_empty:
             return np.ones(len(mask), bool)
+        if self.weak:
+            held = self._counts @ mask
+            # Units that are in by one parent alone, which has to stay.
+            by_one = mask & self._bound & (held == 1)
+            return np.where(mask, by_one @ self._counts == 0, ~self._bound | (held > 0))
         return np.where(mask, mask @ self._counts == 0, self._counts @ ~mask == 0)
+
+    def is_free(
+        self, unit: int, masks: Bool[np.ndarray, "masks units"]
+    ) -> Bool[np.ndarray, " masks"]:
+        """Return in which submodels a unit can be flipped.
+
+        Args:
+            unit: The unit.
+            masks: Submodels that are allowed.
+        """
+        children, parents = np.flatnonzero(self.parents[:, unit]), self.parents[unit]
+        if not self.weak:
+            return np.where(masks[:, unit], ~masks[:, children].any(1), masks[:, parents].all(1))
+        others = self._counts[children].copy()
+        others[:, unit] = 0
+        left = masks.astype(int) @ others.T > 0
+        may_enter = masks[:, parents].any(1) if parents.any() else True
+        return np.where(masks[:, unit], (~masks[:, children] | left).all(1), may_enter)
 
     def family(self, unit: int) -> list[int]:
         """Return a unit and its parents."""
         return [unit, *(int(v) for v in np.flatnonzero(self.parents[unit]))]
+
+    def ways_in(self, unit: int, mask: Bool[np.ndarray, " units"]) -> list[list[int]]:
+        """Return the sets of units that can come in together so that one that is not free can, itself last.
+
+        Args:
+            unit: A unit that is out and not free.
+            mask: Units that are in.
+        """
+        if not self.weak:
+            return [[u for u in self.family(unit)[::-1] if not mask[u]]]
+        free = self.free(mask)
+        return [[parent, unit] for parent in self.family(unit)[1:] if free[parent]]
 
 
 def heredity_of(
@@ -54,7 +96,8 @@ def heredity_of(
 
     Args:
         candidates: Names of the units.
-        option: Name of a candidate to its parents; True to read names such as ``"age:bmi"``; False for none.
+        option: Name of a candidate to its parents; True to read names such as ``"age:bmi"``; "weak" for the
+            same, one parent being enough; False for none.
         forced: Elements that are in every submodel, which may be named as parents.
 
     Raises:
@@ -65,15 +108,23 @@ def heredity_of(
     parents = np.zeros((len(candidates), len(candidates)), bool)
     if option is False:
         return Heredity(parents)
-    if option is not True and not isinstance(option, Mapping):
+    weak = isinstance(option, str) and option == "weak"
+    if not (option is True or weak or isinstance(option, Mapping)):
+        got = repr(option) if isinstance(option, str) else type(option).__name__
         raise TypeError(
-            "reduce_fit: heredity is True, or a dict such as {'age:bmi': ['age', 'bmi']}; got "
-            f"{type(option).__name__}."
+            "reduce_fit: heredity is True, 'weak', or a dict such as {'age:bmi': ['age', 'bmi']}; got "
+            f"{got}."
         )
-    rules = _by_name(candidates) if option is True else option
-    if option is True and not rules:
+    if isinstance(option, Mapping):
+        rules = option
+    else:
+        rules = _by_name([*candidates, *forced], immediate=weak)
+        rules = {name: parts for name, parts in rules.items() if name in candidates}
+    if not rules:
+        if isinstance(option, Mapping):
+            return Heredity(parents)
         raise ValueError(
-            "reduce_fit: heredity=True reads interactions from names such as 'age:bmi', 'age bmi' or "
+            f"reduce_fit: heredity={option!r} reads interactions from names such as 'age:bmi', 'age bmi' or "
             f"'age^2', and the candidates are {shortened(candidates)}. Give names=, or a dict from each "
             "interaction to its main effects."
         )
@@ -90,22 +141,31 @@ def heredity_of(
             )
         if name not in position:
             continue  # what is forced is in anyway
+        if weak and set(of_name) & set(forced):
+            continue  # one that is in anyway is enough
         for parent in of_name:
             if parent in position:
                 parents[position[name], position[parent]] = True
-    found = Heredity(parents)
+    found = Heredity(parents, weak=weak)
     circular = [candidates[int(i)] for i in np.flatnonzero(np.diag(found.parents))]
     if circular:
         raise ValueError(f"reduce_fit: heredity makes {circular} parents of themselves.")
     return found
 
 
-def _by_name(candidates: Sequence[str]) -> dict[str, list[str]]:
-    """Return the candidates whose names are products, each with the candidates that are parts of it."""
+def _by_name(candidates: Sequence[str], *, immediate: bool) -> dict[str, list[str]]:
+    """Return the candidates whose names are products, each with the candidates that are parts of it.
+
+    Args:
+        candidates: Names.
+        immediate: Whether parts of parts are left out.
+    """
     factors = {name: _factors(name) for name in candidates}
     found = {}
     for name, own in factors.items():
         parts = [n for n, f in factors.items() if n != name and f < own]
+        if immediate:
+            parts = [n for n in parts if not any(factors[n] < factors[other] for other in parts)]
         if own.total() > 1 and parts:
             found[name] = parts
     return found

@@ -20,6 +20,10 @@ from bmrjax.infer.arguments import Data
 # Above this, importance weights have no stable mean (Vehtari et al. 2024).
 TRUSTED_PARETO_K = 0.7
 
+# Share of the evidence in the tail of the weights up to which its shape does not matter: an evidence that is
+# off by a tenth of a nat moves an inclusion probability by 0.025 at most.
+_HARMLESS_TAIL = 0.1
+
 # Draws from the normal at which the program is evaluated, and how many of them at a time.
 NUM_DRAWS, _AT_A_TIME = 2000, 200
 
@@ -33,6 +37,8 @@ class Normality:
             not measured. Up to 0.7 the normal covers the posterior.
         num_latent: Number of latent elements of which it was measured.
         reason: Why it was not measured; empty if it was.
+        tail: Share of the evidence that is in the tail of the weights, above where the tail begins, by the
+            Pareto distribution that `pareto_k` belongs to; infinite if its mean is.
         shift: How far the mean of each latent element by the program lies from that of the normal, in
             standard deviations, by importance sampling; 0 where it was not measured.
         shift_error: Monte Carlo standard error of each.
@@ -41,13 +47,16 @@ class Normality:
     pareto_k: float
     num_latent: int = 0
     reason: str = ""
+    tail: float = math.inf
     shift: Float[np.ndarray, " m"] = field(default_factory=lambda: np.zeros(0))
     shift_error: Float[np.ndarray, " m"] = field(default_factory=lambda: np.zeros(0))
 
     @property
     def trusted(self) -> bool | None:
-        """Whether `pareto_k` is at most 0.7; None if it was not measured."""
-        return None if math.isnan(self.pareto_k) else self.pareto_k <= TRUSTED_PARETO_K
+        """Whether `pareto_k` is at most 0.7, or the weights hardly vary; None if it was not measured."""
+        if math.isnan(self.pareto_k):
+            return None
+        return self.pareto_k <= TRUSTED_PARETO_K or self.tail <= _HARMLESS_TAIL
 
 
 def whole_normal(
@@ -98,7 +107,8 @@ def measure_normality(
     pareto_k = tail_shape(drawn.log_weights)
     if pareto_k is None:
         return Normality(math.nan, reason="it needs arviz: pip install 'bmrjax[arviz]'")
-    return Normality(pareto_k, int(varies.sum()), "", *_shift(whole, drawn))
+    tail = tail_share(drawn.log_weights, pareto_k)
+    return Normality(pareto_k, int(varies.sum()), "", tail, *_shift(whole, drawn))
 
 
 def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float | None:
@@ -126,6 +136,27 @@ def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float | None:
         # ArviZ takes log likelihoods, whose negatives are the log weights of leave-one-out.
         _, pareto_k = array_stats.psislw(-log_weights)
     return float(pareto_k) if np.isfinite(pareto_k) else math.inf
+
+
+def tail_share(log_weights: Float[np.ndarray, " draws"], pareto_k: float) -> float:
+    r"""Return the share of the mean weight that is in the tail, above where the tail begins.
+
+    The tail is that of `tail_shape`, the largest :math:`M = 3 \sqrt S` of S weights. Its excess over the
+    smallest of them is what importance sampling may get wrong. A generalised Pareto distribution with the
+    shape k has the mean excess σ / (1 - k); the observed one is divided by 1 - k, so that what the draws did
+    not reach is counted as well.
+
+    Args:
+        log_weights: ln of the weights, up to a constant.
+        pareto_k: Shape of their tail.
+    """
+    if not pareto_k < 1:
+        return math.inf
+    weight = np.sort(np.where(np.isfinite(log_weights), log_weights, -np.inf))[::-1]
+    weight = np.exp(weight - weight[0])
+    length = min(len(weight) // 5, math.ceil(3 * math.sqrt(len(weight))))
+    excess = float((weight[:length] - weight[length]).sum() / weight.sum())
+    return excess / (1 - max(pareto_k, 0.0))
 
 
 def log_joint(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.ndarray]:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # Draws of each submodel, fewer where there are so many data points that they would not fit into memory.
 _MOST_DRAWS, _LEAST_DRAWS, _MOST_NUMBERS = 2000, 400, 2e7
 
+# Variance of weights with a mean of one up to which their tail is not smoothed: the draws are then worth at
+# least 80 % of their number.
+_LITTLE = 0.25
+
 
 def predictive_path(
     masks: Bool[np.ndarray, "sizes units"],
@@ -76,8 +80,8 @@ def predictive_path(
         log_weights = base - of_points
         smoothed = log_weights - logsumexp(log_weights, axis=1, keepdims=True)
         shape = np.zeros(rows)
-        # Weights that hardly vary have no tail to smooth.
-        varies = np.ptp(log_weights, axis=1) >= 0.05
+        # Tails that carry little are left as they are; smoothing takes most of the time.
+        varies = np.var(np.exp(smoothed) * count, axis=1) > _LITTLE
         if varies.any():
             with np.errstate(all="ignore"):
                 smoothed[varies], shape[varies] = array_stats.psislw(-log_weights[varies])

@@ -9,6 +9,7 @@ import numpy as np
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.formula_priors import formula_priors, is_formula_model
 from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.heredity import HeredityOption, heredity_of
 from bmrjax.fitted.joint_normal import check_joint_normal, wide_elements
@@ -39,7 +40,7 @@ def reduce_fit(
     params: Mapping[str, Any] | None = None,
     loc: Any = None,
     covariance: Any = None,
-    prior: Normal | Mapping[str, Normal] | None = None,
+    prior: Normal | Mapping[str, Normal] | Any = None,
     sites: Sequence[str] | None = None,
     names: Names = None,
     groups: GivenGroups = None,
@@ -78,8 +79,8 @@ def reduce_fit(
         loc: Without `fit`: posterior mean, (n,).
         covariance: Without `fit`: posterior covariance, (n, n).
         prior: Without `fit`: the prior that it was fitted under; broadcasts to (n,). With draws that come
-            without a program, such as a fit of Bambi: a dict from each site that is to be judged to its
-            prior.
+            without a program: a dict from each site that is to be judged to its prior, or the
+            `bambi.Model` that was fitted, whose common terms with normal priors are judged.
         sites: Sites to judge. By default those of `inspect`: with more than one element and a prior centred
             at zero. The prior has to be normal with constant parameters.
         names: Names of the columns, for the last axis of the sites that are as long; or a dict from site to
@@ -89,8 +90,8 @@ def reduce_fit(
         forced: Elements or groups that are in every submodel.
         heredity: Name of a candidate to the candidates without which it is in no submodel, such as
             ``{"age:bmi": ["age", "bmi"]}``. True reads this from the names: ``"age:bmi"``, ``"age bmi"`` and
-            ``"age^2"`` are in only with the candidates that are parts of them. By default there is no such
-            rule.
+            ``"age^2"`` are in only with the candidates that are parts of them. ``"weak"`` reads the names as
+            well, and asks for one of the parts only. By default there is no such rule.
         expected: Expected number of candidates that are in, before the data. By default half of them; with
             `heredity`, before the submodels that it excludes are left out.
         num_draws: Draws from a guide that has no joint normal in closed form.
@@ -132,6 +133,8 @@ def reduce_fit(
         Friston, Parr and Zeidman (2019), arXiv:1805.07092; Friston and Penny (2011), NeuroImage 56, for the
         search over submodels; Dickey (1971), Annals of Mathematical Statistics 42.
     """
+    if is_formula_model(prior):
+        prior = formula_priors(prior)
     if fit is None:
         if sites is not None or verify:
             raise TypeError("reduce_fit: arrays have no program, so sites and verify do not apply.")

@@ -13,6 +13,7 @@ from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.judged_prior import judged_prior
 from bmrjax.fitted.layout import ElementLayout, Names
 from bmrjax.fitted.normality import whole_normal
+from bmrjax.fitted.shrunk_covariance import shrunk_covariance
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import column_names
 from bmrjax.infer.program_data import program_data
@@ -139,17 +140,28 @@ def from_fit(
     posterior: FittedPosterior = fitted_posterior(
         given, model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
     )
+    whole, covariance, text = (
+        whole_normal(posterior, model, batch, prior.latent),
+        posterior.covariance,
+        posterior.text,
+    )
+    if posterior.independent_draws is not None and not isinstance(whole, str):
+        whole, weight = shrunk_covariance(whole, model, batch, posterior.independent_draws)
+        if weight > 0:
+            at = whole.positions(layout)
+            covariance = whole.covariance[np.ix_(at, at)]
+            text += f", their correlations moved by {weight:.0%} towards the program's curvature"
     normal = JointNormal(
-        posterior.loc, posterior.covariance, layout.flat(prior.loc), layout.flat(prior.scale)
+        posterior.loc, covariance, layout.flat(prior.loc), layout.flat(prior.scale)
     )
     judged = ", ".join(f"'{name}'" for name in prior.shapes)
     return Source(
         layout,
         normal,
-        f"joint normal of {judged} from {posterior.text}",
+        f"joint normal of {judged} from {text}",
         prior.inspection,
         posterior.findings,
-        whole_normal(posterior, model, batch, prior.latent),
+        whole,
         model,
         batch,
         independent_draws=posterior.independent_draws,

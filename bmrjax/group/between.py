@@ -169,17 +169,18 @@ def integrate_level(
 
 def _log_posterior(
     level: SecondLevel, components: VarianceComponents, standard: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, AtScales]:
-    """Return ln of evidence times prior, up to a constant, its gradient, and the effects."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln of evidence times prior, up to a constant, and its gradient."""
     at = level.at(components.log_scale(standard))
+    assert at.gradient is not None
     gradient = np.zeros(standard.shape)
     np.add.at(gradient.T, components.of_element, components.spread * at.gradient.T)
-    return at.log_evidence - 0.5 * (standard**2).sum(1), gradient - standard, at
+    return at.log_evidence - 0.5 * (standard**2).sum(1), gradient - standard
 
 
 def _mode(level: SecondLevel, components: VarianceComponents, start: np.ndarray) -> np.ndarray:
     def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient, _ = _log_posterior(level, components, point[None])
+        value, gradient = _log_posterior(level, components, point[None])
         return -float(value[0]), -gradient[0]
 
     # Beyond ten prior standard deviations the prior alone would cost 50 nats.
@@ -191,7 +192,7 @@ def _curvature(level: SecondLevel, components: VarianceComponents, mode: np.ndar
     """Return the covariance of Laplace's approximation, from differences of gradients."""
     steps = _STEP * np.eye(len(mode))
     points = np.concatenate([mode + steps, mode - steps])
-    _, gradient, _ = _log_posterior(level, components, points)
+    _, gradient = _log_posterior(level, components, points)
     up, down = np.split(gradient, 2)
     precision = -(up - down) / (2 * _STEP)
     values, vectors = np.linalg.eigh(0.5 * (precision + precision.T))
@@ -215,7 +216,8 @@ def _nodes(
     noise /= np.sqrt(chi2.ppf(uniform[:, size:], _FREEDOM) / _FREEDOM)
     factor = np.linalg.cholesky(covariance)
     standard = loc + noise @ factor.T
-    value, _, at = _log_posterior(level, components, standard)
+    at = level.at(components.log_scale(standard), gradient=False)
+    value = at.log_evidence - 0.5 * (standard**2).sum(1)
     log_prior_constant = -0.5 * size * np.log(2 * np.pi)
     half = 0.5 * (_FREEDOM + size)
     log_proposal = (

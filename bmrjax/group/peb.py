@@ -184,8 +184,8 @@ def _findings(subjects: Subjects, design: Design, pareto_k: float) -> tuple[Find
     ]
     bad = [
         name
-        for name, k in zip(design.subjects, subjects.pareto_k, strict=True)
-        if k > TRUSTED_PARETO_K
+        for name, normality in zip(design.subjects, subjects.normality, strict=True)
+        if normality.trusted is False
     ]
     if bad:
         merged.append(

@@ -17,13 +17,14 @@ class AtScales:
     Attributes:
         log_evidence: ln of the evidence of the hierarchical model over the product of the evidences that the
             subjects have under their own prior, in nats.
-        gradient: Its derivative with respect to ln of the standard deviation of each element.
+        gradient: Its derivative with respect to ln of the standard deviation of each element; None where it
+            was not needed.
         loc: Posterior mean of the effects, covariate after covariate; zero where an effect is left out.
         covariance: Their posterior covariance; zero where an effect is left out.
     """
 
     log_evidence: Float[np.ndarray, " nodes"]
-    gradient: Float[np.ndarray, "nodes n"]
+    gradient: Float[np.ndarray, "nodes n"] | None
     loc: Float[np.ndarray, "nodes q"]
     covariance: Float[np.ndarray, "nodes q q"]
 
@@ -88,18 +89,23 @@ class SecondLevel:
         rest = np.delete(np.arange(len(self.score)), subject)
         return replace(self, precision=self.precision[rest], score=self.score[rest], design=design)
 
-    def at(self, log_scale: Float[np.ndarray, "nodes n"]) -> AtScales:
+    def at(self, log_scale: Float[np.ndarray, "nodes n"], *, gradient: bool = True) -> AtScales:
         """Evaluate the model.
 
         Args:
             log_scale: ln of the standard deviation of each element between subjects.
+            gradient: Whether the gradient is needed, which is a third of the work.
         """
-        found = [self._chunk(part) for part in self._parts(log_scale)]
+        found = [self._chunk(part, gradient=gradient) for part in self._parts(log_scale)]
+
+        def joined(name: str) -> np.ndarray:
+            return np.concatenate([getattr(one, name) for one in found])
+
         return AtScales(
-            *(
-                np.concatenate([getattr(one, name) for one in found])
-                for name in ("log_evidence", "gradient", "loc", "covariance")
-            )
+            joined("log_evidence"),
+            joined("gradient") if gradient else None,
+            joined("loc"),
+            joined("covariance"),
         )
 
     def subjects(
@@ -129,11 +135,13 @@ class SecondLevel:
         for start in range(0, len(log_scale), step):
             yield log_scale[start : start + step]
 
-    def _chunk(self, log_scale: np.ndarray) -> AtScales:
+    def _chunk(self, log_scale: np.ndarray, *, gradient: bool) -> AtScales:
         given = self._given(log_scale)
         loc, covariance, log_det = self._effects(given)
         quadratic = (given.score * loc).sum(1)
         log_evidence = self.constant + given.log_evidence + 0.5 * (quadratic - log_det)
+        if not gradient:
+            return AtScales(log_evidence, None, loc, covariance)
         mean, spread = self._means(loc, covariance)
         residual = self.score - np.einsum("inm,bim->bin", self.precision, mean)
         standard = np.einsum("binm,bm,bim->bin", given.inverse, given.scale, residual)
@@ -141,8 +149,7 @@ class SecondLevel:
         variance = np.einsum("binn->bin", given.inverse) + np.einsum(
             "binm,bimk,bink->bin", through, spread, through
         )
-        gradient = (standard**2 + variance - 1.0).sum(1)
-        return AtScales(log_evidence, gradient, loc, covariance)
+        return AtScales(log_evidence, (standard**2 + variance - 1.0).sum(1), loc, covariance)
 
     def _subjects(self, log_scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         given = self._given(log_scale)

@@ -11,7 +11,7 @@ from numpyro.infer.autoguide import AutoLaplaceApproximation
 
 from bmrjax.fitted.joint_normal import JointNormal, check_joint_normal, wide_elements, width
 from bmrjax.fitted.layout import ElementLayout, Names, shortened
-from bmrjax.fitted.normality import measure_normality
+from bmrjax.fitted.normality import Normality, measure_normality
 from bmrjax.fitted.source import Source, from_fit, source_from_arrays
 from bmrjax.group.messages import errors_of
 from bmrjax.reduction import Normal
@@ -28,7 +28,7 @@ class Subjects:
         precision: Precision of each subject's likelihood, in units of the prior; positive semi-definite.
         score: Its score at the prior's mean, in these units.
         constant: Sum over the subjects of the constants that make the evidence under the prior one, in logs.
-        pareto_k: How normal each posterior is; NaN where it was not measured.
+        normality: How normal each posterior is.
     """
 
     sources: tuple[Source, ...]
@@ -37,7 +37,12 @@ class Subjects:
     precision: Float[np.ndarray, "subjects n n"]
     score: Float[np.ndarray, "subjects n"]
     constant: float
-    pareto_k: Float[np.ndarray, " subjects"]
+    normality: tuple[Normality, ...]
+
+    @property
+    def pareto_k(self) -> Float[np.ndarray, " subjects"]:
+        """Shape of the tail of the importance weights of each posterior; NaN where it was not measured."""
+        return np.array([one.pareto_k for one in self.normality])
 
     @property
     def prior_loc(self) -> Float[np.ndarray, " n"]:
@@ -200,8 +205,8 @@ def subjects_of(
         scores.append(score)
         constant += own
     rng = np.random.default_rng(seed)
-    pareto_k = [
-        math.nan if s.model is None else measure_normality(s.whole, s.model, s.data, rng).pareto_k
+    normality = [
+        Normality(math.nan) if s.model is None else measure_normality(s.whole, s.model, s.data, rng)
         for s in sources
     ]
     return Subjects(
@@ -211,7 +216,7 @@ def subjects_of(
         np.stack(precisions),
         np.stack(scores),
         constant,
-        np.array(pareto_k),
+        tuple(normality),
     )
 
 

@@ -11,6 +11,7 @@ from numpyro.infer import MCMC, NUTS
 from scipy import stats
 
 import bmrjax as bmr
+from bmrjax.fitted.normality import Normality, tail_shape, tail_share
 from bmrjax.fitted.skewness import density_off_at_zero
 from bmrjax.reduction import Normal
 
@@ -53,6 +54,56 @@ def test_a_tree_without_a_program_goes_in_by_the_names_of_its_terms():
     assert "the draws come without a program" in str(found)
     some = bmr.reduce_fit(_Tree(LOC, COVARIANCE), prior=PRIOR, sites=["age", "bmi"])
     assert some.candidates == ("age", "bmi")
+
+
+class _Prior:
+    def __init__(self, name, **args):
+        self.name, self.args = name, args
+
+
+class _Term:
+    def __init__(self, name, prior, alias=None):
+        self.name, self.prior, self.alias = name, prior, alias
+
+
+class _Component:
+    def __init__(self, *terms):
+        self.common_terms = {term.name: term for term in terms}
+
+
+class _Formula:
+    """A model as Bambi has it: components of terms with priors by name, and parameters without terms."""
+
+    def __init__(self, *terms):
+        self.components = {"mu": _Component(*terms), "sigma": object()}
+
+
+def test_priors_are_read_from_the_model_of_a_formula():
+    spread = _Prior("Normal", mu=np.zeros(2), sigma=np.full(2, 2.0))
+    formula = _Formula(
+        _Term("age", _Prior("Normal", mu=np.array(0.0), sigma=np.array(1.0))),
+        _Term("scale(bmi)", _Prior("Normal", mu=0, sigma=0.5), alias="bmi"),
+        _Term("region", spread),
+        _Term("dose", _Prior("Laplace", mu=0, b=1)),
+        _Term("height", _Prior("Normal", mu=0, sigma=_Prior("HalfNormal", sigma=1))),
+    )
+    found = bmr.reduce_fit(_Tree(LOC, COVARIANCE), prior=formula, groups={"region": ["region"]})
+    by_hand = bmr.reduce_fit(_Tree(LOC, COVARIANCE), prior=PRIOR, groups={"region": ["region"]})
+    assert found.candidates == ("age", "bmi", "region")
+    for name in PRIOR:
+        np.testing.assert_array_equal(found.delta_f[name], by_hand.delta_f[name])
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        (None, "call the model's build"),
+        (_Prior("Laplace", mu=0, b=1), r"there are 'age \(Laplace\)'"),
+    ],
+)
+def test_a_formula_without_normal_priors_is_refused(prior, message):
+    with pytest.raises(ValueError, match=message):
+        bmr.reduce_fit(_Tree(LOC, COVARIANCE), prior=_Formula(_Term("age", prior)))
 
 
 @pytest.mark.parametrize(
@@ -134,3 +185,33 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     # 500 draws for each of 16 submodels here, 2,000 for each of all 32 there.
     assert change == pytest.approx(exact[int(which)], abs=0.04)
     assert abs(exact).max() > 0.05
+
+
+# --- tails of importance weights ------------------------------------------------------------
+
+
+def _weights(shape, share, seed=0):
+    """Return ln of weights of one, of which the largest 135 of 2,000 have an excess of a Pareto tail."""
+    excess = stats.genpareto.rvs(shape, size=135, random_state=seed)
+    # So large that the tail, with what the draws did not reach, has this share of the mean.
+    excess *= share * 2000 * (1 - shape) / excess.sum()
+    rng = np.random.default_rng(seed)
+    return np.log(np.concatenate([1 - 1e-3 * rng.random(1865), 1 + excess]))
+
+
+def test_a_long_tail_that_carries_nothing_is_harmless():
+    for share, harmless in ((0.03, True), (0.5, False)):
+        log_weights = _weights(0.85, share)
+        shape = tail_shape(log_weights)
+        assert shape is not None
+        assert 0.7 < shape < 1.0
+        # The share is of weights whose mean is one more than the tail's.
+        expected = share * (1 - 0.85) / (1 + share * (1 - 0.85)) / (1 - shape)
+        assert tail_share(log_weights, shape) == pytest.approx(expected, rel=0.1)
+        own = Normality(shape, 5, "", tail_share(log_weights, shape))
+        assert own.trusted is harmless
+
+
+def test_a_tail_without_a_mean_is_never_harmless():
+    assert tail_share(_weights(0.5, 0.01), 1.0) == np.inf
+    assert Normality(1.1, 5, "", np.inf).trusted is False

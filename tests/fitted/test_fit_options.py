@@ -92,6 +92,60 @@ def test_heredity_gives_what_enumeration_of_the_allowed_submodels_gives(
     assert table.loc[True, "prob"] == pytest.approx(weight[with_one].sum(), abs=atol)
 
 
+@pytest.mark.parametrize("exhaustive", [12, 0])
+def test_weak_heredity_gives_what_enumeration_of_the_allowed_submodels_gives(
+    exhaustive, monkeypatch
+):
+    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", exhaustive)
+    x, y = _data()
+    masks = np.array(list(itertools.product([False, True], repeat=6)))
+    parents = {3: (0, 1), 4: (0, 2), 5: (1, 2)}
+    masks = masks[[all(m[a] or m[b] for u, (a, b) in parents.items() if m[u]) for m in masks]]
+    cov = [PRIOR_SCALE**2 * x[:, m] @ x[:, m].T + NOISE**2 * np.eye(40) for m in masks]
+    evidence = np.array([stats.multivariate_normal(cov=c).logpdf(y) for c in cov])
+    weight = np.exp(evidence - evidence.max())
+    weight /= weight.sum()
+    found = _arrays(heredity="weak")
+    # The sampler has 1,000 sweeps.
+    atol = 1e-6 if exhaustive else 0.05
+    np.testing.assert_allclose(found.inclusion_prob["z"], weight @ masks, atol=atol)
+    np.testing.assert_array_equal(found.chosen["z"], masks[np.argmax(weight)])
+    assert len(masks) > len(_enumerated()[0])
+    table = found.families({"interactions": ["a:b", "a:c", "b:c"]}).set_index("interactions")
+    with_one = masks[:, 3:].any(1)
+    assert table.loc[True, "prior"] == pytest.approx(with_one.mean())
+
+
+@pytest.mark.parametrize("option", [True, "weak"])
+def test_what_is_free_is_what_leaves_a_submodel_allowed(option):
+    names = ["a", "b", "c", "a b", "a^2", "a b c", "b c"]
+    rule = heredity_of(names, option=option)
+    masks = np.array(list(itertools.product([False, True], repeat=7)))
+    allowed = masks[rule.allows(masks)]
+    for unit in range(7):
+        flipped = allowed.copy()
+        flipped[:, unit] ^= True
+        np.testing.assert_array_equal(rule.is_free(unit, allowed), rule.allows(flipped))
+    for mask in allowed:
+        by_one = [rule.is_free(unit, mask[None])[0] for unit in range(7)]
+        np.testing.assert_array_equal(rule.free(mask), by_one)
+        for unit in np.flatnonzero(~mask & ~rule.free(mask)):
+            for way in rule.ways_in(int(unit), mask):
+                larger = mask.copy()
+                larger[way] = True
+                assert larger[unit]
+                assert rule.allows(larger)
+
+
+def test_one_parent_is_enough_and_a_forced_one_as_well():
+    names = ["a", "b", "a:b", "b:c", "a:b:c"]
+    rule = heredity_of(names, option="weak")
+    parents = [[n for n, p in zip(names, row, strict=True) if p] for row in rule.parents]
+    assert parents == [[], [], ["a", "b"], ["b"], ["a:b", "b:c"]]
+    rule = heredity_of(names[1:], option="weak", forced=["a"])
+    assert rule.parents.sum(1).tolist() == [0, 0, 1, 2]
+
+
 def test_an_interaction_comes_in_with_its_main_effects():
     # Neither main effect is worth it alone, and the interaction is worth both.
     loc, covariance = np.array([0.02, 0.02, 1.0]), 0.01 * np.eye(3)
@@ -103,6 +157,8 @@ def test_an_interaction_comes_in_with_its_main_effects():
     precision = Precision(normal, [np.array([i]) for i in range(3)])
     rule = heredity_of(["a", "b", "a:b"], option=True)
     assert climb(precision, np.zeros(3, bool), -2.2, rule).all()
+    by_one = heredity_of(["a", "b", "a:b"], option="weak")
+    assert climb(precision, np.zeros(3, bool), -2.2, by_one).sum() == 2
     sizes = best_by_size(precision, np.ones(3, bool), -2.2, rule, 3)
     assert sizes.sum(1).tolist() == [0, 1, 2, 3]
     assert rule.allows(sizes).all()
@@ -135,6 +191,7 @@ def test_parents_that_are_forced_are_in():
         ({"a:b": "a"}, TypeError, r"write \['a'\]"),
         ({"a": ["b"], "b": ["a"]}, ValueError, r"makes \['a', 'b'\] parents of themselves"),
         (3, TypeError, "got int"),
+        ("both", TypeError, "got 'both'"),
     ],
 )
 def test_bad_heredity_is_refused(option, error, message):

@@ -32,6 +32,8 @@ _documents: Any = Sybil(
         "docs/fitted.md",
         "docs/groups.md",
         "docs/trained.md",
+        "docs/small_files.md",
+        "docs/pytorch.md",
     ],
     fixtures=["in_a_folder_of_its_own"],
 )

@@ -41,7 +41,7 @@ class RunUnits:
 
     def outputs(self, y: Array) -> Array:
         """Return class probabilities, or targets in their unit."""
-        if self.target_mean is None:
+        if self.target_mean is None or self.target_scale is None:
             return jax.nn.softmax(y)
         y = y[..., 0] if y.shape[-1] == 1 else y
         return y * self.target_scale + self.target_mean

@@ -33,6 +33,9 @@ _documents: Any = Sybil(
         "docs/groups.md",
         "docs/trained.md",
         "docs/report.md",
+        "docs/small_files.md",
+        "docs/pytorch.md",
+        "docs/judges.md",
     ],
     fixtures=["in_a_folder_of_its_own"],
 )

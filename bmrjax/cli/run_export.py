@@ -20,7 +20,7 @@ from bmrjax.structure.network_arrays import is_nnx
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class RunUnits:
     """From inputs in their own units to what `bmrjax predict` returns.
 
     Attributes:
@@ -41,7 +41,7 @@ class Units:
 
     def outputs(self, y: Array) -> Array:
         """Return class probabilities, or targets in their unit."""
-        if self.target_mean is None:
+        if self.target_mean is None or self.target_scale is None:
             return jax.nn.softmax(y)
         y = y[..., 0] if y.shape[-1] == 1 else y
         return y * self.target_scale + self.target_mean
@@ -51,7 +51,7 @@ class EquinoxInUnits(eqx.Module):
     """An Equinox network of one data point, and its units."""
 
     network: Any
-    units: Units = eqx.field(static=True)
+    units: RunUnits = eqx.field(static=True)
 
     def __call__(self, x: Array) -> Array:
         """Predict one data point."""
@@ -61,7 +61,7 @@ class EquinoxInUnits(eqx.Module):
 class FlaxInUnits(nnx.Module):
     """A Flax network of a batch, and its units."""
 
-    def __init__(self, network: Any, units: Units):
+    def __init__(self, network: Any, units: RunUnits):
         self.network, self.units = network, nnx.static(units)
 
     def __call__(self, x: Array) -> Array:
@@ -88,7 +88,7 @@ def run_export(options: ExportOptions) -> None:
         small = compact(network, example if is_nnx(network) else example[0])
         network, scales = small.network, small.cut(scales)
     flax = is_nnx(network)
-    units = _units(document, shape)
+    units = units_of_run(document, shape)
     network = FlaxInUnits(network, units) if flax else EquinoxInUnits(network, units)
     # Inputs as they are on average, so that outputs are of a usual size.
     raw = jnp.asarray(units.mean + np.zeros((2, *shape), np.float32))
@@ -100,7 +100,9 @@ def run_export(options: ExportOptions) -> None:
     print(write(network, raw if flax else raw[0], options.out, **given))
 
 
-def _units(document: dict[str, Any], shape: tuple[int, ...]) -> Units:
+def units_of_run(document: dict[str, Any], shape: tuple[int, ...]) -> RunUnits:
+    """Return the units of a run, from its results."""
+
     def of_one(part: str) -> np.ndarray:
         value = np.asarray(document[f"input_{part}"], np.float32)
         return np.broadcast_to(value, (1, *shape))[0]
@@ -110,4 +112,4 @@ def _units(document: dict[str, Any], shape: tuple[int, ...]) -> Units:
         targets = [np.asarray(document[f"target_{p}"], np.float32) for p in ("mean", "scale")]
         if document["outputs"] == 1:
             targets = [value.reshape(()) for value in targets]
-    return Units(of_one("mean"), of_one("scale"), *targets)
+    return RunUnits(of_one("mean"), of_one("scale"), *targets)

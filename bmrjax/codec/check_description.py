@@ -135,7 +135,7 @@ class DescriptionCheck:
 
     def _array(self, node: dict[str, Any], path: str, where: str) -> None:
         inner = node["array"]
-        sizes = inner if isinstance(inner, list) and len(inner) <= MOST_AXES else [None]
+        sizes: list[Any] = inner if isinstance(inner, list) and len(inner) <= MOST_AXES else [None]
         if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in sizes):
             raise CodecError(f"{where}it is not a shape of an array.")
         kind = node.get("as", "array")

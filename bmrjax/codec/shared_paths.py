@@ -35,7 +35,7 @@ class AtPaths:
 def _at(tree: Any, path: Path) -> Any:
     for part in path:
         inside = isinstance(part, int) or isinstance(tree, dict)
-        tree = tree[part] if inside else getattr(tree, part)
+        tree = tree[part] if inside else getattr(tree, str(part))
     return tree
 
 

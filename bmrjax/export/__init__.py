@@ -2,7 +2,7 @@
 
 `stablehlo` writes a program that JAX, and what runs its serialized programs, can load without the code of the
 network; `load_stablehlo` reads it. `onnx` writes a graph for ONNX Runtime and its like, with weights of eight
-bits where that is asked for and does no harm.
+bits on request, where that does no harm.
 """
 
 from bmrjax.export.eight_bits import Int8 as Int8

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.export.network_function import NetworkFunction, difference
+from bmrjax.export.network_function import NetworkFunction, output_difference
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _least_harm(
     expected = run(made.arrays, made.inputs)
 
     def change(chosen: dict[str, Rounded]) -> float:
-        return difference(run(replaced(made, done | chosen), made.inputs), expected)
+        return output_difference(run(replaced(made, done | chosen), made.inputs), expected)
 
     alone = {name: change({name: one}) for name, one in tried.items()}
     found: dict[str, Rounded] = {}

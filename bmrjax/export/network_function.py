@@ -100,7 +100,7 @@ def flat(outputs: Any) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.tree.leaves(outputs)]
 
 
-def difference(found: Any, expected: Any) -> float:
+def output_difference(found: Any, expected: Any) -> float:
     """Return the largest difference between outputs, relative to the largest of those expected."""
     first, second = flat(found), flat(expected)
     if [x.shape for x in first] != [x.shape for x in second]:
@@ -135,7 +135,7 @@ def milliseconds(call: Callable[[], Any], repeats: int) -> float:
     return 1e3 * float(np.median(times)) if times else float("nan")
 
 
-def compiled(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
+def compiled_call(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
     """Return a call of a compiled function on a batch."""
     run, held = jax.jit(function), tuple(jnp.asarray(x) for x in inputs)
     return lambda: run(*held)

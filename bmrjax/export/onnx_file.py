@@ -9,10 +9,10 @@ from bmrjax.export.eight_bits import Int8, Rounded, choose, replaced
 from bmrjax.export.export_report import ExportedArray, ExportReport
 from bmrjax.export.network_function import (
     check_outputs,
-    compiled,
-    difference,
+    compiled_call,
     milliseconds,
     network_function,
+    output_difference,
 )
 from bmrjax.export.onnx_graph import make_graph, open_graph, stored_arrays, with_eight_bits
 from bmrjax.files import write_atomically
@@ -79,7 +79,7 @@ def onnx(
     error = 0.0
     for rows in {batch} if batch else {len(made.inputs[0]), 3}:
         inputs = made.batch(int(rows or 1))
-        error = max(error, difference(found(*inputs), function(*inputs)))
+        error = max(error, output_difference(found(*inputs), function(*inputs)))
     check_outputs(caller, file, error, tolerance)
     file = Path(file)
     write_atomically(file, data)
@@ -94,11 +94,13 @@ def onnx(
         float32_size=len(plain),
         batch=batch,
         error=error,
-        change=difference(function(*made.inputs), made.function()(*made.inputs)) if chosen else 0.0,
+        change=output_difference(function(*made.inputs), made.function()(*made.inputs))
+        if chosen
+        else 0.0,
         nats=sum(nats) if nats else None,
         milliseconds=here,
         float32_milliseconds=milliseconds(lambda: other(*inputs), repeats) if other else here,
-        network_milliseconds=milliseconds(compiled(made.function(), inputs), repeats),
+        network_milliseconds=milliseconds(compiled_call(made.function(), inputs), repeats),
         rows=len(inputs[0]),
         arrays=[
             _row(name, np.asarray(array), chosen.get(name))

@@ -169,7 +169,7 @@ def with_eight_bits(
     return made
 
 
-def open_graph(data: bytes) -> Callable[..., list[np.ndarray]]:
+def open_graph(data: bytes) -> Callable[..., Any]:
     """Return the function that a graph computes, by ONNX Runtime on the CPU.
 
     Raises:

@@ -12,10 +12,10 @@ from bmrjax.export.export_report import ExportedArray, ExportReport
 from bmrjax.export.network_function import (
     NetworkFunction,
     check_outputs,
-    compiled,
-    difference,
+    compiled_call,
     milliseconds,
     network_function,
+    output_difference,
 )
 from bmrjax.files import write_atomically
 
@@ -73,12 +73,12 @@ def stablehlo(
     error = 0.0
     for rows in {batch} if batch else {len(made.inputs[0]), 3}:
         inputs = made.batch(int(rows or 1))
-        error = max(error, difference(found(*inputs), made.function()(*inputs)))
+        error = max(error, output_difference(found(*inputs), made.function()(*inputs)))
     check_outputs("export.stablehlo", file, error, tolerance)
     file = Path(file)
     write_atomically(file, bytes(data))
     inputs = made.batch(batch or len(made.inputs[0]))
-    here = milliseconds(compiled(found, inputs), repeats)
+    here = milliseconds(compiled_call(found, inputs), repeats)
     return ExportReport(
         file=file,
         kind="StableHLO",
@@ -90,7 +90,7 @@ def stablehlo(
         nats=None,
         milliseconds=here,
         float32_milliseconds=here,
-        network_milliseconds=milliseconds(compiled(made.function(), inputs), repeats),
+        network_milliseconds=milliseconds(compiled_call(made.function(), inputs), repeats),
         rows=len(inputs[0]),
         arrays=[
             ExportedArray(name, a.shape, int((np.asarray(a) == 0).sum()), str(a.dtype))
@@ -129,7 +129,7 @@ def load_stablehlo(file: str | Path) -> Callable[..., Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is no such program, or damaged.
+        ValueError: If it holds no such program, or is damaged.
     """
     path = Path(file)
     if not path.is_file():
@@ -138,5 +138,5 @@ def load_stablehlo(file: str | Path) -> Callable[..., Any]:
         return jax.jit(export.deserialize(bytearray(path.read_bytes())).call)
     except Exception as error:  # whatever the reader meets
         raise ValueError(
-            f"{path} is no program of export.stablehlo, or is damaged ({type(error).__name__})."
+            f"{path} holds no program of export.stablehlo, or is damaged ({type(error).__name__})."
         ) from None

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
+from bmrjax.nn.from_torch import from_torch as from_torch
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise as MultiplicativeNoise
 from bmrjax.nn.random_module import RandomModule as RandomModule
 from bmrjax.nn.random_module import random_module as random_module

@@ -40,14 +40,14 @@ def save_weights(network: Any, path: str | Path) -> None:
 
 def load_weights(
     network: Network,
-    path: str | Path,
+    path: str | Path | Mapping[str, Any],
     *,
     rename: Rename | None = None,
     translate: Translate | None = None,
     keep: Sequence[str] = (),
     cast: bool = False,
 ) -> Network:
-    """Return a network with the weights of a safetensors file in place of its own.
+    """Return a network with the weights of a safetensors file, or of a state dict, in place of its own.
 
     The file has to fit: every array of the network is in it, with its shape and dtype, and nothing else
     is. Axes of size one do not count, and integers may be of any width that holds them.
@@ -55,12 +55,13 @@ def load_weights(
     Args:
         network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair, or a Flax NNX module.
             It is not changed.
-        path: The file. Names are those of `structure.named_arrays`, as `save_weights` writes them.
+        path: The file, or a dict of tensors by name, such as ``model.state_dict()`` of PyTorch. Names are
+            those of `structure.named_arrays`, as `save_weights` writes them.
         rename: For files with other names: from a name in the file to the one here, as a table or a
             function. None leaves a tensor out; names that a table lacks stay. `torchvision_resnet` and
             `torchvision_vgg` are two.
         translate: For files with other tensors: from a (renamed) name and its tensor to arrays by
-            their names here. `timm_vit` is one.
+            their names here. `timm_vit` is one, `from_torch` returns one for layers of PyTorch.
         keep: Patterns, as ``"head.*"``, of names here that keep the network's own values; the file may
             have them or not. With `rename` or `translate`, integers (counters of batches) that the file lacks
             are kept too, because other libraries have none.
@@ -71,7 +72,7 @@ def load_weights(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        TypeError: For anything but a network.
+        TypeError: For anything but a network, or what is no tensor.
         ValueError: If the file is not a whole safetensors file, or does not fit; the message names the first
             tensor that does not.
 
@@ -85,10 +86,12 @@ def load_weights(
         >>> bool((loaded.layers[0].weight == first.layers[0].weight).all())
         True
     """
-    path = Path(path)
     parts = _parts(network, "load_weights")
-    where = f"load_weights: {path}"
-    found, source = _translated(_read(path), rename, translate, where)
+    if isinstance(path, Mapping):
+        where, tensors = "load_weights", {name: _as_array(name, t) for name, t in path.items()}
+    else:
+        where, tensors = f"load_weights: {path}", _read(Path(path))
+    found, source = _translated(tensors, rename, translate, where)
     foreign = rename is not None or translate is not None
     problems: list[str] = []
     arrays: list[Array] = []
@@ -139,9 +142,32 @@ def _parts(network: Any, caller: str) -> Parts:
     return parts
 
 
+def _as_array(name: Any, tensor: Any) -> np.ndarray:
+    """Return an array, or a tensor of PyTorch on any device, as an array of NumPy."""
+    if not isinstance(name, str):
+        raise TypeError(f"load_weights: names of tensors are texts, got {name!r:.80}.")
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach().cpu()
+        # NumPy has no bfloat16.
+        tensor = (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    found = np.asarray(tensor)
+    if found.dtype == object:
+        raise TypeError(
+            f"load_weights: '{name}' is a {type(tensor).__name__}, expected a tensor. Of a checkpoint with "
+            "more in it, give the state dict, often checkpoint['model'] or checkpoint['state_dict']."
+        )
+    return found
+
+
 def _read(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise FileNotFoundError(f"load_weights: {path} is not there.")
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise ValueError(
+            f"load_weights: {path} is a file of PyTorch, which only PyTorch reads. Give its tensors: "
+            f"load_weights(network, torch.load('{path.name}', weights_only=True), ...), or write them by "
+            "safetensors.torch.save_file."
+        )
     try:
         return load_file(path)
     except (SafetensorError, ValueError, KeyError, OSError) as error:

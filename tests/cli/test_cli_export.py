@@ -1,27 +1,40 @@
-"""`bmrjax export`: a saved run's network in a file that gives what `bmrjax predict` gives."""
+"""`bmrjax export`: options, and units within the file. What it does with a run is in `test_cli.py`."""
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
-from bmrjax import cli, export
-from bmrjax.data.sources import load_dataset
+from bmrjax import cli, export, zoo
+from bmrjax.cli.run_export import EquinoxInUnits, FlaxInUnits, units_of_run
 
 
-def test_a_regression_by_a_flax_network_becomes_a_program(tmp_path):
-    run = tmp_path / "run"
-    few = "--epochs 1 --steps-per-epoch 5 --no-progress --samples 3"
-    options = f"--data diabetes --net mlp-nnx --hidden 8 {few} --out {run} --method map"
-    cli.main(["sparsify", *options.split()])
-    found = load_dataset("diabetes")
-    raw = (found.test[0] * found.input_scale + found.input_mean).astype(np.float32)
-    np.save(tmp_path / "x.npy", raw)
-    arguments = ["--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "p.npy")]
-    cli.main(["predict", str(run), *arguments])
-    expected = np.load(tmp_path / "p.npy")
-    cli.main(["export", str(run), "--to", "stablehlo", "--out", str(tmp_path / "n")])
-    outputs = export.load_stablehlo(tmp_path / "n")(raw)
-    assert outputs.shape == expected.shape
-    np.testing.assert_allclose(outputs, expected, rtol=1e-4)
+def document(outputs):
+    targets = np.linspace(1.0, 2.0, outputs)
+    return {
+        "num_classes": None, "outputs": outputs, "input_mean": [[1.0, 2.0, 3.0]], "input_scale": 4.0,
+        "target_mean": targets.tolist(), "target_scale": (3 * targets).tolist(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_units_are_in_the_file(outputs, tmp_path):
+    told = document(outputs)
+    units = units_of_run(told, (3,))
+    raw = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    equinox = zoo.MLP(3, (4,), outputs, key=jax.random.key(0))
+    flax = zoo.NNXMLP(3, (4,), outputs, rngs=nnx.Rngs(0))
+    flax.eval()
+    standard = (raw - told["input_mean"]) / told["input_scale"]
+    for network, example, values in (
+        (EquinoxInUnits(equinox, units), raw[0], jax.vmap(equinox)(standard)),
+        (FlaxInUnits(flax, units), raw, flax(standard)),
+    ):
+        export.stablehlo(network, example, tmp_path / "n", repeats=0)
+        expected = np.asarray(values) * told["target_scale"] + told["target_mean"]
+        expected = expected[:, 0] if outputs == 1 else expected
+        found = export.load_stablehlo(tmp_path / "n")(raw)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_options_that_do_not_go_together_are_refused(tmp_path, capsys):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax._src.compiler
-import jax._src.interpreters.pxla
+import jax._src.interpreters.mlir
 
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.loop import Loop
@@ -32,7 +32,7 @@ PHASES = (
 )  # fmt: skip
 # Lowering and compiling. JAX has no public place for this; a version without these stops the benchmark.
 _COMPILING = (
-    (jax._src.interpreters.pxla.mlir, "lower_jaxpr_to_module"),
+    (jax._src.interpreters.mlir, "lower_jaxpr_to_module"),
     (jax._src.compiler, "compile_or_get_cached"),
 )
 _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {

@@ -28,6 +28,7 @@ TABLES = {
     "costs.reduce_at_size": "reduce_at_size",
     "costs.speed_report": "speed",
     "costs.step_cost": "step_cost",
+    "costs.where": "where",
     "papers.beckers2024_report": "beckers2024",
     "papers.fashion_lenet5": "fashion_lenet5",
     "papers.federici2017": "federici2017",

@@ -22,6 +22,7 @@ from . import streaming as streaming
 from . import structure as structure
 from . import trained as trained
 from . import zoo as zoo
+from .backend.compile_cache import keep_compiled as keep_compiled
 from .criteria import limit as limit
 from .errors import CallbackError as CallbackError
 from .errors import DamagedFileError as DamagedFileError

@@ -6,27 +6,37 @@ from pathlib import Path
 
 import jax
 import platformdirs
+from jax.experimental.compilation_cache import compilation_cache
 
 # The least recently used programs go beyond this; a run on a table keeps about 1 MB.
 _MOST_BYTES = 2**29
 # What compiles faster is not worth a file.
-_LEAST_SECONDS = 0.1
+_LEAST_SECONDS = 0.03
 
 
 def keep_compiled() -> Path | None:
-    """Let JAX keep compiled programs in the user's cache folder, and take them from there.
+    """Keep compiled programs in the user's cache folder, and take those of earlier processes from there.
 
-    A second run of a command on data of the same shapes then starts without compiling: on a table of 500 rows
-    it takes a quarter less time. A folder that JAX was given before (``JAX_COMPILATION_CACHE_DIR``) stays,
-    and ``JAX_ENABLE_COMPILATION_CACHE=false`` switches it off.
+    The command line does so by itself; a script or a notebook calls this once, at best first. A second run on
+    data of the same shapes then starts without compiling. Programs of other versions and processors are kept
+    apart, and the least recently used ones go beyond 512 MB.
+
+    JAX's own settings win: a folder that it was given before (``JAX_COMPILATION_CACHE_DIR``) stays, and
+    ``JAX_ENABLE_COMPILATION_CACHE=false`` switches the cache off.
 
     Returns:
         The folder, or None if it cannot be written, or another one is in use.
+
+    Example:
+        >>> import bmrjax as bmr
+        >>> folder = bmr.keep_compiled()  # doctest: +SKIP
+        >>> bmr.sparsify(program, data, key=key)  # doctest: +SKIP
     """
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
-        return None
     # JAX keeps programs of other versions and options apart, but not those for another processor.
     folder = Path(platformdirs.user_cache_dir("bmrjax", appauthor=False)) / "compiled" / processor()
+    used = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if used is not None:
+        return folder if used == str(folder) else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lockfile").touch()
@@ -35,6 +45,7 @@ def keep_compiled() -> Path | None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    compilation_cache.reset_cache()  # JAX decides at its first compilation whether there is a cache
     return folder
 
 

@@ -30,10 +30,10 @@ def compiled(
     if jax.device_count() > 1 or getattr(jax.config, "jax_use_simplified_jaxpr_constants", False):
         # On which devices, and which hidden arguments: that is not in the text.
         return lowered.compile(options)
-    text = lowered.as_text() if text is None else text
-    if "callback" in text:
+    known_by: str = lowered.as_text() if text is None else text
+    if "callback" in known_by:
         return lowered.compile(options)
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256(known_by.encode()).hexdigest()
     chosen = tuple(sorted(options.items()))
     # An argument that nothing is computed from is not in the text, and its shape is checked all the same.
     shapes = str(lowered.in_avals)

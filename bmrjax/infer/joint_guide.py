@@ -158,9 +158,9 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
         return cls if "auto_scale_tril" in params else None
 
     def _full_posterior(self) -> dist.Distribution:
-        loc = numpyro.param(f"{self.prefix}_loc", self._init_latent)
+        loc: Any = numpyro.param(f"{self.prefix}_loc", self._init_latent)
         start = jnp.asarray(self._init_scale * np.eye(self.latent_dim), loc.dtype)
-        tril = numpyro.param(
+        tril: Any = numpyro.param(
             f"{self.prefix}_scale_tril", start, constraint=self.scale_tril_constraint
         )
         return dist.MultivariateNormal(loc, scale_tril=tril, validate_args=False)

@@ -156,6 +156,10 @@ class Loop:
         return self._compiled[shapes]
 
     def _build(self, carry: Any, args: tuple[Any, ...]) -> Any:
+        return compiled_for(self.traced(carry, *args), self._num_steps)
+
+    def traced(self, carry: Any, *args: Any) -> Any:
+        """Return the program for these shapes traced, which can be lowered for any device."""
         traced, settings = None, {"donate_argnums": 0, **_stays(carry)}
         if self.mode != "dispatch":
             traced = jax.jit(self._whole, **settings).trace(carry, np.int32(0), np.int32(1), *args)
@@ -166,7 +170,7 @@ class Loop:
         if self.mode == "dispatch":
             traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
         assert traced is not None
-        return compiled_for(traced, self._num_steps)
+        return traced
 
     def _whole(self, carry: Any, first: Any, n: Any, *args: Any) -> Any:
         """Take the steps from `first` to n - 1, unless the condition ends them."""

@@ -25,7 +25,7 @@ class _ToScaleTril(ParameterFreeTransform):
     after the other on a CPU, in every step, and a fifth of the program to compile.
     """
 
-    domain = constraints.independent(constraints.real, 2)
+    domain: Any = constraints.independent(constraints.real, 2)
     codomain: Any = _ScaleTril()
 
     def __call__(self, x: Float[Array, "... n n"]) -> Float[Array, "... n n"]:

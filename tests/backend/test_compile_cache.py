@@ -19,10 +19,10 @@ print(float(jax.jit(lambda x: jax.numpy.sin(x @ x.T).sum())(jax.numpy.eye(3))), 
 
 @pytest.fixture
 def in_a_process(tmp_path):
-    def run(**settings):
+    def run(program=PROGRAM, **settings):
         env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
         env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), **settings}
-        command = [sys.executable, "-W", "error", "-c", PROGRAM]
+        command = [sys.executable, "-W", "error", "-c", program]
         found = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
         assert not found.stderr
         folder, line = found.stdout.strip().splitlines()
@@ -49,3 +49,31 @@ def test_a_folder_of_the_users_own_stays(in_a_process, tmp_path):
 def test_without_a_folder_that_can_be_written_it_runs_all_the_same(in_a_process, tmp_path):
     (tmp_path / "cache").write_text("a file in its place")
     assert in_a_process()[0] == "None"
+
+
+LATE = """
+import jax
+import bmrjax as bmr
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append(name.endswith("cache_hits")))
+jax.jit(lambda x: x + 1)(1.0)
+folder = bmr.keep_compiled()
+assert bmr.keep_compiled() == folder
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+print(folder)
+print(float(jax.jit(lambda x: jax.numpy.cos(x @ x.T).sum())(jax.numpy.eye(3))), sum(hits))
+"""
+
+
+def test_it_may_come_after_the_first_compilation(in_a_process, tmp_path):
+    folder, value, hits = in_a_process(program=LATE)
+    assert hits == 0
+    assert folder.startswith(str(tmp_path))
+    again = in_a_process(program=LATE)
+    assert again[:2] == (folder, value)
+    assert again[2] > 0
+
+
+def test_jax_s_own_switch_turns_it_off(in_a_process):
+    off = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    assert in_a_process(**off)[2] == in_a_process(**off)[2] == 0

@@ -14,6 +14,7 @@ import pytest
 
 import bmrjax as bmr
 from bmrjax import infer, nn, priors, programs, zoo
+from bmrjax.backend import quick_compile
 from bmrjax.cli.check_options import check_options
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.run_folder import config_of
@@ -54,6 +55,33 @@ def products(function, *args):
 
 
 # --- values ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", ["_QUICK", "_MIDDLE", "_DEFAULT"])
+@pytest.mark.parametrize("sizes", [(1, 3, 2, 1), (8, 4, 8, 3), (128, 64, 100, 10)])
+def test_the_compiler_knows_these_products_with_all_its_settings(options, sizes):
+    rows, inputs, hidden, outputs = sizes
+    weights = normal(0, inputs, hidden), normal(1, hidden, outputs)
+
+    def loss(weights, x):
+        return jnp.sum(jnp.tanh(x @ weights[0]) @ weights[1])
+
+    def steps(weights, x):
+        gradient = with_low_matmuls(jax.grad(of_program(loss)))
+        update = lambda _, w: jax.tree.map(lambda a, g: a - 1e-3 * g, w, gradient(w, x))  # noqa: E731
+        return jax.lax.fori_loop(0, 2, update, weights)
+
+    x = normal(2, rows, inputs)
+    settings = getattr(quick_compile, options)
+    found = jax.jit(steps).lower(weights, x).compile(settings)(weights, x)
+    expected = weights
+    for _ in range(2):
+        gradient = jax.grad(loss)(expected, x)
+        expected = jax.tree.map(lambda a, g: a - 1e-3 * g, expected, gradient)
+    for one, other in zip(found, expected, strict=True):
+        # A part in 256 of what two steps move.
+        moved = float(jnp.max(jnp.abs(other)))
+        np.testing.assert_allclose(one, other, atol=4e-3 * max(moved, 1.0))
 
 
 def test_a_product_is_that_of_the_rounded_operands():

@@ -102,8 +102,8 @@ CASES = {
         "precision",
         {"dtype": "float32", "seed": 0},
         "accuracy nll vfe_per_datum kept",
-        "bmrjax sparsify --data fashion_mnist --net lenet5 --method bmr --batch-size 128 --epochs 8 "
-        "--steps-per-epoch 200 --samples 30 --seed 0 --mesh data=2",
+        "bmrjax sparsify --data fashion_mnist --net lenet5 --method bmr --batch-size 128 --num-epochs 8 "
+        "--steps-per-epoch 200 --num-samples 30 --seed 0 --mesh data=2",
     ),
 }
 

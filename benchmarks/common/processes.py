@@ -112,6 +112,8 @@ def run_missing(commands: Mapping[str, Sequence[str]], args: argparse.Namespace)
 def row_of(run: Path, words: Sequence[str]) -> dict[str, Any]:
     """Return the numbers of a finished ``bmrjax`` run, and the command that makes them."""
     found = json.loads((run / "results.json").read_text())
-    first = {name: found["config"][name] for name in ("method", "epochs", "steps_per_epoch")}
+    config = found["config"]
+    first = {name: config[name] for name in ("method", "steps_per_epoch")}
+    first["epochs"] = config["num_epochs"]
     rest = {name: value for name, value in found.items() if name not in _LEFT_OUT}
     return {**first, "command": " ".join(["bmrjax", *words]), **rest}

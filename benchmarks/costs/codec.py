@@ -29,11 +29,11 @@ from bmrjax.run.point import best
 from bmrjax.structure import named_arrays
 
 LINE = (
-    "sparsify --data mnist --net mlp --hidden 300 100 --method bmr --epochs 100 --steps-per-epoch 500 "
+    "sparsify --data mnist --net mlp --hidden 300 100 --method bmr --num-epochs 100 --steps-per-epoch 500 "
     "--batch-size 128 --wait 15 --refit 2 --cooldown 25 --fraction 0.25 --mask-prior --validation 0.0833"
 )
 QUICK = (
-    "sparsify --data digits --net mlp --hidden 100 100 --method bmr --epochs 30 --steps-per-epoch 50 "
+    "sparsify --data digits --net mlp --hidden 100 100 --method bmr --num-epochs 30 --steps-per-epoch 50 "
     "--refit 2 --fraction 0.25 --mask-prior --validation 0.15"
 )
 # Federici, Ullrich and Welling (2017), Table 2.

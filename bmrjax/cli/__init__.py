@@ -10,7 +10,11 @@ from typing import Any, NoReturn
 
 import tyro
 
+from bmrjax import __version__
 from bmrjax.cli.check_options import check_options
+from bmrjax.cli.config_file import config_path, read_config
+from bmrjax.cli.former_names import former_name
+from bmrjax.cli.inspect_options import InspectOptions
 from bmrjax.cli.limited import run_limited
 from bmrjax.cli.reduce_options import ReduceOptions
 from bmrjax.cli.saved_options import (
@@ -30,6 +34,7 @@ from bmrjax.run.interrupt import EndedBySignal, end_by_exception
 # these, nor JAX.
 COMMANDS: dict[str, tuple[type, str]] = {
     "sparsify": (SparsifyOptions, "sparsify"),
+    "inspect": (InspectOptions, "inspect"),
     "info": (InfoOptions, "saved"),
     "report": (ReportOptions, "html_report"),
     "predict": (PredictOptions, "saved"),
@@ -39,6 +44,11 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "export": (ExportOptions, "export"),
     "reduce": (ReduceOptions, "reduce"),
 }
+
+DESCRIPTION = """Bayesian model reduction for JAX and NumPyro.
+
+bmrjax COMMAND --help explains a command, bmrjax --version tells the version, and bmrjax
+--tyro-print-completion bash (or zsh) prints completion for a shell."""
 
 
 def script() -> None:
@@ -73,12 +83,11 @@ def main(arguments: list[str] | None = None, *, limited: bool = False) -> None:
         limited: Whether files that strangers may have made are run in a child process with limits. JAX must
             not have been loaded.
     """
-    command = tyro.extras.subcommand_cli_from_dict(
-        {name: kind for name, (kind, _) in COMMANDS.items()},
-        prog="bmrjax",
-        description="Bayesian model reduction for JAX and NumPyro.",
-        args=arguments,
-    )
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments == ["--version"]:
+        print(f"bmrjax {__version__}")
+        return
+    command = _parsed(arguments)
     if limited and isinstance(command, PredictOptions) and command.directory.is_file():
         run_limited(
             lambda: _run(command),
@@ -88,6 +97,35 @@ def main(arguments: list[str] | None = None, *, limited: bool = False) -> None:
         )
     else:
         _run(command)
+
+
+def _parsed(arguments: list[str]) -> Any:
+    """Return the options of the command that the words name; the process ends for others."""
+    try:
+        if (advice := former_name(arguments)) is not None:
+            raise ValueError(advice)
+        if arguments[:1] == ["sparsify"] and (path := config_path(arguments)) is not None:
+            missing: dict[str, Any] = {"data": tyro.MISSING, "out": tyro.MISSING}
+            default = SparsifyOptions(**{**missing, **read_config(path)})
+            return tyro.cli(
+                SparsifyOptions, prog="bmrjax sparsify", args=arguments[1:], default=default
+            )
+        return tyro.extras.subcommand_cli_from_dict(
+            {name: kind for name, (kind, _) in COMMANDS.items()},
+            prog="bmrjax",
+            description=DESCRIPTION,
+            args=arguments,
+        )
+    except (ValueError, OSError, ImportError) as error:
+        _refuse(error)
+
+
+def _refuse(error: Exception) -> NoReturn:
+    """Say in one line what is wrong, and end with status 2."""
+    if os.environ.get("BMRJAX_DEBUG"):
+        raise error
+    print(f"bmrjax: error: {' '.join(str(error).split())}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 
 def _run(command: Any) -> None:
@@ -103,15 +141,9 @@ def _run(command: Any) -> None:
     except BrokenPipeError:
         raise  # the reader has read enough, which is no error
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
-        if os.environ.get("BMRJAX_DEBUG"):
-            raise
-        print(f"bmrjax: error: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _refuse(error)
     except MemoryError:
-        if os.environ.get("BMRJAX_DEBUG"):
-            raise
-        print("bmrjax: error: there is not enough memory.", file=sys.stderr)
-        raise SystemExit(2) from None
+        _refuse(MemoryError("there is not enough memory."))
     except (KeyboardInterrupt, EndedBySignal) as error:
         goes_on = isinstance(command, SparsifyOptions) and any(command.out.glob("checkpoints/*"))
         _end(error, "stopped; --resume goes on from the last checkpoint" if goes_on else "stopped")

@@ -1,6 +1,7 @@
 """From words to objects: networks, programs, schedules."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,8 +14,9 @@ from bmrjax.cli.sparsify_options import (
     BLOCK_NETS,
     IMAGE_NETS,
     NOISE_RATE,
+    CriterionName,
     SparsifyOptions,
-    kl_warmup_of,
+    kl_warmup_epochs_of,
     learning_rate_of,
     schedule_of,
 )
@@ -44,7 +46,7 @@ def build_network(options: SparsifyOptions, input_shape: tuple[int, ...], output
             )
         return zoo.GRU(input_shape[1], _given(options.hidden)[0], outputs, key=key)
     in_size = math.prod(input_shape)
-    if options.net == "mlp-nnx":
+    if options.net == "nnx-mlp":
         from flax import nnx
 
         rngs = nnx.Rngs(options.seed)
@@ -64,7 +66,7 @@ def _block_network(
     size: dict[str, Any] = {"image_size": input_shape[1:]}
     if options.depth is not None:
         size["depth"] = options.depth
-    if options.net == "mixer":
+    if options.net == "mlp-mixer":
         # Without dropout, for a point estimate too, as published.
         if (width := options.width) is not None:
             size |= {"width": width, "token_hidden": 2 * width, "channel_hidden": 2 * width}
@@ -83,30 +85,36 @@ def build_schedule(options: SparsifyOptions) -> Any:
     """Return the schedule that the options name."""
     given: dict[str, Any] = {
         name: value
-        for name in ("wait", "refit", "cooldown", "fraction")
+        for name in ("wait", "refit", "every", "cooldown", "fraction")
         if (value := getattr(options, name)) is not None
     }
     log_uniform = options.prior == "log-uniform"
     schedule = schedule_of(options)
     if log_uniform and schedule == "every":
         # Once the divergence is there, weights need as long again to leave.
-        given.setdefault("wait", min(2 * kl_warmup_of(options), max(_given(options.epochs) - 1, 0)))
+        given.setdefault(
+            "wait", min(2 * kl_warmup_epochs_of(options), max(_given(options.num_epochs) - 1, 0))
+        )
+    if options.mask_prior and schedule != "verified":
+        raise ValueError("--mask-prior goes with --schedule verified.")
+    takes = {
+        "verified": {"wait", "refit", "cooldown", "fraction"},
+        "every": {"wait", "every", "cooldown", "fraction"},
+        "when-converged": {"cooldown", "fraction"},
+        "iterative": set(),
+    }[schedule]
+    if unknown := sorted(set(given) - takes):
+        other = {"every": "--every", "verified": "--refit"}.get(schedule)
+        why = f"epochs between its reductions are {other}" if other else "it watches the VFE"
+        raise ValueError(f"--schedule {schedule} takes no --{unknown[0]}: {why}.")
     if schedule == "verified":
         for name in ("tolerance", "stop_early"):
             if getattr(options, name) is not None:
                 given[name] = getattr(options, name)
         return schedules.Verified(**given, mask_prior=options.mask_prior)
-    if options.mask_prior:
-        raise ValueError("--mask-prior goes with --schedule verified.")
     if schedule == "every":
-        if "refit" in given:
-            given["every"] = given.pop("refit")
         return schedules.Every(**given)
-    iterative = schedule == "iterative"
-    unknown = sorted(set(given) - (set() if iterative else {"cooldown", "fraction"}))
-    if unknown:
-        raise ValueError(f"--schedule {schedule} takes no --{unknown[0]}: it watches the VFE.")
-    if iterative:
+    if schedule == "iterative":
         return schedules.Iterative()
     return schedules.WhenConverged(**given)
 
@@ -117,7 +125,7 @@ def build_programs(
     """Return the program and its guide."""
     network = build_network(options, input_shape, outputs)
     build = programs.classifier if num_classes else programs.regression
-    if options.method == "noise":
+    if options.method == "with-noise":
         model = build(nn.with_noise(network, kl_weight=options.kl_weight), None)
         return model, AutoMeanField(model)
     model = build(network, build_prior(options))
@@ -134,18 +142,18 @@ def build_prior(options: SparsifyOptions) -> Any:
         return priors.LogUniformPrior()
     kind = {
         "flat": priors.Flat,
-        "horseshoe": priors.RegularizedHorseshoePrior,
-        "spike-slab": priors.SpikeAndSlabPrior,
+        "regularized-horseshoe": priors.RegularizedHorseshoePrior,
+        "spike-and-slab": priors.SpikeAndSlabPrior,
     }[options.prior]
     if options.prior_scale is not None:
         return kind(options.prior_scale)
-    return kind(0.1) if options.prior == "spike-slab" else kind()
+    return kind(0.1) if options.prior == "spike-and-slab" else kind()
 
 
 def build_optimizer(options: SparsifyOptions) -> Any:
     """Return AdaBelief, with a rate of its own for the parameters of noise."""
     rate = learning_rate_of(options)
-    if options.method != "noise":
+    if options.method != "with-noise":
         return optax.adabelief(rate)
 
     def label(params: dict[str, Any]) -> dict[str, str]:
@@ -160,34 +168,45 @@ def build_optimizer(options: SparsifyOptions) -> Any:
 
 def build_criterion(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     """Return the criterion that the options name, or None."""
-    if options.method == "noise":
-        if options.rule == "snr":
-            return criteria.SignalToNoise(threshold=1.0, family=reduction.LogNormal)
-        if options.rule == "bmrs-u":
-            return criteria.BMRSUniform(8)
-        return criteria.BMRSNormal(margin=options.margin or 0.0)
+    if options.method == "with-noise":
+        return criterion_of(options.criterion or "bmrs-uniform", margin=options.margin or 0.0)
     if options.method != "bmr":
         return None
     if options.groups is not None:
         units = _units(options, input_shape, outputs)
-        kind = criteria.Shrinkage if options.reduced_prior == "shrinkage" else criteria.SpikeAndSlab
+        kind = criteria.Shrinkage if options.criterion == "shrinkage" else criteria.SpikeAndSlab
         return kind(groups=units)
     if options.prior == "log-uniform":
         return criteria.DropoutRate()
-    if options.prior == "spike-slab":
+    if options.prior == "spike-and-slab":
         return criteria.Inclusion()
-    kinds = {
-        "horseshoe": criteria.RegularizedHorseshoe,
+    return criterion_of(_given(options.criterion))
+
+
+def criterion_of(name: CriterionName, *, margin: float = 0.0) -> Any:
+    """Return the criterion of a name.
+
+    Args:
+        name: In words, as on the command line.
+        margin: See `criteria.BMRSNormal`.
+    """
+    made: dict[CriterionName, Callable[[], Any]] = {
+        "spike-and-slab": criteria.SpikeAndSlab,
         "shrinkage": criteria.Shrinkage,
-        "spike-slab": criteria.SpikeAndSlab,
+        "regularized-horseshoe": criteria.RegularizedHorseshoe,
+        "bmrs-uniform": lambda: criteria.BMRSUniform(8),
+        "bmrs-normal": lambda: criteria.BMRSNormal(margin=margin),
+        "signal-to-noise": lambda: criteria.SignalToNoise(
+            threshold=1.0, family=reduction.LogNormal
+        ),
     }
-    return kinds[_given(options.reduced_prior)]()
+    return made[name]()
 
 
 def _units(options: SparsifyOptions, input_shape: tuple[int, ...], outputs: int) -> Any:
     network, example = build_network(options, input_shape, outputs), jnp.zeros(input_shape)
     along: Any = options.groups
-    if options.net.endswith("-nnx"):
+    if options.net.startswith("nnx-"):
         return structure.unit_groups(network, example[None], along=along)
     return structure.unit_groups(network, example, along=along)
 

@@ -23,20 +23,20 @@ class Proportions:
     """
 
     hidden: tuple[int, ...]
-    epochs: int
+    num_epochs: int
     steps_per_epoch: int | None
     validation: float
     within: float = 0.0
-    kl_warmup: int | None = None
+    kl_warmup_epochs: int | None = None
     batch_size: int = 128
-    reduced_prior: str = "spike-slab"
+    criterion: str | None = "spike-and-slab"
     prior_scale: float | None = None
     stop_early: bool | None = None
     tolerance: float | None = None
 
 
 def proportions_of(
-    rows: int, input_shape: tuple[int, ...], *, net: str, method: str, epochs: int | None = None
+    rows: int, input_shape: tuple[int, ...], *, net: str, method: str, num_epochs: int | None = None
 ) -> Proportions:
     """Return settings in proportion to the data.
 
@@ -52,9 +52,9 @@ def proportions_of(
         input_shape: Shape of one input.
         net: Name of the network.
         method: Name of the method.
-        epochs: Epochs of the run, where they are given.
+        num_epochs: Epochs of the run, where they are given.
     """
-    mlp, path = net.startswith("mlp"), method == "bmr"
+    mlp, path, epochs = net in ("mlp", "nnx-mlp"), method == "bmr", num_epochs
     if mlp and len(input_shape) == 1:
         hidden, steps = ((50,), 100) if rows < _MANY_ROWS else ((50, 50), 200)
         if epochs is None:
@@ -67,8 +67,8 @@ def proportions_of(
             steps,
             validation=0.15,
             within=1.0,
-            kl_warmup=min(epochs // 5, 20),
-            reduced_prior="shrinkage" if input_shape[0] <= rows else "spike-slab",
+            kl_warmup_epochs=min(epochs // 5, 20),
+            criterion="shrinkage" if input_shape[0] <= rows else "spike-and-slab",
             prior_scale=_WIDE,
             stop_early=True,
             tolerance=1.0,
@@ -83,18 +83,21 @@ def in_proportion(
 ) -> SparsifyOptions:
     """Return the options with what was left out filled in; see `proportions_of`."""
     found = proportions_of(
-        rows, input_shape, net=options.net, method=options.method, epochs=options.epochs
+        rows, input_shape, net=options.net, method=options.method, num_epochs=options.num_epochs
     )
     filled: dict[str, Any] = {
         name: value for name, value in vars(found).items() if getattr(options, name) is None
     }
     if options.prior == "log-uniform":
         # Its own default depends on the length of the run.
-        filled.pop("kl_warmup", None)
+        filled.pop("kl_warmup_epochs", None)
     if options.prior != "flat":
         filled.pop("prior_scale", None)
-        if "reduced_prior" in filled:
-            filled["reduced_prior"] = "spike-slab"
+        if "criterion" in filled:
+            filled["criterion"] = "spike-and-slab"
+    if options.method != "bmr" or options.prior in ("log-uniform", "spike-and-slab"):
+        # Their criteria are others.
+        filled.pop("criterion", None)
     if not is_verified(options):
         for name in ("stop_early", "tolerance"):
             filled.pop(name, None)
@@ -115,8 +118,7 @@ def proportion_line(given: SparsifyOptions, options: SparsifyOptions, rows: int)
         if name == "within" and not options.validation:
             continue
         used = {
-            "hidden": options.net.startswith(("mlp", "gru")),
-            "reduced_prior": options.method == "bmr",
+            "hidden": options.net in ("mlp", "nnx-mlp", "gru"),
         }.get(name, True)
         if getattr(given, name) is None and value is not None and used:
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

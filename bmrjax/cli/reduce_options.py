@@ -11,7 +11,7 @@ import tyro
 class ReduceOptions:
     """Reduce a posterior in a folder of safetensors shards, piece by piece, and write its masks.
 
-    Example: bmrjax reduce posterior --prior-scale 0.1 --criterion spike-slab --out masks
+    Example: bmrjax reduce posterior --prior-scale 0.1 --criterion spike-and-slab --out masks
 
     The posterior may be made elsewhere, and larger than memory. Each tensor of weights is a pair NAME.loc
     and NAME.scale (or NAME.variance, or NAME.precision) in one of the files or in two.
@@ -25,15 +25,15 @@ class ReduceOptions:
     prior_scale: tuple[str, ...]
     """Standard deviation of the prior that the posterior was fitted under, as 0.1; or by tensor, the first
     pattern that fits, as 'encoder.*=0.1' '*=1.0'."""
-    criterion: Literal["spike-slab", "shrinkage"] = "spike-slab"
-    """spike-slab learns how many of a layer's weights to include; shrinkage judges each by itself, against
-    a normal around zero that is narrow."""
+    criterion: Literal["spike-and-slab", "shrinkage"] = "spike-and-slab"
+    """spike-and-slab learns how many of a layer's weights to include; shrinkage judges each by itself,
+    against a normal around zero that is narrow."""
     alpha: float | None = None
-    """spike-slab: prior count of included weights, 1 by default."""
+    """spike-and-slab: prior count of included weights, 1 by default."""
     beta: float | None = None
-    """spike-slab: prior count of excluded weights, 1 by default."""
+    """spike-and-slab: prior count of excluded weights, 1 by default."""
     num_steps: int | None = None
-    """spike-slab: fixed-point iterations, 4 by default."""
+    """spike-and-slab: fixed-point iterations, 4 by default."""
     variance: float | None = None
     """shrinkage: of the narrow normal, 1e-16 by default."""
     layers: Literal["tensors", "modules"] = "tensors"

@@ -27,7 +27,7 @@ def run_compress(options: CompressOptions) -> None:
     with of_a_whole_run(options.directory):
         (network,) = result.network(example).values()
         scales = codec.posterior_scales(result, example) if result.keep else None
-    if run.method == "noise":
+    if run.method == "with-noise":
         network = nn.without_noise(network)
     if options.compact:
         network = compact(network, example if is_nnx(network) else example[0], drop_inputs=True)

@@ -24,7 +24,7 @@ class Config(TypedDict):
     data: str
     net: Name
     method: Name
-    epochs: Count
+    num_epochs: Count
 
 
 @with_config(_OPEN)
@@ -92,6 +92,9 @@ class Results(TypedDict):
     table: NotRequired[list[Column] | None]
     notes: NotRequired[list[str]]
     trivial: NotRequired[dict[Name, Number] | None]
+    rmse_by_target: NotRequired[list[Number] | None]
+    trivial_rmse_by_target: NotRequired[list[Number] | None]
+    nll_in_target_units: NotRequired[Number]
     findings: NotRequired[list[FindingDocument]]
     compile_seconds: Number
     seconds: Number

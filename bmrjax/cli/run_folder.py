@@ -4,17 +4,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from bmrjax.cli.config_file import NOT_OF_THE_RUN
 from bmrjax.cli.proportion import Proportions
 from bmrjax.cli.run_documents import read_options
 from bmrjax.cli.sparsify_options import SparsifyOptions
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes.
-OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json")
+OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json", "run.toml")
+# The options, as --config reads them.
+CONFIG = "run.toml"
 # The page that `bmrjax report` writes there.
 PAGE = "report.html"
 # What may differ between a run and its continuation.
-FREE = ("out", "data_root", "resume", "overwrite", "progress", "samples", "epochs", "mesh", "log")
+FREE = (*NOT_OF_THE_RUN, "data_root", "num_samples", "num_epochs", "mesh")
 # What the end of its name says about a log: JSON lines, or a table.
 LOGS = (".jsonl", ".csv")
 

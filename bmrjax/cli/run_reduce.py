@@ -43,7 +43,7 @@ def _criterion(options: ReduceOptions) -> Any:
     if options.criterion == "shrinkage":
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise ValueError(f"{flags} goes with --criterion spike-slab.")
+            raise ValueError(f"{flags} goes with --criterion spike-and-slab.")
         return (
             criteria.Shrinkage()
             if options.variance is None

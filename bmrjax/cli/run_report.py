@@ -44,6 +44,7 @@ def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, 
         "table": None if found.encoding is None else found.encoding.to_json(),
         "notes": list(found.notes),
         "trivial": trivial_metrics(found),
+        **in_target_units(options, found, result),
         "findings": findings_of(result),
         "init_seconds": result.timing["init_seconds"],
         "compile_seconds": result.timing["compile_seconds"],
@@ -98,6 +99,32 @@ def trivial_metrics(found: Any) -> dict[str, float]:
     }
 
 
+def in_target_units(options: SparsifyOptions, found: Any, result: Any) -> dict[str, Any]:
+    """Return figures of a regression in the units of its targets.
+
+    They are the RMSE of each target, that of the training mean beside it, and the NLL per data point of all
+    targets, whose density has the unit too.
+    """
+    if found.num_classes is not None or "rmse" not in result.metrics:
+        return {}
+    scale = np.asarray(found.target_scale, np.float64).ravel()
+    y = np.asarray(found.test[1], np.float64)
+    y = y.reshape(len(y), -1)
+    if y.shape[1] == 1:
+        errors = np.array([result.metrics["rmse"]])
+    else:
+        samples = 1 if options.method == "map" else options.num_samples
+        key = jax.random.key(options.seed + 2)
+        prediction = result.predict(key, found.test[0], num_samples=samples)
+        errors = np.sqrt(np.square(np.asarray(prediction.mean).reshape(y.shape) - y).mean(0))
+    scale = np.broadcast_to(scale, errors.shape)
+    return {
+        "rmse_by_target": (errors * scale).tolist(),
+        "trivial_rmse_by_target": (np.sqrt(np.square(y).mean(0)) * scale).tolist(),
+        "nll_in_target_units": result.metrics["nll"] + float(np.log(scale).sum()),
+    }
+
+
 def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
     """Return the inputs from which kept weights lead to an output, in order.
 
@@ -145,7 +172,7 @@ def why_nothing_went(history: list[dict[str, Any]], path: list[dict[str, Any]]) 
     if any(p["kept"] < p["total"] for p in path if not p.get("taken_back")):
         return "Nothing is removed: the held-out data chose the point before any reduction."
     if not _rounds(history):
-        return f"Nothing is removed: no reduction fitted into {len(history)} epochs. Give more --epochs."
+        return f"Nothing is removed: no reduction fitted into {len(history)} epochs. Give more --num-epochs."
     if any(row["taken_back"] for row in history):
         return "Nothing is removed: every round raised the VFE and was taken back. Train longer."
     return "Nothing is removed: no reduction proposed anything. Train longer, so that the posterior settles."
@@ -157,7 +184,7 @@ def summary_of(document: dict[str, Any]) -> str:
     classes = document.get("num_classes")
     task = "regression" if classes is None else f"{classes} classes"
     lines = [
-        f"{config['data']}, {task}, {config['net']}, {config['method']}, {config['epochs']} epochs"
+        f"{config['data']}, {task}, {config['net']}, {config['method']}, {config['num_epochs']} epochs"
     ]
     labels = {
         "accuracy": "accuracy",
@@ -178,17 +205,20 @@ def summary_of(document: dict[str, Any]) -> str:
             )
             lines.append(f"  {label:<28}{document[name]:.4g}{beside}")
         if name == "rmse":
-            lines += _in_target_unit(document)
+            lines += _in_target_units(document)
+        unit = document.get("nll_in_target_units")
+        if name == "nll" and unit is not None:
+            lines.append(f"    {'in units of the targets':<25} {unit:.4g}")
     if document["total"]:
         kept = f"{document['kept']:,} of {document['total']:,} ({document['sparsity']:.1%} removed)"
-        what = "units kept" if config["method"] == "noise" else "weights kept"
+        what = "units kept" if config["method"] == "with-noise" else "weights kept"
         lines.append(f"  {what:<28}{kept}")
         for layer, sparsity in document["sparsity_per_layer"].items():
             lines.append(f"    {layer:<26}{sparsity:.1%} removed")
         explained = {"nothing-removed", "rounds-taken-back"} & {
             finding["code"] for finding in document.get("findings", ())
         }
-        reduces = config["method"] in ("bmr", "noise")
+        reduces = config["method"] in ("bmr", "with-noise")
         if reduces and not document["sparsity"] and not explained:
             lines.append(f"  {why_nothing_went(document['history'], document['path'])}")
     kept_inputs = document.get("inputs_kept")
@@ -210,18 +240,20 @@ def shown(number: float | None, form: str) -> str:
     return "not finite" if number is None else format(number, form)
 
 
-def _in_target_unit(document: dict[str, Any]) -> list[str]:
-    """Return the line of the RMSE in the unit of a single target."""
-    scale = document.get("target_scale")
-    flat = scale if not isinstance(scale, list) else _flat(scale)
-    if document.get("rmse") is None or not isinstance(flat, list) or len(flat) != 1:
-        return []
-    name = (document.get("target_names") or ["the target"])[0]
-    return [f"  {f'RMSE in the unit of {name}':<27} {document['rmse'] * flat[0]:.4g}"]
+def _in_target_units(document: dict[str, Any]) -> list[str]:
+    """Return a line for the RMSE of each target in its own unit."""
+    errors = document.get("rmse_by_target") or []
+    trivial = document.get("trivial_rmse_by_target") or [None] * len(errors)
+    names = document.get("target_names") or _target_numbers(len(errors))
+    return [
+        f"    {f'in the unit of {name}':<25} {shown(error, '.4g')}"
+        + ("" if beside is None else f"   ({shown(beside, '.4g')} by the targets' mean)")
+        for name, error, beside in zip(names, errors, trivial, strict=False)
+    ]
 
 
-def _flat(values: Any) -> list[float]:
-    return [x for v in values for x in _flat(v)] if isinstance(values, list) else [values]
+def _target_numbers(count: int) -> list[str]:
+    return ["the target"] if count == 1 else [f"target {i}" for i in range(count)]
 
 
 def write_plots(result: Any, out: Path) -> None:

@@ -37,8 +37,8 @@ def run_info(options: InfoOptions) -> None:
 
 def run_predict(options: PredictOptions) -> None:
     """Predict with a saved run, or with a compressed network."""
-    if options.samples < 1:
-        raise ValueError(f"--samples must be at least 1, got {options.samples}.")
+    if options.num_samples < 1:
+        raise ValueError(f"--num-samples must be at least 1, got {options.num_samples}.")
     file = CompressedNetwork(options.directory) if options.directory.is_file() else None
     document = file.about if file else read_results(options.directory)
     x, y = _raw_data(options, document)
@@ -53,7 +53,7 @@ def run_predict(options: PredictOptions) -> None:
         values = file.predict(x)
     else:
         run, result = loaded_run(options.directory, document)
-        samples = options.samples if run.method != "map" else 1
+        samples = options.num_samples if run.method != "map" else 1
         with of_a_whole_run(options.directory):
             prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
             values = np.asarray(prediction.mean)
@@ -135,9 +135,18 @@ def _score(values: Any, y: Any, document: dict[str, Any]) -> str:
         return (
             f"accuracy {np.mean(values.argmax(1) == np.asarray(y)):.4f} on {len(y):,} data points"
         )
-    scaled = (values - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
-    error = float(np.sqrt(np.mean(np.square(scaled.reshape(np.shape(y)) - np.asarray(y)))))
-    return f"RMSE {error:.4f} (standardised target) on {len(y):,} data points"
+    mean, scale = (np.asarray(document[f"target_{part}"]) for part in ("mean", "scale"))
+    errors = ((values - mean) / scale).reshape(np.shape(y)) - np.asarray(y)
+    text = f"RMSE {np.sqrt(np.square(errors).mean()):.4f} (standardised target"
+    errors = errors.reshape(len(errors), -1)
+    units = np.sqrt(np.square(errors).mean(0)) * np.broadcast_to(scale.ravel(), errors.shape[1:])
+    names = document.get("target_names") or [f"target {i}" for i in range(len(units))]
+    if len(units) == 1 and not document.get("target_names"):
+        names = ["the target"]
+    own = ", ".join(
+        f"{unit:.4g} in the unit of {name}" for unit, name in zip(units, names, strict=True)
+    )
+    return f"{text}), {own}, on {len(y):,} data points"
 
 
 def run_compact(options: CompactOptions) -> None:
@@ -152,7 +161,7 @@ def run_compact(options: CompactOptions) -> None:
     run, result = loaded_run(options.directory, document)
     example = jnp.zeros((2, *document["input_shape"]))
     with of_a_whole_run(options.directory):
-        if run.method == "noise":
+        if run.method == "with-noise":
             plain = nn.without_noise(result.network(example)["net"])
             found = compact(plain, example[0], drop_inputs=True)
         else:
@@ -168,7 +177,13 @@ def run_compact(options: CompactOptions) -> None:
     if found.inputs is not None:
         arrays["inputs"] = found.inputs
     write_atomically(options.out, lambda staged: save_file(arrays, staged))
-    print(f"{len(arrays)} arrays in {options.out}")
+    print(f"{len(arrays)} arrays in {options.out}. To load them in Python:")
+    print(f"  safetensors.numpy.load_file({str(options.out)!r})")
+    print("As a network, in a small file with rounded weights:")
+    print(f"  bmrjax compress {options.directory} --out {options.out.with_suffix('.bmr')}")
+    print(f"  bmrjax.codec.load_network({str(options.out.with_suffix('.bmr'))!r})")
+    if found.inputs is not None:
+        print("The smaller network reads x[:, inputs], of the flattened inputs.")
 
 
 def _inputs(path: Path) -> Any:

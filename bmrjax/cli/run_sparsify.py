@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from bmrjax import __version__
 from bmrjax.callbacks.records import Record, RunStart
 from bmrjax.cli.build import (
     build_callbacks,
@@ -18,15 +19,18 @@ from bmrjax.cli.build import (
     num_outputs,
 )
 from bmrjax.cli.check_options import check_lengths
+from bmrjax.cli.config_file import config_text, read_config, with_former
 from bmrjax.cli.documents import write_json
+from bmrjax.cli.load_data import load_data
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.run_folder import OURS, PAGE, PLOTS, config_of, resumed
+from bmrjax.cli.run_folder import CONFIG, OURS, PAGE, PLOTS, config_of, resumed
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
-from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_of
+from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_epochs_of
 from bmrjax.cli.waiting import waiting
-from bmrjax.data import load_dataset, split_rows
+from bmrjax.data import split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
+from bmrjax.files import write_atomically
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.choose_point import choose_point
 from bmrjax.run.fit_options import FitOptions
@@ -49,25 +53,15 @@ def run_sparsify(options: SparsifyOptions) -> None:
         SystemExit: With status 3, after everything is written, if the predictions do not depend on the
             inputs.
     """
-    out = options.out
+    out, typed = options.out, options
     options = resumed(options)
 
-    found = load_dataset(
-        options.data,
-        data_root=options.data_root,
-        task=options.task,
-        num_targets=options.num_targets,
-        target=options.target,
-        categories=options.categories,
-        drop=options.drop,
-        impute=options.impute,
-        seed=options.split_seed,
-    )
+    found = load_data(options)
     given, rows = options, len(found.train[0])
     options = in_proportion(options, rows, found.input_shape)
     check_lengths(options)
     assert options.batch_size is not None
-    assert options.epochs is not None
+    assert options.num_epochs is not None
     for note in found.notes:
         print(f"note: {note}.")
     print(proportion_line(given, options, rows))
@@ -77,35 +71,42 @@ def run_sparsify(options: SparsifyOptions) -> None:
     # One command at a time, and none beside a run that was started from Python.
     with RunLock(out, COMMAND_LOCK):
         RunLock(out).release()
-        _fit(options, found, model, guide, schedule=schedule, mesh=mesh)
+        _fit(typed, options, found, model, guide, schedule=schedule, mesh=mesh)
 
 
 def _fit(
-    options: SparsifyOptions, found: Dataset, model: Any, guide: Any, *, schedule: Any, mesh: Any
+    typed: SparsifyOptions,
+    options: SparsifyOptions,
+    found: Dataset,
+    model: Any,
+    guide: Any,
+    *,
+    schedule: Any,
+    mesh: Any,
 ) -> None:
     """Run the fit and write the folder, which is this command's own."""
     out, rows = options.out, len(found.train[0])
     assert options.batch_size is not None
-    assert options.epochs is not None
+    assert options.num_epochs is not None
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)
         if options.log is not None:
             options.log.unlink(missing_ok=True)
     if not options.resume:
-        write_json(out / "run.json", config_of(options))
+        write_options(typed, options)
 
     def keep_options(record: Record) -> None:
         # Once the run goes on: a refused --resume changes nothing.
         if isinstance(record, RunStart) and options.resume:
-            write_json(out / "run.json", config_of(options))
+            write_options(typed, options)
 
     stratify = found.num_classes is not None and rows <= MANY_ROWS
     train, validation = split_off(found.train, options, stratify=stratify)
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
-    held_out = HeldOut(test, final_samples=options.samples)
+    held_out = HeldOut(test, final_samples=options.num_samples)
     if options.method == "map":
         held_out = HeldOut(test, samples=1, final_samples=1)
     try:
@@ -116,7 +117,7 @@ def _fit(
                 model,
                 train,
                 key=jax.random.key(options.seed),
-                num_epochs=options.epochs,
+                num_epochs=options.num_epochs,
                 criterion=build_criterion(options, found.input_shape, num_outputs(found)),
                 schedule=schedule,
                 guide=guide,
@@ -132,7 +133,7 @@ def _fit(
                     estimator=options.estimator,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
-                    kl_warmup=kl_warmup_of(options) * steps,
+                    kl_warmup=kl_warmup_epochs_of(options) * steps,
                 ),
             )
     except NonFiniteError as error:
@@ -149,7 +150,7 @@ def _fit(
                 validation,
                 test,
                 jax.random.key(options.seed + 1),
-                num_samples=options.samples,
+                num_samples=options.num_samples,
                 within=options.within or 0.0,
                 first_layer=FIRST_LAYER,
             )
@@ -184,6 +185,20 @@ def split_off(train: Any, options: SparsifyOptions, *, stratify: bool = False) -
     labels = train[1] if stratify else None
     kept, held = split_rows(rows, options.validation, options.seed, labels=labels)
     return tuple(part[kept] for part in train), tuple(part[held] for part in train)
+
+
+def write_options(typed: SparsifyOptions, options: SparsifyOptions) -> None:
+    """Write the options of a run, for --resume to compare with, and as a file for --config.
+
+    Args:
+        typed: As they came.
+        options: The same, with those in proportion to the data filled in.
+    """
+    write_json(options.out / "run.json", config_of(options))
+    path = options.out / CONFIG
+    if options.resume and path.is_file():
+        typed = with_former(typed, read_config(path))
+    write_atomically(path, config_text(typed, options, version=__version__))
 
 
 def remove_run(out: Path) -> None:

@@ -34,7 +34,7 @@ class PredictOptions:
     """Where to write the predictions, as .npy or .csv."""
     data_root: Path | None = None
     """For the name of a data set: folder with a folder a data set."""
-    samples: int = 100
+    num_samples: int = 100
     """Posterior samples; a file has one network."""
     seed: int = 0
     """Of the samples."""

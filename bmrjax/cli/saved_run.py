@@ -36,7 +36,7 @@ def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[SparsifyOptio
     shape, outputs = tuple(document["input_shape"]), document["outputs"]
     held = sum(array.size for array in jax.tree.leaves(result.params))
     widths = (math.prod(shape), *(run.hidden or ()), outputs)
-    if run.net in ("mlp", "mlp-nnx") and sum(map(operator.mul, widths, widths[1:])) > held:
+    if run.net in ("mlp", "nnx-mlp") and sum(map(operator.mul, widths, widths[1:])) > held:
         raise DamagedFileError(
             f"{where}: the network that it describes is larger than the saved one."
         )
@@ -46,7 +46,9 @@ def loaded_run(directory: Path, document: dict[str, Any]) -> tuple[SparsifyOptio
 
 def _options_of(document: dict[str, Any], directory: Path, where: Path) -> SparsifyOptions:
     """Return the options of a run; those of a network are bounded."""
-    config = {k: v for k, v in document["config"].items() if k not in ("data_root", "log")}
+    config = {
+        k: v for k, v in document["config"].items() if k not in ("data_root", "log", "config")
+    }
     unknown = sorted(set(config) - {field.name for field in fields(SparsifyOptions)})
     if unknown:
         raise DamagedFileError(f"{where}: this version of bmrjax has no option {unknown[:3]}.")

@@ -76,9 +76,9 @@ def make_runs(folder: Path) -> None:
             "mlp",
             "--hidden",
             "4",
-            "--epochs",
+            "--num-epochs",
             "6",
-            "--samples",
+            "--num-samples",
             "5",
             "--no-progress",
         ]

@@ -15,7 +15,7 @@ from bmrjax.cli.saved_run import loaded_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data import load_dataset
 
-SMALL = "--hidden 8 --epochs 6 --steps-per-epoch 5 --no-progress --samples 3".split()
+SMALL = "--hidden 8 --num-epochs 6 --steps-per-epoch 5 --no-progress --num-samples 3".split()
 
 
 def run(out, *arguments):
@@ -51,7 +51,7 @@ def test_predict_gives_the_predictions_of_the_run(finished, tmp_path):
     raw = load_dataset("digits")
     np.savez(tmp_path / "x.npz", x=x * raw.input_scale + raw.input_mean)
     arguments = ["--data", str(tmp_path / "x.npz"), "--out", str(tmp_path / "p.npy")]
-    cli.main(["predict", str(out), *arguments, "--samples", "20"])
+    cli.main(["predict", str(out), *arguments, "--num-samples", "20"])
     probs = np.load(tmp_path / "p.npy")
     assert probs.shape == (len(y), 10)
     # The same posterior and other draws: the accuracies differ by sampling noise only.
@@ -149,8 +149,8 @@ def test_no_row_is_on_both_sides_of_the_validation_split(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        "--prior spike-slab --schedule every --wait 2",
-        "--reduced-prior horseshoe --schedule every --wait 2",
+        "--prior spike-and-slab --schedule every --wait 2",
+        "--criterion regularized-horseshoe --schedule every --wait 2",
         "--prior log-uniform --estimator local",
     ],
 )
@@ -161,7 +161,7 @@ def test_priors(tmp_path, options):
     x = np.zeros((3, *found["input_shape"]), np.float32)
     np.save(tmp_path / "x.npy", x)
     words = ["--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "p.npy")]
-    cli.main(["predict", str(tmp_path / "out"), *words, "--samples", "3"])
+    cli.main(["predict", str(tmp_path / "out"), *words, "--num-samples", "3"])
     np.testing.assert_allclose(np.load(tmp_path / "p.npy").sum(1), 1.0, rtol=1e-5)
 
 
@@ -169,20 +169,23 @@ def test_priors(tmp_path, options):
     ("options", "kept"),
     [
         (
-            "--method noise --kl-weight 30 --wait 2 --learning-rate 0.01",
+            "--method with-noise --kl-weight 30 --wait 2 --learning-rate 0.01",
             "units kept",
         ),
         (
             # Few of these units differ from their prior by more than the margin.
-            "--method noise --rule bmrs-n --margin 2 --kl-weight 30 --wait 2 --learning-rate 0.01",
+            "--method with-noise --criterion bmrs-normal --margin 2 --kl-weight 30 --wait 2 "
+            "--learning-rate 0.01",
             "units kept",
         ),
-        ("--groups outputs --reduced-prior shrinkage --schedule every --wait 2", "weights kept"),
+        ("--groups outputs --criterion shrinkage --schedule every --wait 2", "weights kept"),
     ],
 )
 def test_whole_units_go(tmp_path, options, kept, capsys):
     found = run(
-        tmp_path / "out", *"--hidden 48 --epochs 12 --steps-per-epoch 40".split(), *options.split()
+        tmp_path / "out",
+        *"--hidden 48 --num-epochs 12 --steps-per-epoch 40".split(),
+        *options.split(),
     )
     assert 0 < found["kept"] < found["total"]
     assert kept in capsys.readouterr().out
@@ -195,7 +198,10 @@ def test_whole_units_go(tmp_path, options, kept, capsys):
 
 @pytest.mark.parametrize(
     "options",
-    ["--method map --net vit --depth 1 --width 8 --epochs 2", "--method mean-field --net mlp-nnx"],
+    [
+        "--method map --net vit --depth 1 --width 8 --num-epochs 2",
+        "--method mean-field --net nnx-mlp",
+    ],
 )
 def test_other_methods_and_networks(tmp_path, options):
     found = run(tmp_path / "out", *options.split())
@@ -205,7 +211,7 @@ def test_other_methods_and_networks(tmp_path, options):
 
 
 def test_networks_of_blocks_are_built_to_size(tmp_path):
-    for net, mlp in (("mixer", "channel_mlp"), ("vit", "mlp"), ("vit-nnx", "mlp")):
+    for net, mlp in (("mlp-mixer", "channel_mlp"), ("vit", "mlp"), ("nnx-vit", "mlp")):
         options = SparsifyOptions(data="digits", out=tmp_path, net=net, depth=2, width=8)
         network = build_network(options, (1, 8, 8), 10)
         assert len(network.blocks) == 2
@@ -227,57 +233,82 @@ def test_regression_reports_rmse(tmp_path):
         (["--data", "mnist", "--data-root", "nowhere"], "lacks train.parquet and test.parquet"),
         (["--data", "diabetes", "--net", "lenet5"], "lenet5 takes images"),
         (["--data", "diabetes", "--net", "vit"], "vit takes images"),
-        (["--data", "diabetes", "--net", "mixer"], "mixer takes images"),
+        (["--data", "diabetes", "--net", "mlp-mixer"], "mlp-mixer takes images"),
         (
             ["--data", "digits", "--net", "vit", "--width", "12"],
             "8 heads do not divide a width of 12",
         ),
-        (["--data", "digits", "--net", "vit-nnx", "--depth", "0"], "--depth must be at least 1"),
+        (["--data", "digits", "--net", "nnx-vit", "--depth", "0"], "--depth must be at least 1"),
         (
             ["--data", "digits", "--depth", "2"],
-            "--depth is for vit, mixer and vit-nnx; mlp has none",
+            "--depth is for vit, mlp-mixer and nnx-vit; mlp has none",
         ),
         (["--data", "digits", "--resume", "--overwrite"], "give one"),
-        (["--data", "digits", "--samples", "0"], "--samples must be at least 1"),
+        (["--data", "digits", "--num-samples", "0"], "--num-samples must be at least 1"),
         (["--data", "digits", "--hidden", "8", "0"], "--hidden: widths must be at least 1"),
         (["--data", "digits", "--learning-rate", "-1"], "--learning-rate must be positive"),
         (["--data", "digits", "--prior-scale", "0"], "--prior-scale must be positive"),
         (
-            ["--data", "digits", "--prior", "horseshoe", "--method", "map"],
+            ["--data", "digits", "--prior", "regularized-horseshoe", "--method", "map"],
             "--method map takes flat",
         ),
         (
-            ["--data", "digits", "--prior", "spike-slab", "--reduced-prior", "horseshoe"],
-            "leave --reduced-prior out",
+            [
+                "--data",
+                "digits",
+                "--prior",
+                "spike-and-slab",
+                "--criterion",
+                "regularized-horseshoe",
+            ],
+            "leave --criterion out",
         ),
         (
             ["--data", "digits", "--prior", "log-uniform", "--schedule", "verified"],
             "no evidence to verify",
         ),
         (["--data", "digits", "--prior", "log-uniform", "--prior-scale", "1"], "has no scale"),
-        (["--data", "digits", "--margin", "1"], "--margin is of --method noise --rule bmrs-n"),
-        (["--data", "digits", "--kl-weight", "5"], "--kl-weight is of --method noise"),
-        (["--data", "digits", "--method", "map", "--rule", "snr"], "--rule is of --method noise"),
         (
-            ["--data", "digits", "--method", "map", "--reduced-prior", "shrinkage"],
-            "--reduced-prior is of --method bmr; map has none",
+            ["--data", "digits", "--margin", "1"],
+            "--margin is of --method with-noise --criterion bmrs-normal",
+        ),
+        (["--data", "digits", "--kl-weight", "5"], "--kl-weight is of --method with-noise"),
+        (
+            ["--data", "digits", "--criterion", "signal-to-noise"],
+            "--criterion signal-to-noise does not go with --method bmr; it takes spike-and-slab",
+        ),
+        (
+            ["--data", "digits", "--method", "map", "--criterion", "shrinkage"],
+            "--criterion is of reductions, and --method map has none",
         ),
         (
             ["--data", "digits", "--method", "mean-field", "--wait", "3"],
             "--wait is of reductions, and --method mean-field has none",
         ),
         (
-            ["--data", "digits", "--epochs", "5", "--cooldown", "50"],
+            ["--data", "digits", "--num-epochs", "5", "--cooldown", "50"],
             "--wait 0 and --cooldown 50 leave no epoch of 5 for a reduction",
         ),
         (
-            ["--data", "digits", "--method", "noise", "--rule", "bmrs-n", "--margin", "-1"],
+            [
+                "--data",
+                "digits",
+                "--method",
+                "with-noise",
+                "--criterion",
+                "bmrs-normal",
+                "--margin",
+                "-1",
+            ],
             "--margin must not be negative, got -1.0",
         ),
-        (["--data", "digits", "--kl-warmup", "99"], "--kl-warmup must be between 0 and --epochs"),
-        (["--data", "digits", "--epochs", "0"], "--epochs must be at least 1"),
+        (
+            ["--data", "digits", "--kl-warmup-epochs", "99"],
+            "--kl-warmup-epochs must be between 0 and --num-epochs",
+        ),
+        (["--data", "digits", "--num-epochs", "0"], "--num-epochs must be at least 1"),
         (["--data", "digits", "--fraction", "2"], r"fraction must be in \(0, 1\]"),
-        (["--data", "digits", "--schedule", "converged", "--wait", "3"], "takes no --wait"),
+        (["--data", "digits", "--schedule", "when-converged", "--wait", "3"], "takes no --wait"),
         (
             ["--data", "digits", "--schedule", "iterative", "--fraction", "0.5"],
             "takes no --fraction",
@@ -294,7 +325,7 @@ def test_regression_reports_rmse(tmp_path):
         ),
         (
             ["--data", "digits", "--schedule", "every", "--stop-early", "True"],
-            "--stop-early goes with --schedule verified, of --method bmr or noise",
+            "--stop-early goes with --schedule verified, of --method bmr or with-noise",
         ),
         (["--data", "f.csv", "--target", "a", "--num-targets", "2"], "give one"),
     ],
@@ -340,7 +371,7 @@ def test_predicts_two_targets_in_their_own_unit(tmp_path):
     y = np.stack([1000 + 50 * x[:, 0], 0.01 * x[:, 1]], 1)
     np.savez(tmp_path / "xy.npz", x=x, y=y)
     out = tmp_path / "out"
-    options = "--hidden 8 --epochs 20 --steps-per-epoch 50 --method map --no-progress"
+    options = "--hidden 8 --num-epochs 20 --steps-per-epoch 50 --method map --no-progress"
     data = ["--data", str(tmp_path / "xy.npz")]
     # Under the default prior scale, so short a fit is a constant.
     options += " --learning-rate 0.03 --prior-scale 1"
@@ -415,7 +446,7 @@ def test_a_diverging_run_leaves_its_last_good_state(tmp_path, capsys):
 
     out = tmp_path / "out"
     arguments = ("sparsify", "--data", "digits", "--out", out, "--hidden", "8", "--no-progress")
-    line = fails(capsys, *arguments, "--epochs", "3", "--learning-rate", "1e30")
+    line = fails(capsys, *arguments, "--num-epochs", "3", "--learning-rate", "1e30")
     assert "not finite" in line
     assert str(out / "last_good") in line
     params = load(out / "last_good").params

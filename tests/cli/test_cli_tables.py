@@ -21,20 +21,20 @@ from bmrjax.run.sparsest import excess, sparsest_within
 def test_settings_are_in_proportion_to_the_data(tmp_path):
     given = SparsifyOptions(data="f.csv", out=tmp_path)
     small = in_proportion(given, 400, (13,))
-    assert (small.hidden, small.epochs, small.steps_per_epoch) == ((50,), 200, 100)
-    assert (small.reduced_prior, small.stop_early, small.tolerance) == ("shrinkage", True, 1.0)
+    assert (small.hidden, small.num_epochs, small.steps_per_epoch) == ((50,), 200, 100)
+    assert (small.criterion, small.stop_early, small.tolerance) == ("shrinkage", True, 1.0)
     assert (small.validation, small.within, small.batch_size) == (0.15, 1.0, 128)
-    assert small.kl_warmup == 20
-    assert in_proportion(given, 100, (101,)).reduced_prior == "spike-slab"
+    assert small.kl_warmup_epochs == 20
+    assert in_proportion(given, 100, (101,)).criterion == "spike-and-slab"
     large = in_proportion(given, 9000, (13,))
     assert (large.hidden, large.steps_per_epoch) == ((50, 50), 200)
     digits = in_proportion(given, 1438, (1, 8, 8))
     assert (digits.hidden, digits.validation, digits.within) == ((100, 100), 0.15, 0.0)
     images = in_proportion(given, 60_000, (1, 28, 28))
-    assert (images.hidden, images.epochs, images.steps_per_epoch) == ((400,) * 5, 50, None)
-    assert (images.validation, images.reduced_prior) == (0.0, "spike-slab")
+    assert (images.hidden, images.num_epochs, images.steps_per_epoch) == ((400,) * 5, 50, None)
+    assert (images.validation, images.criterion) == (0.0, "spike-and-slab")
     line = proportion_line(given, small, 400)
-    assert line.startswith("400 training rows; in proportion: --hidden 50 --epochs 200")
+    assert line.startswith("400 training rows; in proportion: --hidden 50 --num-epochs 200")
     assert line.endswith("--stop-early True --tolerance 1.0")
     assert "--stop-early" not in proportion_line(given, images, 60_000)
 
@@ -43,10 +43,10 @@ def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
     def filled(**given):
         return in_proportion(SparsifyOptions(data="f.csv", out=tmp_path, **given), 400, (13,))
 
-    assert (filled(method="map").epochs, filled(method="map").stop_early) == (100, None)
-    horseshoe = filled(prior="horseshoe")
-    assert (horseshoe.reduced_prior, horseshoe.stop_early) == ("spike-slab", True)
-    assert filled(prior="horseshoe", reduced_prior="shrinkage").reduced_prior == "shrinkage"
+    assert (filled(method="map").num_epochs, filled(method="map").stop_early) == (100, None)
+    horseshoe = filled(prior="regularized-horseshoe")
+    assert (horseshoe.criterion, horseshoe.stop_early) == ("spike-and-slab", True)
+    assert filled(prior="regularized-horseshoe", criterion="shrinkage").criterion == "shrinkage"
     for given in ({"prior": "log-uniform"}, {"schedule": "every"}):
         assert not filled(**given).stop_early
 
@@ -56,14 +56,14 @@ def test_what_is_given_is_never_in_proportion(tmp_path):
         data="f.csv",
         out=tmp_path,
         hidden=(7, 3),
-        epochs=5,
+        num_epochs=5,
         validation=0.0,
-        reduced_prior="horseshoe",
+        criterion="regularized-horseshoe",
     )
     found = in_proportion(given, 400, (13,))
-    assert (found.hidden, found.epochs, found.validation) == ((7, 3), 5, 0.0)
-    assert found.kl_warmup == 1
-    assert found.reduced_prior == "horseshoe"
+    assert (found.hidden, found.num_epochs, found.validation) == ((7, 3), 5, 0.0)
+    assert found.kl_warmup_epochs == 1
+    assert found.criterion == "regularized-horseshoe"
     assert "--hidden" not in proportion_line(given, found, 400)
     # Only bmr has a path from which validation data could choose.
     assert (
@@ -73,10 +73,10 @@ def test_what_is_given_is_never_in_proportion(tmp_path):
 
 
 def test_a_run_that_goes_on_keeps_what_was_in_proportion(tmp_path):
-    before = {"hidden": [9, 4], "epochs": 3, "steps_per_epoch": 2, "validation": 0.2}
+    before = {"hidden": [9, 4], "num_epochs": 3, "steps_per_epoch": 2, "validation": 0.2}
     (tmp_path / "run.json").write_text(json.dumps(before))
-    found = resumed(SparsifyOptions(data="f.csv", out=tmp_path, resume=True, epochs=8))
-    assert (found.hidden, found.epochs, found.validation) == ((9, 4), 8, 0.2)
+    found = resumed(SparsifyOptions(data="f.csv", out=tmp_path, resume=True, num_epochs=8))
+    assert (found.hidden, found.num_epochs, found.validation) == ((9, 4), 8, 0.2)
 
 
 def test_the_sparsest_point_within_one_standard_error_is_chosen():
@@ -136,7 +136,9 @@ def table(tmp_path_factory):
     lines = ["age,place,unit,score"]
     lines += [f"{i},{('Oslo', 'Rome')[i % 2]},7,{3.0 * (i % 2) + 0.1 * i}" for i in range(80)]
     (folder / "people.csv").write_text("\n".join(lines))
-    words = "--hidden 8 --epochs 10 --steps-per-epoch 40 --no-progress --samples 3 --refit 1"
+    words = (
+        "--hidden 8 --num-epochs 10 --steps-per-epoch 40 --no-progress --num-samples 3 --refit 1"
+    )
     data = ["--data", str(folder / "people.csv")]
     cli.main(["sparsify", *data, "--out", str(folder / "run"), *words.split()])
     return folder, json.loads((folder / "run" / "results.json").read_text())
@@ -149,8 +151,8 @@ def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, cap
     assert set(found["inputs_kept"]) <= set(found["columns"])
     assert found["config"]["validation"] == 0.15
     assert (
-        found["config"]["reduced_prior"]
-        == in_proportion(SparsifyOptions(data="f", out=folder), 72, (2,)).reduced_prior
+        found["config"]["criterion"]
+        == in_proportion(SparsifyOptions(data="f", out=folder), 72, (2,)).criterion
     )
     y = load_dataset(str(folder / "people.csv")).test[1]
     np.testing.assert_allclose(found["trivial"]["rmse"], np.sqrt(np.mean(y**2)), rtol=1e-5)
@@ -159,7 +161,7 @@ def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, cap
     assert f"({found['trivial']['rmse']:.4g} by the targets' mean)" in printed
     assert f"({len(found['inputs_kept'])} of 2)" in printed
     unit = found["rmse"] * found["target_scale"][0]
-    assert f"RMSE in the unit of score   {unit:.4g}" in printed
+    assert f"{'in the unit of score':<26}{unit:.4g}" in printed
 
 
 def test_predict_reads_a_table_by_the_names_of_its_columns(table, tmp_path, capsys):
@@ -175,7 +177,7 @@ def test_predict_reads_a_table_by_the_names_of_its_columns(table, tmp_path, caps
     # Without the target nothing is scored, with it the RMSE is.
     assert "RMSE" not in capsys.readouterr().out
     cli.main(["predict", str(folder / "run"), "--data", str(folder / "people.csv")])
-    assert "on 80 data points" in capsys.readouterr().out
+    assert "in the unit of score, on 80 data points" in capsys.readouterr().out
     (tmp_path / "bad.csv").write_text("place,height\nOslo,10\n")
     line = fails(capsys, "predict", folder / "run", "--data", tmp_path / "bad.csv")
     assert "bad.csv lacks 'age', which the network reads; it has 'place', 'height'" in line
@@ -203,9 +205,7 @@ def test_the_point_without_inputs_keeps_the_rest():
 def test_a_constant_is_the_answer_for_noise_and_has_a_status_of_its_own(tmp_path, capsys):
     values = np.random.default_rng(0).normal(size=(60, 3))
     np.savetxt(tmp_path / "noise.csv", values, delimiter=",", header="a,b,y", comments="")
-    words = (
-        "--hidden 2 --epochs 12 --steps-per-epoch 100 --refit 1 --wait 3 --cooldown 2 --samples 3"
-    )
+    words = "--hidden 2 --num-epochs 12 --steps-per-epoch 100 --refit 1 --wait 3 --cooldown 2 --num-samples 3"
     data = ["--data", str(tmp_path / "noise.csv"), "--out", str(tmp_path / "run")]
     with pytest.raises(SystemExit, match="3"):
         cli.main(["sparsify", *data, *words.split(), "--no-progress"])
@@ -216,7 +216,14 @@ def test_a_constant_is_the_answer_for_noise_and_has_a_status_of_its_own(tmp_path
     assert np.isfinite(found["vfe_per_datum"])
     # What is written can be read: far apart as they are, the predictions are nearly the same.
     np.save(tmp_path / "x.npy", np.array([[0.0, 0.0], [5.0, -5.0]]))
-    words = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "x.npy"), "--samples", "3"]
+    words = [
+        "predict",
+        str(tmp_path / "run"),
+        "--data",
+        str(tmp_path / "x.npy"),
+        "--num-samples",
+        "3",
+    ]
     cli.main([*words, "--out", str(tmp_path / "p.npy")])
     first, second = np.load(tmp_path / "p.npy")
     assert first == pytest.approx(second, abs=0.05)

@@ -313,7 +313,16 @@ def test_check_says_what_is_damaged_and_changes_nothing(folder, tmp_path, capsys
 
 def test_overwrite_spares_a_running_run(tmp_path, capsys):
     out = tmp_path / "out"
-    words = ["sparsify", "--data", "digits", "--out", str(out), "--epochs", "2", "--no-progress"]
+    words = [
+        "sparsify",
+        "--data",
+        "digits",
+        "--out",
+        str(out),
+        "--num-epochs",
+        "2",
+        "--no-progress",
+    ]
     words += ["--steps-per-epoch", "3", "--hidden", "8"]
     cli.main([*words])
     before = contents(out)
@@ -331,13 +340,13 @@ def test_a_resume_that_the_data_refuse_changes_nothing(tmp_path, capsys):
     file, out = tmp_path / "d.npz", tmp_path / "out"
     np.savez(file, x=x, y=x[:, 0])
     words = ["sparsify", "--data", str(file), "--task", "regression", "--out", str(out)]
-    words += ["--epochs", "2", "--steps-per-epoch", "3", "--hidden", "4", "--no-progress"]
+    words += ["--num-epochs", "2", "--steps-per-epoch", "3", "--hidden", "4", "--no-progress"]
     with contextlib.suppress(SystemExit):  # with 3: the network is a constant as yet
         cli.main(words)
     before = contents(out)
     assert "results.json" in before
     np.savez(file, x=x, y=np.where(np.arange(60) == 31, 9.0, x[:, 0]))
     with pytest.raises(SystemExit, match="2"):
-        cli.main([*words, "--resume", "--samples", "7"])
+        cli.main([*words, "--resume", "--num-samples", "7"])
     assert "this one has" in capsys.readouterr().err
     assert contents(out) == before

@@ -25,7 +25,7 @@ def data(tmp_path_factory):
 
 
 def start(data, out):
-    words = ["sparsify", "--data", data, "--out", out, "--hidden", "3", "--epochs", "100000"]
+    words = ["sparsify", "--data", data, "--out", out, "--hidden", "3", "--num-epochs", "100000"]
     words += ["--steps-per-epoch", "1", "--no-progress", "--method", "map", "--log", f"{out}.jsonl"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(

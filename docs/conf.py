@@ -26,6 +26,7 @@ extensions = [
     "myst_nb",
     "sphinx_design",
     "mathml",
+    "slim_pages",
 ]
 exclude_patterns = ["_build", "extensions", "figures/*.py"]
 language = "en"

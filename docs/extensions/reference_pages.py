@@ -16,6 +16,7 @@ from typing import Any
 import bmrjax
 
 ROOT = Path(bmrjax.__file__).parent
+DOCS = Path(__file__).parents[1]
 # Modules that also define what only the library itself uses: the names for users.
 OFFERED = {
     "families": """read stored affine location FamilyFacts facts has_closed_form removed Shown shown_elements
@@ -163,6 +164,19 @@ def used_by(name: str, value: Any, everything: dict[str, Any]) -> list[str]:
     return found[:3]
 
 
+def pages_that_use(name: str, folder: Path) -> list[str]:
+    """Return the pages, at most two, whose blocks of Python use a name."""
+    short = re.compile(rf"\.{name.rsplit('.', 1)[-1]}\b")
+    found = []
+    for path in sorted(
+        [*folder.glob("*.md"), *folder.glob("howto/*.md"), *folder.glob("start/*.md")]
+    ):
+        blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+        if any(short.search(block) for block in blocks):
+            found.append("/" + path.relative_to(folder).with_suffix("").as_posix())
+    return found[:2]
+
+
 def _first_line(value: Any) -> str:
     text = inspect.getdoc(value) or ""
     line = " ".join(text.split("\n\n")[0].split())
@@ -184,6 +198,9 @@ def _entry(name: str, value: Any, everything: dict[str, Any]) -> list[str]:
     if others:
         links = ", ".join(f":py:obj:`~{other}`" for other in others)
         lines += ["", f"   In use: the example of {links}."]
+    elif not has_example(value) and (found := pages_that_use(name, DOCS)):
+        links = ", ".join(f":doc:`{page}`" for page in found)
+        lines += ["", f"   In use: {links}."]
     return [*lines, ""]
 
 
@@ -195,7 +212,7 @@ def page_text(page: Page, everything: dict[str, Any]) -> str:
     parts = [f"# {page.title}", "```{eval-rst}", doc, "```" if doc else "```"]
     parts += [
         "",
-        "| name | |",
+        "| name | what it is |",
         "|---|---|",
         *rows,
         "",

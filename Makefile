@@ -63,4 +63,4 @@ docs: $(INSTALLED)
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 
 clean:
-	rm -rf $(VENV) runs docs/_build
+	rm -rf $(VENV) runs docs/_build docs/reference docs/notebooks

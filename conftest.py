@@ -1,4 +1,4 @@
-"""The blocks of the README and the guide, run as they are printed."""
+"""The blocks of the README and of the site's pages, run as they are printed."""
 
 import doctest
 import os
@@ -24,6 +24,9 @@ options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _documents: Any = Sybil(
     parsers=[PythonCodeBlockParser(doctest_optionflags=options)],
     patterns=[
+        "docs/start/*.md",
+        "docs/howto/*.md",
+        "docs/theory/*.md",
         "README.md",
         "docs/quickstart.md",
         "docs/guide.md",
@@ -35,7 +38,6 @@ _documents: Any = Sybil(
         "docs/report.md",
         "docs/small_files.md",
         "docs/pytorch.md",
-        "docs/judges.md",
     ],
     fixtures=["in_a_folder_of_its_own"],
 )

@@ -31,7 +31,10 @@ ALLOWED = {"call a run finished", "nats a step costs"}
 def texts():
     files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]
     if (ROOT / "docs").is_dir():
-        files += [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
+        made = {"reference", "notebooks", "_build"}  # by the build of the site
+        pages = (ROOT / "docs").rglob("*.md")
+        files += [p for p in pages if not made & set(p.relative_to(ROOT / "docs").parts)]
+        files += (ROOT / "notebooks").glob("*.ipynb")
         files += [ROOT / "README.md"]
     return [(path, path.read_text()) for path in files]
 

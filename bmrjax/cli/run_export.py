@@ -82,7 +82,7 @@ def run_export(options: ExportOptions) -> None:
     with of_a_whole_run(options.directory):
         (network,) = result.network(example).values()
         scales = codec.posterior_scales(result, example) if options.int8 and result.keep else {}
-    if run.method == "noise":
+    if run.method == "with-noise":
         network = without_noise(network)
     if options.compact:
         small = compact(network, example if is_nnx(network) else example[0])

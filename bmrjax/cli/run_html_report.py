@@ -34,7 +34,7 @@ def run_report(options: ReportOptions) -> None:
     data, notes = _held_out(run, options, document)
     if data is None:
         print(f"note: {notes[0]}")
-    noise = run.method == "noise"
+    noise = run.method == "with-noise"
     example = jnp.zeros((2, *document["input_shape"]))
 
     def cut(at: Any) -> Mapping[str, Any]:

@@ -26,8 +26,8 @@ _UNSAID = {"out", "data_root", "log", "progress", "resume", "overwrite", "mesh"}
 
 def run_report(options: ReportOptions) -> None:
     """Write a page that explains a finished run."""
-    if options.samples < 1:
-        raise ValueError(f"--samples must be at least 1, got {options.samples}.")
+    if options.num_samples < 1:
+        raise ValueError(f"--num-samples must be at least 1, got {options.num_samples}.")
     document = read_results(options.directory)
     out = options.directory / PAGE if options.out is None else options.out
     run, result = loaded_run(options.directory, document)
@@ -39,9 +39,9 @@ def run_report(options: ReportOptions) -> None:
 
     def cut(at: Any) -> Mapping[str, Any]:
         if not noise:
-            return at.compact(example)
+            return at.compact(example, drop_inputs=True)
         network = nn.without_noise(at.network(example)["net"])
-        return {"net": compact(network, example[0])}
+        return {"net": compact(network, example[0], drop_inputs=True)}
 
     with of_a_whole_run(options.directory):
         page = result_page(
@@ -49,7 +49,7 @@ def run_report(options: ReportOptions) -> None:
             data=data,
             key=None if data is None else jax.random.key(options.seed),
             inputs=(example,),
-            num_samples=1 if run.method == "map" else options.samples,
+            num_samples=1 if run.method == "map" else options.num_samples,
             title=_title(run, document),
             command=_command(options, document, out),
             settings=_settings(document),

@@ -72,7 +72,7 @@ class ReportOptions:
     """Where to write the page; report.html in the folder of the run by default."""
     data_root: Path | None = None
     """For the name of a data set: folder with a folder per data set."""
-    samples: int = 100
+    num_samples: int = 100
     """Posterior samples of what is measured."""
     seed: int = 0
     """Of the samples."""

@@ -279,6 +279,12 @@ def intervals_chart(rows: Sequence[Mapping[str, Any]], *, x: str) -> dict[str, A
         rows: Each with ``"name"``, ``"mean"``, ``"low"``, ``"high"`` and ``"kept"``.
         x: Title of the horizontal axis.
     """
+    found: list[dict[str, Any]] = []
+    # Two rows of one name would be drawn as one.
+    seen: dict[str, int] = {}
+    for row in rows:
+        seen[row["name"]] = seen.get(row["name"], -1) + 1
+        found.append({**row, "name": row["name"] + "\u200b" * seen[row["name"]]})
     tooltip = [{"field": "name", "title": "Element"}] + [
         {"field": key, "title": key, "format": ".4~g"} for key in ("mean", "low", "high")
     ]
@@ -286,7 +292,7 @@ def intervals_chart(rows: Sequence[Mapping[str, Any]], *, x: str) -> dict[str, A
     return {
         **_WIDTH,
         "height": {"step": 22},
-        "data": {"values": list(rows)},
+        "data": {"values": found},
         "encoding": {
             "y": {
                 "field": "name",

@@ -5,7 +5,7 @@ from typing import Any
 
 from bmrjax.report import Chart, Section, Table
 from bmrjax.report.charts import intervals_chart
-from bmrjax.run.page_words import shown_number
+from bmrjax.run.page_words import short_names, shown_number
 from bmrjax.run.summary import summary_table
 
 _MOST, _PROB = 60, 0.9
@@ -42,7 +42,7 @@ def coefficients_section(result: Any, posterior: Mapping[str, Any]) -> Section |
     rows = [
         {"name": name, "mean": float(mean), "low": float(a), "high": float(b), "kept": True}
         for name, mean, a, b in zip(
-            shown["name"], shown["mean"], shown[low], shown[high], strict=True
+            short_names(list(shown["name"])), shown["mean"], shown[low], shown[high], strict=True
         )
     ]
     described = "; ".join(

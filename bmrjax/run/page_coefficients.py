@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bmrjax.report import Chart, Section, Table
 from bmrjax.report.charts import intervals_chart
 from bmrjax.run.page_words import short_names, shown_number
@@ -45,6 +47,8 @@ def coefficients_section(result: Any, posterior: Mapping[str, Any]) -> Section |
             short_names(list(shown["name"])), shown["mean"], shown[low], shown[high], strict=True
         )
     ]
+    # What is not finite is in the table only.
+    rows = [r for r in rows if np.isfinite([r["mean"], r["low"], r["high"]]).all()]
     described = "; ".join(
         f"{r['name']} {shown_number(r['mean'])} ({shown_number(r['low'])} to {shown_number(r['high'])})"
         for r in rows[:20]

@@ -116,6 +116,7 @@ def _rows(found: dict[str, np.ndarray]) -> list[dict[str, float]]:
     return [
         {"expected": round(float(e), 5), "observed": round(float(o), 5), "count": int(n)}
         for e, o, n in zip(found["expected"], found["observed"], found["count"], strict=True)
+        if np.isfinite(e) and np.isfinite(o)
     ]
 
 

@@ -65,13 +65,18 @@ def result_page(
         anew: Whether the metrics that the run has taken are taken again, on `data`; else these are the data
             that it took them on.
     """
-    notes = list(notes)
+    notes, given = list(notes), data
+    if not isinstance(inputs, tuple | list | Mapping):
+        raise TypeError(
+            "Result.report: inputs are the arguments of the program, a tuple such as (x[:2],) or a dict; got "
+            f"{type(inputs).__name__}."
+        )
     program = result.unpruned_model is not None and result.unpruned_guide is not None
     if data is not None:
         check_key(key, "Result.report", num_samples=num_samples)
         data = result._checked(data, "Result.report: data")
         check_targets(result, data)
-    batch = _batch(result, data, inputs, notes) if program else None
+    batch = _batch(result, given, inputs, notes) if program else None
     metrics = point_metrics(result, data, key, num_samples=num_samples, anew=anew)
     if not program:
         notes.append(

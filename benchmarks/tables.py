@@ -37,6 +37,8 @@ TABLES = {
     "papers.wright2024": "wright2024",
     "rerun": "rerun",
     "trained.compare": "trained",
+    "trust.judges": "trust/judges.json",
+    "trust.nested_widths": "trust/nested_widths.json",
     "trust.programs": "trust/programs.json",
     "trust.selection": "trust/selection.json",
     "trust.tables": "trust/tables.json",

@@ -6,6 +6,7 @@ from . import codec as codec
 from . import criteria as criteria
 from . import data as data
 from . import estimators as estimators
+from . import export as export
 from . import fitted as fitted
 from . import group as group
 from . import handlers as handlers
@@ -42,6 +43,8 @@ from .infer.posterior import site_posteriors as site_posteriors
 from .judge.free_energy_report import FreeEnergyCurve as FreeEnergyCurve
 from .judge.free_energy_report import FreeEnergyReport as FreeEnergyReport
 from .judge.free_energy_report import free_energy_report as free_energy_report
+from .judge.overcharge import Overcharge as Overcharge
+from .judge.overcharge import overcharge as overcharge
 from .nn import random_module as random_module
 from .run.batches import Batches as Batches
 from .run.checkpoint import CheckpointWarning as CheckpointWarning

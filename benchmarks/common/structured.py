@@ -131,7 +131,7 @@ def run(
     )
     example = train[0][0]
     fitted = nn.without_noise(result.network(train[0][:2])["net"])
-    small = bmr.compact(fitted, example)
+    small = bmr.compact(fitted, example, drop_inputs=True)
     full = bmr.compact(plain, example, drop_inputs=False)
     row = {
         **score(small.network, test),

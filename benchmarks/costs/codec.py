@@ -81,7 +81,7 @@ def rows_of(found: tuple, seed: int, rows: Rows) -> None:
     name, whole, scales, validation, test, example = found
     if all(rows.has(network=name, seed=seed, method=m) for m in ["in memory", *METHODS]):
         return
-    small = compact(whole, example)
+    small = compact(whole, example, drop_inputs=True)
     arrays = [np.asarray(a) for a in named_arrays(whole).values()]
     kept, numbers = sum(np.count_nonzero(a) for a in arrays), sum(a.size for a in arrays)
     about = {"network": name, "seed": seed, "kept": int(kept), **environment()}

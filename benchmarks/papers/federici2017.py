@@ -157,7 +157,7 @@ class Job:
         """Sparse variational dropout."""
         fit, (_, start) = self.fit, self.fitted(self.fit.vd_from)
         if fit.vd_from != "L2":
-            start = bmr.compact(start, self.few[0]).network
+            start = bmr.compact(start, self.few[0], drop_inputs=True).network
         wait = round(fit.vd_wait * fit.vd_epochs)
         warmup = fit.vd_warmup * (len(self.data["train"][1]) // fit.batch_size)
         options = {"estimator": fit.estimator, "kl_weight": fit.vd_kl_weight, "kl_warmup": warmup}
@@ -281,7 +281,9 @@ def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, 
     scales = None
     if method in ("VD", "VD+SWS", "BMR"):
         scales = codec.posterior_scales(result, job.few)
-    theirs = bmr.compact(collapsed(result, job.few) if "SWS" in method else network, example)
+    theirs = bmr.compact(
+        collapsed(result, job.few) if "SWS" in method else network, example, drop_inputs=True
+    )
     plain = {"quantiser": quantiser(method, result, job.few)}
     paper: dict[str, Any] = {**plain, "coder": "huffman", "posterior_scale": scales}
     layouts = {bits: codec.CSR(bits) for bits in OFFSET_BITS}
@@ -289,7 +291,7 @@ def files(job: Job, method: str, result: bmr.Result, network: Any) -> dict[str, 
     width = min(sizes, key=lambda bits: sizes[bits])
     small, ours, rate = theirs, plain, None
     if scales is not None:
-        small = bmr.compact(network, example)
+        small = bmr.compact(network, example, drop_inputs=True)
         most = (1 + compression.LOSS) * score(small.network, validation)["nll"]
         rate = compression.chosen_rate(
             small, scales, lambda decoded: score(decoded, validation)["nll"], most, RATES

@@ -1,11 +1,11 @@
 """Trained networks with fewer weights, without training: `reduce_network` beside other ways to choose.
 
-    python -m benchmarks.trained.compare --data-root DIR --networks mlp lenet5 --seeds 0 1 2
+    python -m benchmarks.trained.compare --data-root DIR --networks mlp lenet5 lenet5_units --seeds 0 1 2
 
 Each network is trained on 54,000 rows of Fashion-MNIST by plain AdamW, and kept in --cache. All methods get
 the same 4,000 of these rows to calibrate by; `reduce_network` chooses its point, and its temperature, by
 6,000 that neither training nor calibration has seen. Test data decide nothing. Baselines keep the shares
-of weights at which the path of `reduce_network` has points.
+of weights, or of parameters for whole units, at which the path of `reduce_network` has points.
 """
 
 import argparse
@@ -22,12 +22,16 @@ from benchmarks.common import networks, options
 from benchmarks.common.rows import Rows, group, table
 from bmrjax.files import write_atomically
 
-# Network, and epochs of its training.
+# Network, and epochs of its training; the name of a case ends in ``_units`` where whole units go.
 CASES = {"mlp": ("Equinox MLP 200-200", 10), "lenet5": ("LeNet-5", 6)}
+UNITS = "_units"
 BATCH = 128
 CALIBRATION = 4000
-# Points of the path: 52, 32, 20, 10 and 5 % of the weights.
-POINTS = (4, 7, 10, 14, 18)
+# Shares that are looked at: the points of the path that are next to these.
+SHARES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
+# SpaM's structured LeNet on Fashion-MNIST: share of parameters to accuracy, from a dense 0.880 (Dhahri et
+# al., 2024, notebook).
+SPAM = {0.4: 0.861, 0.2: 0.843, 0.1: 0.810, 0.05: 0.779}
 
 
 def trained(name: str, seed: int, rows: Any, folder: Path) -> Any:
@@ -51,11 +55,12 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
     """Return one row of results per method and share of weights."""
     data = bmr.data.load_dataset("fashion_mnist", data_root=args.data_root)
     train, chosen_by = data.split_train(validation=0.1, seed=seed)
-    network = trained(name, seed, train, args.cache)
+    units = name.endswith(UNITS)
+    network = trained(name.removesuffix(UNITS), seed, train, args.cache)
     x, y = train
     some = np.random.default_rng(seed).permutation(len(x))[:CALIBRATION]
     given: Any = ((x[some], y[some]),)
-    settings = {"held_out": chosen_by, "num_data": len(x), "seed": seed}
+    settings = {"held_out": chosen_by, "num_data": len(x), "seed": seed, "units": units}
     found = []
 
     def add(method: str, kept: float, reduced: Any, **more: Any) -> None:
@@ -68,50 +73,85 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
     start = time.process_time()
     ours = bmr.reduce_network(network, *given, **settings)
     seconds = round(time.process_time() - start, 1)
-    more = {"cpu_s": seconds, "temperature": ours.temperature}
-    add("reduce_network, its own choice", ours.kept, ours.network, **more)
+    more: dict[str, Any] = {"cpu_s": seconds, "temperature": ours.temperature}
+
+    def at(i: int) -> dict[str, Any]:
+        return {"flops": round(ours.path[i].flops, 4)} if units else {}
+
+    add("reduce_network, its own choice", ours.kept, ours.network, **more, **at(ours.chosen))
     point = ours.evidence_point
-    add("reduce_network, highest evidence", ours.path[point].kept, ours.network_at(point))
-    points = [i for i in POINTS if i < len(ours.path)]
-    for i in points:
-        add("reduce_network", ours.path[i].kept, ours.network_at(i))
-    for method in args.methods:
+    add(
+        "reduce_network, highest evidence",
+        ours.path[point].kept,
+        ours.network_at(point),
+        **at(point),
+    )
+    points = {share: _nearest(share, [p.kept for p in ours.path]) for share in SHARES}
+    for share, i in points.items():
+        add("reduce_network", ours.path[i].kept, ours.network_at(i), share=share, **at(i))
+    known = bmr.trained.UNIT_METHODS if units else bmr.trained.METHODS
+    for method in [m for m in args.methods if m in known]:
         start = time.process_time()
-        keep = [ours.path[i].kept for i in points]
+        keep = [ours.path[i].kept for i in points.values()]
         others = bmr.trained.reduce_by(network, *given, method, keep=keep, **settings)
         seconds = round(time.process_time() - start, 1)
-        for other in others:
-            add(method, other.kept, other.network, cpu_s=seconds)
+        for share, other in zip(points, others, strict=True):
+            cost = {"flops": round(other.flops, 4)} if units else {}
+            add(method, other.kept, other.network, share=share, cpu_s=seconds, **cost)
     return found
 
 
+def _nearest(share: float, kept: list[float]) -> int:
+    return int(np.argmin(np.abs(np.log(np.array(kept) / share))))
+
+
+def _cell(rows: list[dict[str, Any]]) -> str:
+    return " / ".join(f"{np.mean([row[name] for row in rows]):.3f}" for name in ("accuracy", "nll"))
+
+
 def write_table(rows: Rows) -> None:
-    """Write ``table.md``: means over seeds, with their spread."""
-
-    def key(row: dict[str, Any]) -> tuple:
-        own = "its own" in row["method"] or "evidence" in row["method"] or row["method"] == "dense"
-        return row["network"], row["method"], None if own else round(row["kept"], 2)
-
-    lines = []
-    for (network, method, _), some in group(rows.rows, key).items():
-        cells = []
-        for name, digits in (("kept", 3), ("accuracy", 4), ("nll", 3)):
-            values = [row[name] for row in some]
-            spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-            cells.append(f"{np.mean(values):.{digits}f}{spread}")
-        lines.append([network, method, *cells, str(len(some))])
-    text = table("network | method | kept | accuracy | NLL | seeds", lines)
-    rows.write_table(
-        text.replace("| --- | --- | --- | --- | --- | --- |", "|---|---|---|---|---|---|")
-    )
+    """Write ``table.md``: by network, accuracy and NLL of each method by share, means over seeds."""
+    parts = []
+    for name, some in group(rows.rows, lambda row: row["network"]).items():
+        dense = [row for row in some if row["method"] == "dense"]
+        by_method = group([r for r in some if "share" in r], lambda row: row["method"])
+        shares = sorted({row["share"] for row in some if "share" in row}, reverse=True)
+        lines = []
+        for method, mine in by_method.items():
+            cells = [[r for r in mine if r["share"] == share] for share in shares]
+            lines.append([method, *(_cell(c) if c else "–" for c in cells), str(len(cells[0]))])
+        if name.endswith(UNITS):
+            cells = [f"{SPAM[share]:.3f}" if share in SPAM else "–" for share in shares]
+            lines.append(["SpaM, from .880, as published", *cells, "–"])
+        kept = [
+            f"{np.mean([r['kept'] for r in by_method['reduce_network'] if r['share'] == share]):.1%}"
+            for share in shares
+        ]
+        what = "parameters" if name.endswith(UNITS) else "weights"
+        text = table(f"{what} kept | {' | '.join(kept)} | seeds", lines)
+        own = {}
+        for which in ("its own choice", "highest evidence"):
+            mine = [row for row in some if row["method"].endswith(which)]
+            share = np.mean([row["kept"] for row in mine])
+            own[which] = f"{share:.1%} ({_cell(mine)})"
+        seconds = np.mean([row["cpu_s"] for row in some if row["method"].endswith("own choice")])
+        parts.append(
+            f"{name}: test accuracy / NLL; dense {_cell(dense)}, {len(dense)} "
+            f"{'seed' if len(dense) == 1 else 'seeds'}.\n\n{text}\n"
+            f"Its own choice keeps {own['its own choice']}; the evidence is highest at "
+            f"{own['highest evidence']}. It took {seconds:.0f} CPU seconds.\n"
+        )
+    rows.write_table("\n".join(parts))
 
 
 def main() -> None:
     """Run what is missing and write the table."""
     parser = options.parser(__doc__, "trained", seeds=None, report=True)
-    parser.add_argument("--networks", nargs="+", choices=CASES, default=list(CASES))
+    cases = [*CASES, f"lenet5{UNITS}"]
+    parser.add_argument("--networks", nargs="+", choices=cases, default=cases)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--methods", nargs="+", default=list(bmr.trained.METHODS))
+    methods = list(dict.fromkeys([*bmr.trained.METHODS, *bmr.trained.UNIT_METHODS]))
+    parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     parser.add_argument("--cache", type=Path, default=Path("runs/trained"))
     args = options.parse(parser)
     rows = Rows(args.out, shared=True)

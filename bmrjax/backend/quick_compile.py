@@ -9,11 +9,14 @@ from typing import Any
 import jax
 from jax.extend.core import get_opaque_trace_state
 
+from bmrjax.backend.shared_programs import compiled
+
 # Settings of XLA's CPU compiler, from those that compile soonest to its own defaults (and what ``XLA_FLAGS``
-# says), with the seconds that an equation of a program takes to compile, and an element that it computes.
-# Measured on two cores, on the steps of two networks: one of 501 weights and batches of 128 rows (2,830
-# equations, 244,000 elements) took 2.3, 3.5 and 6.6 s to compile and .45, .13 and .13 ms to run; one of
-# 17,510 weights (3,891 equations, 5.7 million elements) took 2.9, 6.5 and 6.1 s, and 4.5, 1.3 and .7 ms.
+# says), with the seconds that a line of a program's text takes to compile, and an element that it computes.
+# Measured in seconds of a core, on the steps of five networks and two regressions. One of 501 weights and
+# batches of 128 rows (4,231 lines, 321,000 elements) took 2.1, 3.3 and 5.0 s to compile and .29, .13 and
+# .10 ms to run; one of 89,610 weights (5,069 lines, 27.8 million elements) 1.8, 3.8 and 5.2 s, and 9.6, 3.5
+# and 2.3 ms.
 _QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -22,9 +25,9 @@ _QUICK: dict[str, Any] = {
 _MIDDLE: dict[str, Any] = _QUICK | {"xla_backend_optimization_level": 1}
 _DEFAULT: dict[str, Any] = {}
 _COSTS = (
-    (_QUICK, 0.8e-3, 1.2e-9),
-    (_MIDDLE, 1.3e-3, 0.25e-9),
-    (_DEFAULT, 2.0e-3, 0.15e-9),
+    (_QUICK, 0.45e-3, 0.40e-9),
+    (_MIDDLE, 0.80e-3, 0.14e-9),
+    (_DEFAULT, 1.15e-3, 0.10e-9),
 )
 
 
@@ -60,48 +63,94 @@ def quick_jit(
 ) -> Callable[..., Any]:
     """Return ``jax.jit(function, **settings)``, with the compiler options that give its results soonest.
 
+    A program of the same text that this process has compiled before, for another function, is used again.
+
     Args:
-        function: A pure function.
+        function: A pure function. What it closes over must not change.
         num_calls: How often it will be called, roughly.
-        **settings: Of `jax.jit`.
+        **settings: Of `jax.jit`. An argument in `static_argnames` is given by its name.
     """
     plain = jax.jit(function, **settings)
+    positions = settings.get("static_argnums", ())
+    positions = {positions} if isinstance(positions, int) else set(positions)
+    names = settings.get("static_argnames", ())
+    names = {names} if isinstance(names, str) else set(names)
 
     @functools.cache
     def with_options(chosen: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
         return jax.jit(function, compiler_options=dict(chosen), **settings) if chosen else plain
 
-    # Which of them, by the shapes of the arguments.
+    # The program for arguments of each shape.
     known: dict[Any, Callable[..., Any]] = {}
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if get_opaque_trace_state() != _OUTSIDE:  # options are for programs, not for parts of one
             return plain(*args, **kwargs)
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        shapes = structure, tuple(getattr(leaf, "shape", leaf) for leaf in leaves)
-        if shapes not in known:
-            jaxpr = plain.trace(*args, **kwargs).jaxpr.jaxpr
-            known[shapes] = with_options(tuple(options_for(jaxpr, num_calls).items()))
-        return known[shapes](*args, **kwargs)
+        static = (
+            tuple(each for i, each in enumerate(args) if i in positions),
+            tuple(item for item in sorted(kwargs.items()) if item[0] in names),
+        )
+        traced = tuple(each for i, each in enumerate(args) if i not in positions)
+        by_name = {name: each for name, each in kwargs.items() if name not in names}
+        if jax.device_count() > 1:  # JAX's own cache knows on which of them arguments lie
+            key = None, static, _kinds((traced, by_name))
+            if key not in known:
+                jaxpr = plain.trace(*args, **kwargs).jaxpr.jaxpr
+                known[key] = with_options(tuple(options_for(jaxpr, num_calls).items()))
+            return known[key](*args, **kwargs)
+        key = static, _kinds((traced, by_name))
+        if key not in known:
+            known[key] = compiled_for(plain.trace(*args, **kwargs), num_calls)
+        return known[key](*traced, **by_name)
 
     return call
 
 
-def options_for(jaxpr: Any, num_calls: int) -> dict[str, Any]:
+def compiled_for(traced: Any, num_calls: int) -> Any:
+    """Return a traced program compiled with the options that give its results soonest, or an earlier one.
+
+    Args:
+        traced: From ``jax.jit(f).trace(...)``.
+        num_calls: How often it will be called, roughly. The choice must not depend on more of a run than its
+            program, since a run that is resumed has to use the same one.
+    """
+    lowered = traced.lower()
+    text = lowered.as_text()
+    options = options_for(traced.jaxpr.jaxpr, num_calls, num_lines=text.count("\n"))
+    return compiled(lowered, options, text=text)
+
+
+def _kinds(tree: Any) -> Any:
+    """Return what a program is compiled for: shapes and types of its arguments, and the precision."""
+    leaves, structure = jax.tree.flatten(tree)
+    kinds = (
+        (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
+        if hasattr(leaf, "dtype")
+        else type(leaf)
+        for leaf in leaves
+    )
+    values = jax.config.values
+    precision = values["jax_enable_x64"], values["jax_default_matmul_precision"]
+    return structure, tuple(kinds), precision
+
+
+def options_for(jaxpr: Any, num_calls: int, *, num_lines: int | None = None) -> dict[str, Any]:
     """Return the compiler options that give the results of `num_calls` calls soonest.
 
     Args:
         jaxpr: The program.
         num_calls: How often it runs. The body of a ``while`` loop counts once a call.
+        num_lines: Length of its text, lowered; about as many as equations, unless it draws much.
     """
     if not has_options():
         return _DEFAULT
     elements, equations = _size(jaxpr)
+    lines = equations if num_lines is None else num_lines
 
     def seconds(of: tuple[dict[str, Any], float, float]) -> float:
-        _, per_equation, per_element = of
-        return equations * per_equation + num_calls * elements * per_element
+        _, per_line, per_element = of
+        return lines * per_line + num_calls * elements * per_element
 
     return min(_COSTS, key=seconds)[0]
 

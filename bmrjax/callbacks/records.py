@@ -151,6 +151,7 @@ class PointAdded(Record):
         total: Elements of all reducible sites.
         mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it; else 0.
         metrics: Held-out metrics of the state; empty without held-out data.
+        judged: What the schedule's `judge` measured, in nats for all data; None where it is the VFE.
     """
 
     index: int
@@ -158,6 +159,7 @@ class PointAdded(Record):
     kept: int
     total: int
     mask_cost: float = 0.0
+    judged: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -17,11 +17,13 @@ from bmrjax.cli.saved_options import (
     CheckOptions,
     CompactOptions,
     CompressOptions,
+    ExportOptions,
     InfoOptions,
     PredictOptions,
     ReportOptions,
 )
 from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.cli.waiting import waiting
 from bmrjax.run.interrupt import EndedBySignal, end_by_exception
 
 # What a command takes, and the module of the function that runs it: help and refused options load none of
@@ -34,6 +36,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "check": (CheckOptions, "check"),
     "compact": (CompactOptions, "saved"),
     "compress": (CompressOptions, "compress"),
+    "export": (ExportOptions, "export"),
     "reduce": (ReduceOptions, "reduce"),
 }
 
@@ -92,8 +95,10 @@ def _run(command: Any) -> None:
         if isinstance(command, SparsifyOptions):
             check_options(command)
         name = next(name for name, (kind, _) in COMMANDS.items() if kind is type(command))
-        module = importlib.import_module(f"bmrjax.cli.run_{COMMANDS[name][1]}")
-        importlib.import_module("bmrjax.backend.compile_cache").keep_compiled()
+        # A command without the option has nothing else to show.
+        with waiting("loading, then compiling", wanted=getattr(command, "progress", True)):
+            module = importlib.import_module(f"bmrjax.cli.run_{COMMANDS[name][1]}")
+            importlib.import_module("bmrjax.backend.compile_cache").keep_compiled()
         getattr(module, f"run_{name}")(command)
     except BrokenPipeError:
         raise  # the reader has read enough, which is no error

@@ -42,4 +42,4 @@ class ReduceOptions:
     workers: int | None = None
     """Threads; by default one more than there are cores."""
     progress: bool = True
-    """Show a progress bar."""
+    """Show on a terminal what goes on, and how long it will take."""

@@ -30,7 +30,7 @@ def run_compress(options: CompressOptions) -> None:
     if run.method == "noise":
         network = nn.without_noise(network)
     if options.compact:
-        network = compact(network, example if is_nnx(network) else example[0])
+        network = compact(network, example if is_nnx(network) else example[0], drop_inputs=True)
     layouts = {
         "csr": codec.CSR(options.offset_bits),
         "gaps": codec.Gaps(),

@@ -153,9 +153,10 @@ def run_compact(options: CompactOptions) -> None:
     example = jnp.zeros((2, *document["input_shape"]))
     with of_a_whole_run(options.directory):
         if run.method == "noise":
-            found = compact(nn.without_noise(result.network(example)["net"]), example[0])
+            plain = nn.without_noise(result.network(example)["net"])
+            found = compact(plain, example[0], drop_inputs=True)
         else:
-            (found,) = result.compact(example).values()
+            (found,) = result.compact(example, drop_inputs=True).values()
     print(found)
     sizes = options.batch_sizes if options.repeats else ()
     for row in found.latency(batch_sizes=sizes, repeats=options.repeats):

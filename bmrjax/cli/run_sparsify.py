@@ -23,6 +23,7 @@ from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.run_folder import OURS, PAGE, PLOTS, config_of, resumed
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_of
+from bmrjax.cli.waiting import waiting
 from bmrjax.data import load_dataset, split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
@@ -141,16 +142,17 @@ def _fit(
         error.result.save(out / "last_good")
         raise OSError(f"--log: {error.__cause__}. The run can go on with --resume.") from None
     if validation is not None:
-        result = choose_point(
-            result,
-            train,
-            validation,
-            test,
-            jax.random.key(options.seed + 1),
-            num_samples=options.samples,
-            within=options.within or 0.0,
-            first_layer=FIRST_LAYER,
-        )
+        with waiting("comparing the points of the path", wanted=options.progress):
+            result = choose_point(
+                result,
+                train,
+                validation,
+                test,
+                jax.random.key(options.seed + 1),
+                num_samples=options.samples,
+                within=options.within or 0.0,
+                first_layer=FIRST_LAYER,
+            )
     result.columns, result.class_names = found.columns, found.class_names
     document = document_of(options, found, result)
     result.save(out / "model")

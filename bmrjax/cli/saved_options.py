@@ -126,3 +126,28 @@ class CompressOptions:
     """How to say where the weights are."""
     offset_bits: int = 5
     """csr: bits of an offset."""
+
+
+@dataclass
+class ExportOptions:
+    """Write a saved run's network for other programs, as an ONNX graph or a StableHLO program.
+
+    The file takes a batch of raw inputs, in the unit of the training data, and returns class probabilities or
+    targets in their unit, by the network at the posterior mean. It is checked before it has its name.
+
+    Example: bmrjax export runs/digits --to onnx --out digits.onnx
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    out: Path
+    """Where to write the file."""
+    to: Literal["onnx", "stablehlo"] = "onnx"
+    """onnx needs pip install 'bmrjax[onnx]'; stablehlo is for jax.export."""
+    compact: bool = True
+    """Leave out neurons, filters and inputs that do nothing. Other zeros make a file of bmrjax compress
+    smaller, and no exported one smaller or faster."""
+    int8: bool = False
+    """onnx: store weights in eight bits where their posterior is wide enough."""
+    batch: int | None = None
+    """Rows per call; any number by default."""

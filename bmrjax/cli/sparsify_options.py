@@ -142,7 +142,7 @@ class SparsifyOptions:
     overwrite: bool = False
     """Delete an earlier run in --out first."""
     progress: bool = True
-    """Show a progress bar."""
+    """Show on a terminal what goes on, and how long it will take."""
     log: Path | None = None
     """File to log the run to while it goes on: a .jsonl gets a JSON object for each epoch and round, and a
     .csv a row for each epoch. With --resume it is appended to, and with --overwrite replaced."""

@@ -4,35 +4,22 @@ Reading such a text runs no code of the network: an object is made without its c
 attributes that its class declares.
 """
 
+import functools
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.codec.budget import (
-    ARRAY,
-    MODULE,
-    NODE,
-    NUMBER,
-    STATE,
-    Budget,
-)  # fmt: skip
+from bmrjax.codec.budget import Budget
+from bmrjax.codec.check_description import STATUS, DescriptionCheck
 from bmrjax.codec.codec_error import CodecError
-from bmrjax.codec.describe_network import ARRAY_DTYPES, Hole, path_to
-from bmrjax.codec.flax_networks import flax_prices
-from bmrjax.codec.known_classes import fields_of, known_classes, known_functions
-
-# Plain numbers of a network are sizes, factors and the like; texts name a padding or an axis.
-LARGEST_INTEGER = 2**40
-LONGEST_TEXT = 64
-LONGEST_KEY = 128
-# Windows of convolutions and of pooling, and their paddings and strides, have at most so many places.
-WINDOWS = ("kernel_size", "padding", "stride", "dilation", "output_padding")
-LARGEST_WINDOW = 2**12
-DEEPEST = 32
-MOST_AXES = 8
+from bmrjax.codec.flax_networks import built_form, is_form
+from bmrjax.codec.flax_objects import flax_kind, make_object, make_variable
+from bmrjax.codec.names import NameResolver
+from bmrjax.codec.shared_paths import AtPaths, SharedNode
 
 
 class Builder:
@@ -41,111 +28,26 @@ class Builder:
     Args:
         text: What `Describer.text` returned.
         budget: Pays for what the text asks for; by default it may ask for everything.
+        allow: See `NameResolver`. None to read the text only, whatever it names.
 
     Attributes:
         holes: The arrays.
         modules: How many modules it has.
+        foreign: Names in it that are of no library.
 
     Raises:
-        CodecError: If it is not a text of the codec, or names what the codec does not know.
+        CodecError: If it is not a text of the codec, or names what it may not.
     """
 
-    def __init__(self, text: str, budget: Budget | None = None):
-        self._budget = Budget() if budget is None else budget
+    def __init__(self, text: str, budget: Budget | None = None, allow: Iterable[Any] | None = ()):
         try:
             self._tree = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise CodecError(f"the description of the network is damaged: {error}") from None
-        self._classes, self._functions = known_classes(), known_functions()
-        self.holes: list[Hole] = []
-        self.modules = 0
-        self._check(self._tree, "", 0)
-
-    def _check(self, node: Any, path: str, depth: int) -> None:
-        """Read the tree without building anything, and note the arrays."""
-        self._budget.charge(NODE)
-        if depth > DEEPEST:
-            raise CodecError("the description of the network is nested too deeply.")
-        if node is None or isinstance(node, bool | float):
-            return
-        if isinstance(node, int):
-            if abs(node) > LARGEST_INTEGER:
-                size = f"{'-' * (node < 0)}2**{node.bit_length() - 1}"
-                raise CodecError(f"the description of the network has a number like {size}.")
-            return
-        if isinstance(node, str):
-            if len(node) > LONGEST_TEXT:
-                raise CodecError("the description of the network has a long text in it.")
-            return
-        if isinstance(node, list):
-            for i, each in enumerate(node):
-                self._check(each, path_to(path, i), depth + 1)
-            return
-        kind, inner = self._kind(node, path)
-        if kind == "array":
-            hole = Hole(path, tuple(inner), node.get("dtype", "float32"))
-            self._budget.charge(ARRAY)
-            self._budget.charge(NUMBER, hole.extent)
-            self.holes.append(hole)
-        elif kind == "tuple":
-            self._check(inner, path, depth + 1)
-        elif kind == "state":
-            self._budget.charge(STATE)
-            self._check(inner, path, depth + 1)
-        elif kind in self._classes or kind == "dict":
-            self._charge_module(kind, inner)
-            for name, each in inner.items():
-                self._check(each, path_to(path, name), depth + 1)
-
-    def _charge_module(self, kind: str, inner: dict[str, Any]) -> None:
-        self._budget.charge(MODULE)
-        if kind != "dict":
-            self.modules += 1
-            _check_windows(kind, inner)
-            for price, count in flax_prices(kind, inner):
-                self._budget.charge(price, count)
-
-    def _kind(self, node: dict[str, Any], path: str) -> tuple[str, Any]:
-        """Return what a node is and what is in it, checked."""
-        kind = next(iter(node), "")
-        inner = node.get(kind)
-        where = f"the description of the network is damaged at '{path}': "
-        if kind == "array":
-            sizes = inner if isinstance(inner, list) and len(inner) <= MOST_AXES else [None]
-            if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in sizes):
-                raise CodecError(f"{where}it is not a shape of an array.")
-            if node.get("dtype", "float32") not in ARRAY_DTYPES or set(node) - {"array", "dtype"}:
-                raise CodecError(f"{where}it is not a type of an array.")
-            return kind, inner
-        if len(node) != 1:
-            raise CodecError(f"{where}expected one name, got {len(node)}.")
-        if kind == "function":
-            good = isinstance(inner, str) and inner in self._functions
-        elif kind == "float":
-            good = inner in ("inf", "-inf", "nan")
-        elif kind == "tuple":
-            good = isinstance(inner, list)
-        elif kind == "dict":
-            good = isinstance(inner, dict) and all(len(key) <= LONGEST_KEY for key in inner)
-        elif kind == "state":
-            good = True
-        elif kind not in self._classes:
-            raise CodecError(
-                f"{where}there is no class '{kind[:LONGEST_TEXT]}'. If it is your own, register it with "
-                "bmrjax.codec.register before decoding."
-            )
-        else:
-            fields = fields_of(self._classes[kind])
-            good = isinstance(inner, dict) and set(inner) == set(fields)
-            if isinstance(inner, dict) and not good:
-                differ = sorted(set(inner) ^ set(fields))[0]
-                raise CodecError(
-                    f"{where}'{differ[:LONGEST_TEXT]}' is only in the file or only in class {kind}; the file "
-                    "is of another version of it."
-                )
-        if not good:
-            raise CodecError(f"{where}'{kind}' does not fit what is in it.")
-        return kind, inner
+        self._names = None if allow is None else NameResolver(allow)
+        found = DescriptionCheck(self._tree, self._names, Budget() if budget is None else budget)
+        self.holes, self.modules = found.holes, found.modules
+        self.foreign = sorted(found.foreign)
 
     def build(self, arrays: list[np.ndarray]) -> Any:
         """Return the network, or the network and its state, with these arrays."""
@@ -153,54 +55,134 @@ class Builder:
 
         self._left = iter(arrays)
         self._stateful = False
+        self._numbered: list[Any] = []
         network = self._made(self._tree)
         if not self._stateful:
             return network
         return eqx.nn.make_with_state(lambda: network)()
 
     def _made(self, node: Any) -> Any:
-        import equinox as eqx
-
         if isinstance(node, list):
             return [self._made(each) for each in node]
         if not isinstance(node, dict):
             return node
         kind, inner = next(iter(node.items()))
         if kind == "array":
-            # Numbers of a made-up file may be beyond float32.
-            array = next(self._left)
-            with np.errstate(over="ignore", invalid="ignore"):
-                array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
-            return jnp.asarray(array)
-        if kind == "tuple":
-            return tuple(self._made(each) for each in inner)
-        if kind == "dict":
-            return {name: self._made(each) for name, each in inner.items()}
-        if kind == "function":
-            return self._functions[inner]
-        if kind == "float":
-            return float(inner)
-        if kind == "state":
-            self._stateful = True
-            return eqx.nn.StateIndex(self._made(inner))
-        made = object.__new__(self._classes[kind])
-        for name, each in inner.items():
-            object.__setattr__(made, name, self._made(each))
+            return self._array(node.get("as"))
+        make = getattr(self, f"_{kind.replace(' ', '_')}", None) if kind in _KINDS else None
+        return self._module(kind, inner) if make is None else make(inner)
+
+    def _array(self, kind: str | None) -> Any:
+        array = next(self._left)
+        if kind == "number":
+            return array[()]
+        if kind == "array":
+            return array.copy()
+        # Numbers of a made-up file may be beyond float32.
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+        return jnp.asarray(array)
+
+    def _tuple(self, inner: Any) -> Any:
+        return tuple(self._made(each) for each in inner)
+
+    def _dict(self, inner: Any) -> Any:
+        return {name: self._made(each) for name, each in inner.items()}
+
+    def _frozen(self, inner: Any) -> Any:
+        from flax.core import FrozenDict
+
+        return FrozenDict(self._dict(inner))
+
+    def _map(self, inner: Any) -> Any:
+        return {self._made(key): self._made(value) for key, value in inner}
+
+    def _function(self, inner: str) -> Any:
+        return self._found().function_of(inner)
+
+    def _enum(self, inner: str) -> Any:
+        return self._found().member_of(inner)
+
+    def _float(self, inner: str) -> float:
+        return float(inner)
+
+    def _complex(self, inner: Any) -> complex:
+        return complex(*(self._made(each) for each in inner))
+
+    def _dtype(self, inner: str) -> np.dtype:
+        return np.dtype(jnp.dtype(inner))
+
+    def _partial(self, inner: Any, cls: Any = functools.partial) -> Any:
+        function, args, keywords = inner
+        made = self._made(function)
+        if not callable(made):
+            raise CodecError("the description of the network has a partial of what is no function.")
+        return cls(made, *self._made(args), **self._dict(keywords))
+
+    def _tree_partial(self, inner: Any) -> Any:
+        return self._partial(inner, jax.tree_util.Partial)
+
+    def _state(self, inner: Any) -> Any:
+        import equinox as eqx
+
+        self._stateful = True
+        return eqx.nn.StateIndex(self._made(inner))
+
+    def _key(self, inner: Any) -> Any:
+        return jax.random.wrap_key_data(self._made(inner[1]), impl=inner[0])
+
+    def _same(self, inner: int) -> Any:
+        return self._numbered[inner]
+
+    def _removed(self, inner: None) -> Any:
+        return SharedNode()
+
+    def _ellipsis(self, inner: None) -> Any:
+        return ...
+
+    def _path(self, inner: Any) -> AtPaths:
+        return AtPaths((tuple(inner),), several=False)
+
+    def _paths(self, inner: Any) -> AtPaths:
+        return AtPaths(tuple(map(tuple, inner)), several=True)
+
+    def _found(self) -> NameResolver:
+        if self._names is None:
+            raise CodecError("what was only read cannot be built.")
+        return self._names
+
+    def _module(self, kind: str, inner: dict[str, Any]) -> Any:
+        cls = self._found().class_of(kind)
+        flax = flax_kind(cls)
+        if flax == "variable":
+            held = self._dict(inner)
+            made = make_variable(cls, held["value"], held.get("metadata", {}))
+        elif flax:
+            made = make_object(cls, {name: self._attribute(each) for name, each in inner.items()})
+        elif issubclass(cls, tuple):
+            values = self._dict(inner)
+            return tuple.__new__(cls, [values[name] for name in cls._fields])  # pyright: ignore
+        else:
+            made = object.__new__(cls)
+            for name, each in inner.items():
+                object.__setattr__(made, name, self._made(each))
+            if not is_form(cls):
+                return made
+            made = built_form(made)
+        self._numbered.append(made)
         return made
 
+    def _attribute(self, node: Any) -> tuple[Any, str | None]:
+        if isinstance(node, dict) and next(iter(node), "") in STATUS:
+            kind, inner = next(iter(node.items()))
+            return self._made(inner), kind
+        return self._made(node), None
 
-def _check_windows(kind: str, fields: dict[str, Any]) -> None:
-    """Refuse windows that would need more memory, or time to compile, than any network has use for."""
-    left = [fields[name] for name in WINDOWS if name in fields]
-    while left:
-        node = left.pop()
-        if isinstance(node, list | dict):
-            left.extend(node if isinstance(node, list) else node.values())
-        elif isinstance(node, int | float) and abs(node) > LARGEST_WINDOW:
-            raise CodecError(
-                f"the description of the network has a {kind} with a window or a padding of more than "
-                f"{LARGEST_WINDOW} places."
-            )
+
+_KINDS = (
+    "tuple dict frozen map function enum float complex dtype partial state key same removed ellipsis "
+    "path paths"
+).split() + ["tree partial"]
 
 
 def _refuse(name: str) -> Any:

@@ -16,6 +16,7 @@ class FileReport:
         description: Bytes for magic number, version, checksum, and the description of the network.
         rows: What each array takes.
         extra: What else is in the file, such as how inputs are standardised; counted in `description`.
+        names: Classes and functions in it that are of no library: their modules must be allowed on loading.
     """
 
     size: int
@@ -24,6 +25,7 @@ class FileReport:
     description: int
     rows: list[ArrayRow] = field(repr=False)
     extra: object = field(default=None, repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def ratio(self) -> float:
@@ -59,4 +61,5 @@ class FileReport:
             for line in (header, *lines)
         ]
         total = f"{self.size:,} bytes instead of {self.original:,}: {self.ratio:,.1f}x smaller"
-        return "\n".join([*table, total])
+        needed = [f"to load, allow: {', '.join(self.names)}"] if self.names else []
+        return "\n".join([*table, *needed, total])

@@ -63,33 +63,40 @@ def flax_prices(name: str, inner: dict[str, Any]) -> Iterable[tuple[Price, int]]
     return _forms()[name].prices(inner) if name in _forms() else ()
 
 
-def to_equinox(network: Any) -> eqx.Module:
-    """Return a Flax NNX network of a registered class as an Equinox module.
+def is_form_name(name: str) -> bool:
+    """Say whether modules of this name stand for Flax NNX networks."""
+    return name == "NNXSelectInputs" or name in _forms()
 
-    Raises:
-        TypeError: For any other network, a subclass of one of these too.
+
+def held_form(network: Any) -> tuple[str, eqx.Module] | None:
+    """Return what stands for a Flax NNX network in a file, and its name, if a form is registered for it.
+
+    A subclass may compute something else, and one that was changed may hold something else: they have none.
     """
-    if isinstance(network, NNXSelectInputs):
-        return FlaxSelectInputs(to_equinox(network.network), network.indices[...])
-    for form in _forms().values():
-        # A subclass may compute something else, and would come back without saying so.
+    if type(network) is NNXSelectInputs:
+        return "NNXSelectInputs", FlaxSelectInputs(network.network, network.indices[...])
+    for name, form in _forms().items():
         if type(network) is form.network:
-            return form.hold(network)
-    known = " and ".join(form.network.__name__ for form in _forms().values())
-    raise TypeError(
-        f"encode: of Flax NNX networks it takes {known}, got {type(network).__name__}. nn.save_weights "
-        "writes the arrays of any network."
-    )
+            try:
+                return name, form.hold(network)
+            except TypeError:
+                return None
+    return None
 
 
-def to_flax(held: Any) -> Any:
-    """Return the Flax NNX network that a module was made of, or the module itself if of none.
+def is_form(cls: type) -> bool:
+    """Say whether the modules of a class stand for Flax NNX networks."""
+    return cls is FlaxSelectInputs or any(cls is form.held for form in _forms().values())
+
+
+def built_form(held: Any) -> Any:
+    """Return the Flax NNX network that a module stands for, or the module itself if it stands for none.
 
     Raises:
         CodecError: If the arrays do not make a network.
     """
     if isinstance(held, FlaxSelectInputs):
-        return NNXSelectInputs(to_flax(held.network), held.indices)
+        return NNXSelectInputs(held.network, held.indices)
     for form in _forms().values():
         if isinstance(held, form.held):
             return form.build(held)

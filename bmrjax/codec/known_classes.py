@@ -1,14 +1,11 @@
 """Classes and functions that descriptions of networks may name; `register` adds to them."""
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import jax
-import jax.numpy as jnp
-
+from bmrjax.codec import library_names
 from bmrjax.codec.flax_networks import flax_classes
+from bmrjax.codec.flax_objects import flax_kind
 from bmrjax.network_packages import network_modules
 from bmrjax.structure import SelectInputs
 
@@ -16,41 +13,22 @@ Class = TypeVar("Class", bound=type)
 
 
 def _library_classes() -> dict[str, type]:
-    """Return the Equinox modules of offered packages, by name, and those of `equinox.nn`, with a prefix."""
+    """Return the Equinox modules of offered packages, by name, and those of libraries, with a prefix."""
     import equinox as eqx
 
     found: dict[str, type] = {"SelectInputs": SelectInputs}
     for module in network_modules():
-        own = _modules_in(module).items()
-        found |= {name: cls for name, cls in own if cls.__module__ == module.__name__}
-    theirs = _modules_in(eqx.nn)
-    for name in ("StateIndex", "Shared"):
-        theirs.pop(name, None)
+        for name, cls in vars(module).items():
+            if not isinstance(cls, type) or cls.__module__ != module.__name__:
+                continue
+            if issubclass(cls, eqx.Module):
+                found[name] = cls
+            elif flax_kind(cls):
+                found[f"{module.__name__}:{name}"] = cls
     # What stands for a Flax network has one name, that of the network.
     stand_ins = flax_classes()
     found = {name: cls for name, cls in found.items() if cls not in stand_ins.values()}
-    return found | stand_ins | {f"eqx.{name}": cls for name, cls in theirs.items()}
-
-
-def _modules_in(module: Any) -> dict[str, type]:
-    import equinox as eqx
-
-    found = {name: value for name, value in vars(module).items() if isinstance(value, type)}
-    return {name: cls for name, cls in found.items() if issubclass(cls, eqx.Module)}
-
-
-@functools.cache
-def known_functions() -> dict[str, Callable]:
-    """Return the functions that a description may name: activations, and what they are made of."""
-    from jax import lax
-
-    named = (
-        "relu silu gelu sigmoid softplus elu selu celu leaky_relu relu6 hard_tanh hard_sigmoid hard_swish "
-        "soft_sign log_sigmoid glu softmax log_softmax mish identity"
-    )
-    found = {name: getattr(jax.nn, name) for name in named.split()}
-    jnps = {f"jnp.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp", "abs")}
-    return found | jnps | {"tanh": jax.nn.tanh, "lax.max": lax.max, "lax.add": lax.add}
+    return found | stand_ins | library_names.equinox_classes() | library_names.flax_layer_classes()
 
 
 _REGISTERED: dict[str, type] = {}
@@ -62,14 +40,15 @@ def known_classes() -> dict[str, type]:
 
 
 def register(cls: Class) -> Class:
-    """Let the codec write and read an Equinox module of your own.
+    """Let the codec write and read a network's class under its plain name.
 
-    Its declared attributes must be modules, arrays, plain values, lists, tuples and dicts of these, or
-    activations of `jax.nn`. Decoding sets them without running its constructor. Files name the class only,
-    so it must be registered, as it was, where they are read.
+    Classes that can be imported need no registration: a file names them by their module, and whoever loads
+    it allows that module. Register what cannot be imported, such as a class that a function defines, or
+    what is to be read without `allow`. Decoding sets the attributes without running the constructor. The
+    class must be registered, as it was, where files are read.
 
     Args:
-        cls: An Equinox module.
+        cls: An Equinox module, or a module or variable of Flax NNX.
 
     Returns:
         The class, so that this is a decorator.
@@ -90,8 +69,8 @@ def register(cls: Class) -> Class:
     """
     import equinox as eqx
 
-    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)):
-        raise TypeError(f"register takes an Equinox module class, got {cls!r}.")
+    if not isinstance(cls, type) or not (issubclass(cls, eqx.Module) or flax_kind(cls)):
+        raise TypeError(f"register takes an Equinox module class, or one of Flax NNX, got {cls!r}.")
     taken = known_classes().get(cls.__name__, cls)
     if taken is not cls and taken.__module__ != cls.__module__:
         raise ValueError(f"register: there is another class {cls.__name__}; rename this one.")
@@ -101,4 +80,8 @@ def register(cls: Class) -> Class:
 
 def fields_of(cls: type) -> list[str]:
     """Return the names of the attributes that a class declares."""
+    if cls is library_names.flax_layer_classes()["nnx.StateAxes"]:
+        return ["_filters", "_axes"]
+    if not dataclasses.is_dataclass(cls):
+        return list(getattr(cls, "_fields", ()))
     return [field.name for field in dataclasses.fields(cls)]

@@ -1,7 +1,7 @@
 """Networks to bytes and back."""
 
 import os
-from collections.abc import Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.container import Container, pack, unpack
 from bmrjax.codec.describe_network import Describer, Hole
 from bmrjax.codec.file_report import FileReport
-from bmrjax.codec.flax_networks import to_equinox, to_flax
+from bmrjax.codec.flax_objects import is_flax_object
 from bmrjax.codec.huffman import HuffmanReader, HuffmanWriter
 from bmrjax.codec.layouts import Bitmap, Layout
 from bmrjax.codec.quantise import Mixture, Quantiser, Uniform
@@ -26,7 +26,6 @@ from bmrjax.codec.scales import only_network, posterior_scales
 from bmrjax.files import write_atomically
 from bmrjax.run.result import Result
 from bmrjax.structure import Compact
-from bmrjax.structure.network_arrays import is_nnx
 
 Coder = Literal["range", "ans", "huffman"]
 # Numbers of a decoded network at most: 128 MiB in float32.
@@ -52,8 +51,9 @@ def encode(
     thousandth, else float32, and all others are exact.
 
     Args:
-        network: An Equinox network of the zoo or of registered classes, an (Equinox module, State) pair, a
-            `zoo.NNXMLP` or `zoo.NNXViT`, what `compact` returned, or a `Result` with one random module.
+        network: An Equinox network, an (Equinox module, State) pair, or a Flax NNX module, whose classes and
+            functions can be imported or are registered; what `compact` returned; or a `Result` with
+            one random module.
         inputs: For a result: one batch of its program's arguments, without the targets.
         posterior_scale: Path of an array, such as ``"layers.0.weight"``, to the posterior standard deviation
             of its weights; see `posterior_scales`. A result brings them. For what `compact` returned, those
@@ -70,7 +70,7 @@ def encode(
 
     Raises:
         CodecError: For a network that no file can hold; the message names the part.
-        TypeError: For another Flax NNX network, or what is not a network.
+        TypeError: For what is not a network.
         ValueError: For options that do not fit together.
 
     Example:
@@ -94,10 +94,11 @@ def encode(
     module, state = network if isinstance(network, tuple) else (network, None)
     describer = Describer(state)
     text = describer.text(module)
-    Builder(text)  # refuses what could not be read
+    # Refuses what could not be read.
+    Builder(text, allow=describer.names.modules)
     writer: Any = HuffmanWriter() if coder == "huffman" else ArithmeticWriter(stack=coder == "ans")
     _write(describer, RecordWriter(writer, layout, dense), scales, quantiser)
-    parameters = sum(h.size for h in describer.holes if "float" in h.dtype)
+    parameters = sum(h.size * (1 + ("complex" in h.dtype)) for h in describer.holes if h.fractional)
     container = Container(coder, original or parameters, text, extra, writer.finish())
     return _long_enough(container)
 
@@ -110,7 +111,7 @@ def _long_enough(container: Container) -> bytes:
     """
     data = pack(container)
     budget = Budget()
-    _read_arrays(unpack(data, budget), budget, max_parameters=2**62)
+    _read_arrays(unpack(data, budget), budget, max_parameters=2**62, allow=None)
     missing = budget.least_size() - len(data)
     if missing <= 0:
         return data
@@ -133,12 +134,11 @@ def _resolved(
         original = network.before.bytes // 4
         scales = network.cut(scales)
         network = network.network
-    network = to_equinox(network) if is_nnx(network) else network
     first = network[0] if isinstance(network, tuple) and len(network) == 2 else network
-    if not isinstance(first, eqx.Module):
+    if not isinstance(first, eqx.Module) and not is_flax_object(network):
         raise TypeError(
-            "encode takes an Equinox module, an (Equinox module, State) pair, what compact returned, or "
-            f"a result; got {type(network).__name__}."
+            "encode takes an Equinox module, an (Equinox module, State) pair, a Flax NNX module, what "
+            f"compact returned, or a result; got {type(network).__name__}."
         )
     return network, scales, original
 
@@ -202,17 +202,21 @@ def _check_scales(holes: list[Hole], scales: dict[str, np.ndarray]) -> None:
 
 
 def _read(
-    data: bytes, max_parameters: int
+    data: bytes, max_parameters: int, allow: Iterable[Any] | None
 ) -> tuple[Container, Builder, list[np.ndarray], list[ArrayRow]]:
     budget = Budget(len(data)) if isinstance(data, Sized) else None
     container = unpack(data, budget)
-    return container, *_read_arrays(container, budget, max_parameters=max_parameters)
+    return container, *_read_arrays(container, budget, max_parameters=max_parameters, allow=allow)
 
 
 def _read_arrays(
-    container: Container, budget: Budget | None, *, max_parameters: int
+    container: Container,
+    budget: Budget | None,
+    *,
+    max_parameters: int,
+    allow: Iterable[Any] | None,
 ) -> tuple[Builder, list[np.ndarray], list[ArrayRow]]:
-    builder = Builder(container.text, budget)
+    builder = Builder(container.text, budget, allow)
     total = sum(hole.extent for hole in builder.holes)
     if total > max_parameters:
         raise CodecError(
@@ -229,7 +233,7 @@ def _read_arrays(
     return builder, [array for array, _ in found], [row for _, row in found]
 
 
-def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Any:
+def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS, allow: Iterable[Any] = ()) -> Any:
     """Return the network that `encode` made bytes of.
 
     It is safe on any bytes: no code of the file runs, and what a file may cost is bounded by its size before
@@ -237,19 +241,27 @@ def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Any:
     each of its bytes, and at most 64 MB of memory and 4096 bytes for each. What the network costs when it is
     called is not bounded; see `bmrjax predict` for a process with limits.
 
+    A file names the classes and functions of its network. Those of Equinox's and Flax's layers, of bmrjax,
+    and functions of JAX that only compute are known; anything else must be allowed.
+
     Args:
         data: What `encode` returned.
         max_parameters: Refuse a network with more numbers.
+        allow: What else the file may name: packages and modules, by name or as objects, and classes and
+            functions. A package stands for all that it defines. Nothing of it is called on loading, but
+            its modules are imported, and the network may call its functions later: allow what you
+            would let the file call.
 
     Returns:
         The network, or a pair of it and its state, with all weights as they were quantised. Of what
         `compact` returned, the smaller network.
 
     Raises:
-        CodecError: For bytes that are cut short, damaged, made up, of another version, or too large.
+        CodecError: For bytes that are cut short, damaged, made up, of another version, or too large, and
+            for a network with a class or a function that is not allowed.
         TypeError: For anything but bytes.
     """
-    return open_bytes(data, max_parameters=max_parameters).network
+    return open_bytes(data, max_parameters=max_parameters, allow=allow).network
 
 
 @dataclass(frozen=True)
@@ -267,19 +279,22 @@ class Opened:
     modules: int
 
 
-def open_bytes(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> Opened:
+def open_bytes(
+    data: bytes, *, max_parameters: int = MAX_PARAMETERS, allow: Iterable[Any] = ()
+) -> Opened:
     """Return the network that `encode` made bytes of, and its extra values, for the price of one.
 
     Args:
         data: What `encode` returned.
         max_parameters: See `decode`.
+        allow: See `decode`.
 
     Raises:
         CodecError: As `decode`.
     """
-    container, builder, arrays, _ = _read(data, max_parameters)
+    container, builder, arrays, _ = _read(data, max_parameters, allow)
     try:
-        network = to_flax(builder.build(arrays))
+        network = builder.build(arrays)
     except CodecError:
         raise
     except Exception as error:  # whatever the libraries make of odd values where they expect others
@@ -308,7 +323,7 @@ def inspect_file(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> FileRe
         array ...
         description ...
     """
-    container, _, _, rows = _read(data, max_parameters)
+    container, builder, _, rows = _read(data, max_parameters, None)
     # Unlike the arrays' parts, which are shares of one code, this is what it is to the byte.
     return FileReport(
         size=len(data),
@@ -317,6 +332,7 @@ def inspect_file(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> FileRe
         description=len(data) - len(container.code),
         rows=rows,
         extra=container.extra,
+        names=tuple(builder.foreign),
     )
 
 
@@ -336,18 +352,23 @@ def save_network(network: Any, path: str | Path, **options: Any) -> FileReport:
     return inspect_file(data, max_parameters=2**62)
 
 
-def load_network(path: str | Path, *, max_parameters: int = MAX_PARAMETERS) -> Any:
+def load_network(
+    path: str | Path, *, max_parameters: int = MAX_PARAMETERS, allow: Iterable[Any] = ()
+) -> Any:
     """Decode the network in a file.
 
     Args:
         path: Of a file that `save_network` wrote.
         max_parameters: See `decode`.
+        allow: Packages, modules, classes and functions that the file may name, as ``("my_package",)``; see
+            `decode`.
 
     Raises:
         FileNotFoundError: If there is no such file.
         CodecError: As `decode`.
     """
-    return decode(read_file(path, max_parameters), max_parameters=max_parameters)
+    data = read_file(path, max_parameters)
+    return decode(data, max_parameters=max_parameters, allow=allow)
 
 
 def read_file(path: str | Path, max_parameters: int = MAX_PARAMETERS) -> bytes:

@@ -71,7 +71,9 @@ def _(fn: Any, keep: Bool[Array, " n"]) -> PrunedJoint:
     both = keep[:, None] & keep[None, :]
     diagonal = jnp.diag(jnp.where(keep, 0.0, 1.0))
     scale_tril = jnp.where(both, fn.scale_tril, diagonal)
-    base: Any = dist.MultivariateNormal(jnp.where(keep, fn.loc, 0.0), scale_tril=scale_tril)
+    base: Any = dist.MultivariateNormal(
+        jnp.where(keep, fn.loc, 0.0), scale_tril=scale_tril, validate_args=False
+    )
     return PrunedJoint(base, keep)
 
 

@@ -218,9 +218,7 @@ def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int
 def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
     array = jnp.asarray(part.array)
     if jnp.issubdtype(array.dtype, jnp.inexact) and not allow_non_finite:
-        given: Any = array if isinstance(part.array, jax.Array) else np.asarray(array)
-        of = jnp if isinstance(part.array, jax.Array) else np  # compiles nothing
-        bad = ~of.isfinite(given.reshape(len(given), -1)).all(-1)
+        bad = ~_finite_rows(array, on_the_host=not isinstance(part.array, jax.Array))
         count = int(bad.sum())
         if count:
             raise NonFiniteDataError(
@@ -229,3 +227,11 @@ def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
                 "Drop or impute them first."
             )
     return array
+
+
+def _finite_rows(array: jax.Array, *, on_the_host: bool) -> np.ndarray:
+    """Return which rows are all finite; by NumPy, which compiles nothing, if that copies little."""
+    on_the_host = on_the_host or all(device.platform == "cpu" for device in array.devices())
+    of: Any = np if on_the_host else jnp
+    rows: Any = np.asarray(array) if on_the_host else array
+    return np.asarray(of.isfinite(rows.reshape(len(rows), -1)).all(-1))

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
@@ -116,7 +115,7 @@ class Engine:
         self._epoch = Loop(steps.over_rows, loop, until=until and steps.has_settled, **ends)
         self._epoch_of_many = Loop(steps.of_many, loop, until=until and steps.have_settled, **ends)
         self._single = Loop(steps.on_batch, "dispatch")
-        self._free_energy = FreeEnergy(
+        self.free_energy = FreeEnergy(
             model,
             guide,
             loss=loss,
@@ -134,14 +133,15 @@ class Engine:
     @property
     def compile_seconds(self) -> float:
         """Seconds spent compiling the training step so far."""
-        return sum(loop.compile_seconds for loop in self._loops())
+        return sum(loop.compile_seconds for loop in self.loops())
 
     @property
     def num_compilations(self) -> int:
         """How many training programs were compiled so far."""
-        return sum(loop.num_compilations for loop in self._loops())
+        return sum(loop.num_compilations for loop in self.loops())
 
-    def _loops(self) -> tuple[Loop, ...]:
+    def loops(self) -> tuple[Loop, ...]:
+        """Return what repeats the training step."""
         return self._epoch, self._epoch_of_many, self._single
 
     @property
@@ -332,9 +332,8 @@ class Engine:
             ValueError: If the iterator ends early.
         """
         _, noise = split_keys(key, 2)
-        losses, noise, factor = self.placement.everywhere(
-            (jnp.zeros(num_steps, float), noise, jnp.asarray(rate, float))
-        )
+        first = (jnp.zeros(num_steps, float), noise, jnp.asarray(rate, float))
+        losses, noise, factor = self.placement.everywhere(first)
         carry = (state, losses)
         masks = self.placement.parted(dict(keep))
         taken = itertools.islice(batches, num_steps)
@@ -347,7 +346,7 @@ class Engine:
                         "Give one that goes on, or fewer steps_per_epoch."
                     )
                 args = (placed(batch, self.placement), masks, noise, factor)
-                carry = self._single.compile(carry, *args)(carry, np.int32(i), *args)
+                carry = self._single.one_step(carry, i, *args)
         return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
 
     def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:
@@ -362,7 +361,7 @@ class Engine:
             key: PRNG key; with the same one, states are compared under the same random numbers.
         """
         passes = -(-_VFE_DRAWS // -(-self.num_data // self.batch_size))
-        return self._free_energy(self.constrain(state), keep, data, key, num_passes=passes)
+        return self.free_energy(self.constrain(state), keep, data, key, num_passes=passes)
 
     def condition(self, state: State, before: Keep, after: Keep) -> State:
         """Move the posterior to where it is given that the elements that `after` drops are zero.

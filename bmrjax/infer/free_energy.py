@@ -49,6 +49,20 @@ class FreeEnergy:
     def _step(
         self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array
     ) -> Array:
+        return total + self.of_batch(i, params, keep, data, key)
+
+    def of_batch(self, i: Array, params: Any, keep: Keep, data: Data, key: Array) -> Array:
+        """Return the VFE by one batch, with one posterior sample: an estimate of that of all data, in nats.
+
+        Over the batches of a pass, the mean is that of all rows. To be differentiated and compiled.
+
+        Args:
+            i: Number of the batch, which may be of a later pass.
+            params: Constrained parameters and mutable sites.
+            keep: Masks by site.
+            data: All of the data.
+            key: PRNG key of all batches.
+        """
         rows = length(data)
         size = min(self.batch_size, rows)
         model, guide = (
@@ -76,7 +90,7 @@ class FreeEnergy:
         model, guide = draws(model, size), draws(guide, size)
         key = jax.random.fold_in(key, i)
         with self._placement.tracing():
-            return total + self.loss.loss(key, params, model, guide, *args, **kwargs)
+            return self.loss.loss(key, params, model, guide, *args, **kwargs)
 
     def __call__(
         self,

@@ -20,8 +20,11 @@ from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
 from bmrjax.backend.quick_compile import quick_options
+from bmrjax.backend.shared_programs import compiled
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.compiled import compiled
+
+# As many as NumPyro takes.
+_DRAWS_FOR_MEDIAN = 15
 
 # Attributes of an automatic guide that hold functions over the arguments of its set-up.
 _REBUILT = ("model", "_potential_fn", "_potential_fn_gen", "_postprocess_fn", "_guides", "_loss_fn")
@@ -36,7 +39,22 @@ def init_to_network(site: Mapping[str, Any] | None = None) -> Any:
     if site is None:
         return partial(init_to_network)
     start = given_start(site)
-    return init_to_median(site) if start is None else start
+    return _at_median(site) if start is None else start
+
+
+def _at_median(site: Mapping[str, Any]) -> Any:
+    """Return NumPyro's ``init_to_median(site)``, which interpolates between draws."""
+    is_latent = site["type"] == "sample" and not site["is_observed"]
+    if not is_latent or site["value"] is not None or site["fn"].support.is_discrete:
+        return init_to_median(site)
+    shape = (_DRAWS_FOR_MEDIAN, *site["kwargs"].get("sample_shape", ()))
+    try:
+        samples = site["fn"](sample_shape=shape, rng_key=site["kwargs"].get("rng_key"))
+        transform = dist.biject_to(site["fn"].support)
+    except NotImplementedError:
+        return init_to_median(site)  # which starts elsewhere, or says what the support lacks
+    ordered = jax.numpy.sort(transform.inv(samples), axis=0)
+    return transform(ordered[_DRAWS_FOR_MEDIAN // 2])
 
 
 def given_start(site: Mapping[str, Any]) -> Array | None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool
 from numpyro.distributions import biject_to
@@ -20,6 +22,7 @@ from bmrjax.handlers import current_masks
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.init import init_to_network
+from bmrjax.infer.scale_tril import scale_tril
 from bmrjax.reduction import Normal
 
 
@@ -53,9 +56,13 @@ class JointGuide(CorrelatedGuide, AutoContinuous):
         finally:
             self._unpack_latent = unpack
 
-    def _get_posterior(self) -> dist.Distribution:
+    def _full_posterior(self) -> dist.Distribution:
+        """Return the posterior of all elements."""
         of_numpyro: Any = super()
-        posterior = of_numpyro._get_posterior()
+        return of_numpyro._get_posterior()
+
+    def _get_posterior(self) -> dist.Distribution:
+        posterior = self._full_posterior()
         masks = current_masks()
         if not masks:
             return posterior
@@ -133,6 +140,8 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
         Friston, Parr and Zeidman (2019), arXiv:1805.07092, for the reduction.
     """
 
+    scale_tril_constraint = scale_tril
+
     def __init__(
         self,
         model: Callable,
@@ -148,11 +157,23 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
         """See `ReadableGuide.with_params`."""
         return cls if "auto_scale_tril" in params else None
 
+    def _full_posterior(self) -> dist.Distribution:
+        loc = numpyro.param(f"{self.prefix}_loc", self._init_latent)
+        start = jnp.asarray(self._init_scale * np.eye(self.latent_dim), loc.dtype)
+        tril = numpyro.param(
+            f"{self.prefix}_scale_tril", start, constraint=self.scale_tril_constraint
+        )
+        return dist.MultivariateNormal(loc, scale_tril=tril, validate_args=False)
+
     def _joint(
         self, params: Mapping[str, Array], keep: Bool[Array, " n"]
     ) -> reduction.MultivariateNormal:
-        loc, scale_tril = params[f"{self.prefix}_loc"], params[f"{self.prefix}_scale_tril"]
-        return read_joint(pruned_joint(dist.MultivariateNormal(loc, scale_tril=scale_tril), keep))
+        fn: Any = dist.MultivariateNormal(
+            params[f"{self.prefix}_loc"],
+            scale_tril=params[f"{self.prefix}_scale_tril"],
+            validate_args=False,
+        )
+        return read_joint(pruned_joint(fn, keep))
 
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""

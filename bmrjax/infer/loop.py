@@ -16,8 +16,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jaxtyping import Array
 
-from bmrjax.backend.quick_compile import options_for
-from bmrjax.infer.compiled import compiled
+from bmrjax.backend.quick_compile import compiled_for
 
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
@@ -25,6 +24,9 @@ Step = Callable[..., Any]
 # About as many as a fit has, and a measurement.
 _STEPS_OF_A_FIT = 10_000
 STEPS_OF_A_MEASUREMENT = 500
+# Seconds from which a watched call is split into parts, and how long a part takes. The host waits between two
+# parts, for less than a millisecond.
+_LONG, _PART = 2.0, 0.5
 
 
 def _is_jaxpr(value: Any) -> bool:
@@ -62,6 +64,9 @@ class Loop:
             is optimised depends on it.
 
     Attributes:
+        watch: Receives how many steps of a call are done, while it runs: after each step where steps are
+            dispatched, else a few times per second, for which one call becomes several of the same program.
+            The result is the same, bit by bit. Only for a single process.
         mode: The mode in use, once the first call has settled it.
         compile_seconds: Time spent tracing and compiling so far.
         num_compilations: How many programs were made: one, unless shapes change. One that an earlier loop of
@@ -80,6 +85,7 @@ class Loop:
         if mode not in ("auto", "fused", "dispatch"):
             raise ValueError(f"loop must be 'auto', 'fused' or 'dispatch', got {mode!r}.")
         self.mode: LoopMode = mode
+        self.watch: Callable[[int], None] | None = None
         self.compile_seconds = 0.0
         self.num_compilations = 0
         self._step = step
@@ -87,19 +93,56 @@ class Loop:
         self._num_steps = _STEPS_OF_A_FIT if num_steps is None else num_steps
         self._asked = None if until is None else jax.jit(until)
         self._compiled: dict[Any, Any] = {}
+        # Seconds per step, once a watched call has taken some.
+        self._pace: float | None = None
 
     def __call__(self, carry: Any, n: int, *args: Any) -> Any:
         """Run n steps from `carry` (whose buffers are consumed) and return the last carry."""
         program = self.compile(carry, *args)
         if self.mode == "fused":
-            return program(carry, np.int32(n), *args)
+            if self.watch is not None:
+                return self._in_parts(program, carry, n, args)
+            return program(carry, np.int32(0), np.int32(n), *args)
         for i in range(n):
             if self._asked is not None and i % self._patience == 0:
                 carry, enough = self._asked(carry, np.int32(i))
                 if enough:
                     break
             carry = program(carry, np.int32(i), *args)
+            if self.watch is not None:
+                self.watch(i + 1)
         return carry
+
+    def one_step(self, carry: Any, i: int, *args: Any) -> Any:
+        """Take step i of a loop that dispatches its steps."""
+        carry = self.compile(carry, *args)(carry, np.int32(i), *args)
+        if self.watch is not None:
+            self.watch(i + 1)
+        return carry
+
+    def _in_parts(self, program: Any, carry: Any, n: int, args: tuple[Any, ...]) -> Any:
+        """Run n steps by several calls of a fused program, and say after each how many are done."""
+        assert self.watch is not None
+        done = 0
+        while done < n:
+            end = min(done + self._part(n), n)
+            begin = time.perf_counter()
+            carry = jax.block_until_ready(program(carry, np.int32(done), np.int32(end), *args))
+            pace = (time.perf_counter() - begin) / (end - done)
+            # A part that ended because it was enough took fewer steps than it looks.
+            self._pace = pace if self._pace is None else max(pace, 0.5 * self._pace)
+            done = end
+            self.watch(done)
+        return carry
+
+    def _part(self, n: int) -> int:
+        """Return how many steps the next part has; a multiple of `patience`, where `until` is evaluated."""
+        if self._pace is None:
+            return self._patience
+        if n * self._pace < _LONG:
+            return n
+        steps = max(int(_PART / self._pace), 1)
+        return -(-steps // self._patience) * self._patience
 
     def compile(self, carry: Any, *args: Any) -> Any:
         """Compile for these shapes, without running; return the program."""
@@ -115,7 +158,7 @@ class Loop:
     def _build(self, carry: Any, args: tuple[Any, ...]) -> Any:
         traced, settings = None, {"donate_argnums": 0, **_stays(carry)}
         if self.mode != "dispatch":
-            traced = jax.jit(self._whole, **settings).trace(carry, np.int32(1), *args)
+            traced = jax.jit(self._whole, **settings).trace(carry, np.int32(0), np.int32(1), *args)
         if self.mode == "auto":
             assert traced is not None
             slow = jax.default_backend() == "cpu" and _has_convolution(traced.jaxpr.jaxpr)
@@ -123,18 +166,16 @@ class Loop:
         if self.mode == "dispatch":
             traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
         assert traced is not None
-        # The choice must not depend on the length of the run, which may go on with more epochs.
-        options = options_for(traced.jaxpr.jaxpr, self._num_steps)
-        return compiled(traced.lower(), options)
+        return compiled_for(traced, self._num_steps)
 
-    def _whole(self, carry: Any, n: Any, *args: Any) -> Any:
-        """Take all steps, unless the condition ends them."""
+    def _whole(self, carry: Any, first: Any, n: Any, *args: Any) -> Any:
+        """Take the steps from `first` to n - 1, unless the condition ends them."""
 
         def steps(begin: Any, end: Any, carry: Any) -> Any:
             return lax.fori_loop(begin, end, lambda i, c: self._step(c, i, *args), carry)
 
         if self._until is None:
-            return steps(0, n, carry)
+            return steps(first, n, carry)
         until = self._until
 
         # The condition reads what the steps write: in one loop, XLA would copy that in each.
@@ -143,6 +184,5 @@ class Loop:
             end = jnp.minimum(i + self._patience, n)
             return end, *until(steps(i, end, carry), end)
 
-        begin = jnp.zeros_like(n)
-        at = (begin, *until(carry, begin))
+        at = (first, *until(carry, first))
         return lax.while_loop(lambda at: (at[0] < n) & ~at[2], window, at)[1]

@@ -37,6 +37,8 @@ def normal_sites(
     params: Mapping[str, Any],
     transforms: Mapping[str, Any],
     batch: Data,
+    *,
+    transformed: bool = False,
 ) -> list[NormalSite]:
     """Return the normal sites of a guide.
 
@@ -48,6 +50,7 @@ def normal_sites(
         params: Its constrained parameters.
         transforms: From unconstrained to constrained parameters, by name.
         batch: One batch of data.
+        transformed: Whether sites that are a function of such a normal, as a log-normal is, are returned too.
     """
     found: list[tuple[str, str, str]] = []
 
@@ -60,7 +63,7 @@ def normal_sites(
                 continue
             for leaf in jax.tree.leaves(site["fn"]):
                 uses.update([name_of[id(leaf)]] if id(leaf) in name_of else [])
-            base: Any = _base(site["fn"])
+            base: Any = _base(site["fn"], transformed=transformed)
             if not is_latent(site) or type(base) is not dist.Normal:
                 continue
             values: tuple[Any, Any] = base.loc, base.scale
@@ -78,8 +81,9 @@ def normal_sites(
     ]
 
 
-def _base(fn: Any) -> Any:
-    while isinstance(fn, dist.Independent):
+def _base(fn: Any, *, transformed: bool) -> Any:
+    kinds = (dist.Independent, dist.TransformedDistribution) if transformed else (dist.Independent,)
+    while isinstance(fn, kinds):
         fn = fn.base_dist
     return fn
 

@@ -1,6 +1,5 @@
 """Equinox modules with random weights."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,8 @@ from jaxtyping import Array
 from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
 from bmrjax.priors.layer import Tensor
+from bmrjax.structure.arguments import requires, takes
+from bmrjax.structure.weight_norm import finite_weight_norms
 
 
 def _path_name(path: tuple[Any, ...]) -> str:
@@ -44,8 +45,7 @@ class EquinoxAdapter:
 
     def __init__(self, name: str, network: eqx.Module, state: eqx.nn.State | None):
         self._name, self._network, self._state = name, network, state
-        parameters = inspect.signature(type(network).__call__).parameters
-        self._takes = {part for part in ("key", "state") if part in parameters}
+        self._takes_key = takes(network, "key")
         leaves, self._structure = jtu.tree_flatten_with_path(network)
         self._leaves = [leaf for _, leaf in leaves]
         self._where: dict[tuple[str, str], int] = {}
@@ -128,10 +128,14 @@ class EquinoxAdapter:
         key: Array | None,
     ) -> tuple[Any, dict[str, Array]]:
         """See `Adapter.apply`."""
-        network: Any = eqx.nn.inference_mode(self.build(values), inference or key is None)
+        network: Any = finite_weight_norms(self.build(values))
+        network = eqx.nn.inference_mode(network, inference or key is None)
         keys = None
-        if key is not None and "key" in self._takes:
-            keys = jax.random.split(key, args[0].shape[0])
+        rows = jax.tree.leaves(args)[0].shape[0]
+        if key is not None and self._takes_key:
+            keys = jax.random.split(key, rows)
+        elif requires(network, "key", args if self._state is None else (*args, self._state)):
+            keys = jax.random.split(jax.random.key(0), rows)  # in inference, nothing comes of it
         key_axis = None if keys is None else 0
         each = self._per_datum(values)
         leaves, structure = jtu.tree_flatten(network)

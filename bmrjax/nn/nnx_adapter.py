@@ -10,6 +10,7 @@ from jaxtyping import Array
 from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.nnx_multiplicative_noise import NNXMultiplicativeNoise
 from bmrjax.priors.layer import Tensor
+from bmrjax.structure.arguments import requires, takes
 
 
 def _fan_in(owner: type, part: str, shape: tuple[int, ...]) -> int:
@@ -108,7 +109,8 @@ class NNXAdapter:
             for path, fresh in zip(
                 streams, jax.random.split(key, max(len(streams), 1)), strict=False
             ):
-                rest[path] = rest[path].replace(fresh)
+                shape = rest[path].get_value().shape  # one for each of several stacked layers
+                rest[path] = rest[path].replace(jax.random.split(fresh, shape) if shape else fresh)
         network: Any = nnx.merge(
             self._graph, self._parameters(values), nnx.from_flat_state(rest), copy=True
         )
@@ -116,5 +118,10 @@ class NNXAdapter:
             network.eval()
         else:
             network.train()
-        outputs = network(*args)
+        needed = {}
+        if key is not None and takes(network, "rngs"):
+            needed["rngs"] = nnx.Rngs(jax.random.fold_in(key, len(streams)))
+        elif requires(network, "rngs", args):
+            needed["rngs"] = nnx.Rngs(0)  # in inference, nothing comes of it
+        outputs = network(*args, **needed)
         return outputs, self._statistics(nnx.split(network, nnx.Param, ...)[2])

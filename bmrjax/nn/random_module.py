@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import lazy_loader
 import numpyro
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpyro.primitives import apply_stack, mutable
 
 from bmrjax.distributions import PerDatum, TruncatedLogUniform
@@ -52,11 +53,11 @@ class RandomModule:
         """
         return self._adapter.whole(self.values, buffers or self._adapter.buffers())
 
-    def __call__(self, *args: Float[Array, "batch ..."]) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """Apply the network to a batch.
 
         Args:
-            *args: The network's inputs, each with a leading batch axis.
+            *args: The network's inputs: arrays with a leading batch axis, or dicts and tuples of them.
 
         Returns:
             Its outputs, with a leading batch axis.
@@ -71,11 +72,12 @@ class RandomModule:
         }
         return apply_stack(message)["value"]
 
-    def _apply(self, *args: Array, inference: bool) -> Any:
-        if self._num_data is not None and args[0].shape[0] != self._num_data:
+    def _apply(self, *args: Any, inference: bool) -> Any:
+        rows = jax.tree.leaves(args)[0].shape[0]
+        if self._num_data is not None and rows != self._num_data:
             raise ValueError(
                 f"random_module('{self.name}'): its noise is drawn for each of {self._num_data} data, and "
-                f"it is called on {args[0].shape[0]}. Call it on the whole batch, or make the noise one draw "
+                f"it is called on {rows}. Call it on the whole batch, or make the noise one draw "
                 "a batch: MultiplicativeNoise(..., per_datum=False)."
             )
         # A program run by hand, without handlers around it, has no source of randomness.

@@ -66,7 +66,7 @@ def _not_converged(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     left, ratio = _left_to_fall(losses, after)
     if fall <= max(matters, 3 * noise) or left <= matters:
         return
-    steps, taken = (sum(row["steps"] for row in some) for some in (window, rows))
+    steps, taken = (sum(row.get("steps", 1) for row in some) for some in (window, rows))
     thirds = math.log(matters / left) / math.log(ratio) if ratio < 0.95 else 30.0
     more = math.ceil(max(steps / 3 * min(thirds, 30.0), steps, taken / 5))
     more = round(more, 1 - len(str(more)))
@@ -131,7 +131,7 @@ def _left_to_fall(losses: np.ndarray, after: float) -> tuple[float, float]:
 
 def _skipped(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     del codes
-    steps = sum(row["steps"] for row in result.history)
+    steps = sum(row.get("steps", 1) for row in result.history)
     if result.num_skipped and steps:
         yield Finding(
             "skipped-steps",

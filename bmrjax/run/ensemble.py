@@ -17,6 +17,7 @@ from bmrjax.run.batches import Batches
 from bmrjax.run.hyperparameter import GridPoint, points_of
 from bmrjax.run.one_run import Member
 from bmrjax.run.parameters_at_start import as_start
+from bmrjax.run.progress import showing
 from bmrjax.run.result import Result
 from bmrjax.run.serial import one_at_a_time
 from bmrjax.run.settings import Settings, check_kinds
@@ -51,7 +52,7 @@ def ensemble(
             whose reductions are compiled one by one. There is a member for every combination.
         guide: Makes a member's guide from its program; by default, the class that `sparsify` would take for
             the first program, `infer.AutoMultivariate` or `infer.AutoMeanField`.
-        progress: Whether to show a progress bar.
+        progress: Whether to show how far the members are; see `sparsify`.
         **settings: All others of `sparsify`. Its `callbacks` are shared by the members, and each record has
             its ``member``.
 
@@ -113,14 +114,15 @@ def ensemble(
         for point in points
         for key, program in zip(keys, models, strict=True)
     ]
-    if guide is None:
-        guide = _default_guide(programs[0][2], data, given, points)
-    members = [
-        Member(program, guide(program), key, point, index)
-        for index, (point, key, program) in enumerate(programs)
-    ]
-    # The fit's guide is that of a member, which meets its program before the training step is traced.
-    return Training(models[0], members[0].guide, data, given).many(members, progress=progress)
+    with showing(given.num_epochs, wanted=progress) as shown:
+        if guide is None:
+            guide = _default_guide(programs[0][2], data, given, points)
+        members = [
+            Member(program, guide(program), key, point, index)
+            for index, (point, key, program) in enumerate(programs)
+        ]
+        # The fit's guide is that of a member, which meets its program before the training step is traced.
+        return Training(models[0], members[0].guide, data, given).many(members, shown)
 
 
 def _default_guide(

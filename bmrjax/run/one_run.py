@@ -93,6 +93,7 @@ class Run:
         _check_declared(member.point, now.svi)
         self._layers = {} if self.reducer is None else self.reducer.layers
         self.state = RunState(now, {} if self.reducer is None else shared.schedule.init())
+        self._measured: tuple[float, float | None] = float("nan"), None
         self._rounds = None
         if self.reducer is not None:
             self._rounds = Rounds(
@@ -222,8 +223,11 @@ class Run:
     # --- looking --------------------------------------------------------------------------
 
     def measure(self) -> float:
-        """Measure the VFE of the current state, nats for all data."""
-        return self.fit.measure(self.state.now, self._vfe_key)
+        """Measure what rounds are judged by, of the current state, in nats for all data."""
+        vfe = self.fit.measure(self.state.now, self._vfe_key)
+        judged = self.shared.judge(self.state.now, vfe, self._vfe_key)
+        self._measured = vfe, judged
+        return vfe if judged is None else judged
 
     def mask_cost(self) -> float:
         """Return minus the log probability of the masks, in nats, if the schedule counts it."""
@@ -246,24 +250,23 @@ class Run:
         begin = time.perf_counter()
         state.evaluated_at = state.epoch
         key = fold_in(self._vfe_key, np.uint32(state.epoch))
-        found = self.shared.evaluator.metrics(
-            self.fit.params(state.now),
-            state.now.keep,
-            held_out.data,
-            key,
-            num_samples=held_out.samples,
-        )
+        found = self.shared.judge.metrics(state.now, key)
         return {**found, "eval_seconds": time.perf_counter() - begin}
 
-    def add_point(self, vfe: float) -> None:
-        """Put the current state on the path."""
+    def add_point(self, measured: float) -> None:
+        """Put the current state on the path, with what `measure` returned for it."""
         state, fit = self.state, self.fit
+        vfe, judged = measured, None
+        if self.shared.schedule.judge != "vfe":
+            if measured != self._measured[1]:
+                self.measure()
+            vfe, judged = self._measured
         cost = self.mask_cost()
         kept, total = kept_counts(state.now.keep)
         metrics = {k: v for k, v in self.evaluate().items() if k != "eval_seconds"}
         whole = fit.placement.fetch((fit.params(state.now), dict(state.now.keep)))
         params, keep = jax.tree.map(np.asarray, whole)
-        point = Point(state.epoch, vfe, kept, total, metrics, params, keep, cost)
+        point = Point(state.epoch, vfe, kept, total, metrics, params, keep, cost, judged=judged)
         state.path.append(point)
         if self._files is not None:
             self._files.save_point(len(state.path) - 1, point)

@@ -24,6 +24,7 @@ class Point:
         mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it
             (`schedules.Verified`, `mask_prior`); else 0.
         taken_back: Whether the run went back to a point before it.
+        judged: What the schedule's `judge` measured, in nats for all data; None where it is the VFE.
     """
 
     epoch: int
@@ -35,11 +36,12 @@ class Point:
     keep: dict[str, np.ndarray] = field(repr=False)
     mask_cost: float = 0.0
     taken_back: bool = False
+    judged: float | None = None
 
     @property
     def objective(self) -> float:
-        """What points are compared by: `vfe` plus `mask_cost`, in nats."""
-        return self.vfe + self.mask_cost
+        """What points are compared by: `vfe`, or `judged` in its place, plus `mask_cost`, in nats."""
+        return (self.vfe if self.judged is None else self.judged) + self.mask_cost
 
 
 def kept_counts(keep: Mapping[str, Any]) -> tuple[int, int]:

@@ -288,7 +288,7 @@ class PrunedProgram(abc.ABC):
         return {name: network for name, (network, _) in self._networks(*inputs).items()}
 
     @one_at_a_time
-    def compact(self, *inputs: Any, drop_inputs: bool = True) -> dict[str, Compact]:
+    def compact(self, *inputs: Any, drop_inputs: bool = False) -> dict[str, Compact]:
         """Return the random modules at the posterior mean without what they do not use, by name.
 
         Args:

@@ -23,7 +23,7 @@ _EPOCH = (
     "epoch", "vfe", "kept", "rate", "steps", "skipped_steps", "seconds", "compile_seconds",
     "sparsity_per_layer",
 )  # fmt: skip
-_POINT = ("epoch", "vfe", "kept", "total", "mask_cost", "metrics")
+_POINT = ("epoch", "vfe", "kept", "total", "mask_cost", "metrics", "judged")
 
 
 class Callbacks:

@@ -15,7 +15,7 @@ _PLAIN = (
     "stopped",
 )  # fmt: skip
 
-_POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back")
+_POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back", "judged")
 
 
 @dataclass

@@ -50,6 +50,7 @@ def save_result(result: Any, directory: Path) -> None:
             "metrics": point.metrics,
             "mask_cost": point.mask_cost,
             "taken_back": point.taken_back,
+            "judged": point.judged,
             "params": flatten_arrays(f"path/{i}/params", point.params, arrays),
             "keep": flatten_arrays(f"path/{i}/keep", point.keep, arrays),
         }

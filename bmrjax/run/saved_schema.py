@@ -41,6 +41,7 @@ class SavedPoint(TypedDict):
     keep: dict[Name, JsonValue]
     mask_cost: NotRequired[float]
     taken_back: NotRequired[bool]
+    judged: NotRequired[float | None]
 
 
 @with_config(_CLOSED)

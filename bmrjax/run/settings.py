@@ -124,6 +124,11 @@ def check_schedule(
             "sparsify: a schedule that measures the VFE needs arrays, and the data are Batches. Use "
             "schedules.Every(...) or schedules.WhenConverged(...)."
         )
+    if isinstance(source, Batches) and schedule.judge != "vfe":
+        raise ValueError(
+            f"sparsify: the schedule judges by {schedule.judge!r}, which needs arrays, and the data are "
+            "Batches. Use judge='vfe'."
+        )
     if schedule.mask_prior and not criterion.has_mask_prior:
         raise ValueError(
             f"sparsify: mask_prior needs a criterion with a prior over masks, and "

@@ -10,6 +10,7 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.run.facts import Examination
 from bmrjax.run.fit import Fit
 from bmrjax.run.held_out import HeldOut
+from bmrjax.run.round_judge import RoundJudge
 from bmrjax.run.same_run import data_identity, program_identity
 from bmrjax.run.settings import Settings
 from bmrjax.schedules import Schedule
@@ -22,6 +23,7 @@ class Shared:
     Attributes:
         fit: The program with its data.
         evaluator: What computes metrics on held-out data.
+        judge: What rounds are judged by.
         schedule: When to reduce, and how much.
         criterion: Decides which elements are kept; None fits without reducing.
         held_out: Data kept out, if any, with the number of epochs between metrics.
@@ -35,6 +37,7 @@ class Shared:
 
     fit: Fit
     evaluator: Evaluator
+    judge: RoundJudge
     schedule: Schedule
     criterion: Criterion | None
     held_out: HeldOut | None

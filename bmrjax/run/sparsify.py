@@ -15,6 +15,7 @@ from bmrjax.run.diagnose import warn_of
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.one_run import Member
+from bmrjax.run.progress import showing
 from bmrjax.run.result import Result
 from bmrjax.run.serial import one_at_a_time
 from bmrjax.run.settings import Settings
@@ -82,7 +83,8 @@ def sparsify(
         callbacks: Functions that are called with a read-only record after each epoch and each round, and when
             the run starts and ends, such as `callbacks.JSONLines`. They do not change the result; see
             `callbacks.Callback` about errors, resumed runs and several processes.
-        progress: Whether to show a progress bar.
+        progress: Whether to show what the run does and how long it will take, on a terminal or in a
+            notebook. Nothing is shown elsewhere, such as in a file.
         options: What is set less often, such as the estimator, an earlier result to start from, devices and
             precision; see `FitOptions`.
 
@@ -136,8 +138,9 @@ def sparsify(
         callbacks=callbacks,
         options=options,
     )
-    training = Training(model, guide, data, settings)
-    fit = training.fit
-    result = training.one(Member(fit.model, fit.guide, key), progress=progress)
+    with showing(num_epochs, wanted=progress) as shown:
+        training = Training(model, guide, data, settings)
+        fit = training.fit
+        result = training.one(Member(fit.model, fit.guide, key), shown)
     warn_of(result.diagnose())
     return result

@@ -10,7 +10,6 @@ from typing import NoReturn
 
 import jax
 import numpy as np
-from tqdm.auto import tqdm
 
 from bmrjax.checks import check_key
 from bmrjax.errors import EnsembleError, NonFiniteError
@@ -25,8 +24,10 @@ from bmrjax.run.fit import Fit
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.interrupt import ended_by_its_signal, finishing_on_interrupt
 from bmrjax.run.one_run import EpochPlan, Member, Run
+from bmrjax.run.progress import Progress
 from bmrjax.run.reporter import Callbacks, Reporter
 from bmrjax.run.result import Result
+from bmrjax.run.round_judge import RoundJudge
 from bmrjax.run.settings import Settings, check_kinds, check_program_kind, check_schedule
 from bmrjax.run.shared import Shared
 from bmrjax.schedules import Verified
@@ -80,19 +81,22 @@ class Training:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
         check_schedule(schedule, settings.criterion, fit.source, steps)
         held_out = settings.held_out
+        held_out = None if held_out is None else _checked(held_out, fit, steps)
+        # Rows are evaluated in parts if they are fitted in parts.
+        evaluator = Evaluator(
+            fit.model,
+            fit.guide,
+            batch_size=None if fit.row_sites is None else 1000,
+            loop=settings.options.loop,
+            placement=fit.placement,
+        )
         self._shared = Shared(
             fit,
-            # Rows are evaluated in parts if they are fitted in parts.
-            Evaluator(
-                fit.model,
-                fit.guide,
-                batch_size=None if fit.row_sites is None else 1000,
-                loop=settings.options.loop,
-                placement=fit.placement,
-            ),
+            evaluator,
+            RoundJudge(schedule.judge, fit, evaluator, held_out),
             schedule,
             settings.criterion,
-            None if held_out is None else _checked(held_out, fit, steps),
+            held_out,
             num_epochs=settings.num_epochs,
             steps=steps,
             max_bad_steps=settings.options.max_bad_steps,
@@ -103,7 +107,7 @@ class Training:
         self._callbacks = Callbacks(settings.callbacks, fit.placement)
 
     @ended_by_its_signal()
-    def one(self, member: Member, *, progress: bool) -> Result:
+    def one(self, member: Member, progress: Progress) -> Result:
         """Return the result of a single run.
 
         Raises:
@@ -112,15 +116,16 @@ class Training:
             NonFiniteError: If the run diverged.
         """
         with self._started(member, self._checkpoints) as run:
-            failures = self._train_to_the_end([run], progress=progress)
+            failures = self._train_to_the_end([run], progress)
             if failures:
                 raise failures[0]
             result = run.finish()
+        progress.finish([result])
         self._callbacks.check(result)
         return result
 
     @ended_by_its_signal()
-    def many(self, members: Sequence[Member], *, progress: bool) -> list[Result]:
+    def many(self, members: Sequence[Member], progress: Progress) -> list[Result]:
         """Return the results of several runs, whose epochs are trained as one program.
 
         Raises:
@@ -133,7 +138,7 @@ class Training:
                 stack.enter_context(self._started(member, _folder(self._checkpoints, i)))
                 for i, member in enumerate(members)
             ]
-            failures = self._train_to_the_end(runs, progress=progress)
+            failures = self._train_to_the_end(runs, progress)
             results = [
                 failures[i].result if i in failures else run.finish() for i, run in enumerate(runs)
             ]
@@ -141,6 +146,7 @@ class Training:
             error = EnsembleError(results, failures)
             self._callbacks.note_in(error)
             raise error
+        progress.finish(results)
         self._callbacks.check(results)
         return results
 
@@ -176,7 +182,7 @@ class Training:
                 checkpointer.close()
 
     def _train_to_the_end(
-        self, runs: Sequence[Run], *, progress: bool
+        self, runs: Sequence[Run], progress: Progress
     ) -> dict[int, NonFiniteError]:
         """Train all runs to their ends, an epoch of each at a time; return which diverged."""
         failures: dict[int, NonFiniteError] = {}
@@ -190,16 +196,14 @@ class Training:
 
         for i, run in enumerate(runs):
             checked(i, run.check_resumed)
-        with (
-            tqdm(
-                total=self._shared.num_epochs,
-                initial=min(run.state.epoch for run in runs),
-                disable=not (progress and self.fit.placement.is_main),
-                unit="epoch",
-            ) as bar,
-            finishing_on_interrupt(saved=self._checkpoints is not None) as interruption,
-        ):
+        progress.begin(
+            self.fit.engine,
+            epoch=min(run.state.epoch for run in runs),
+            steps=self._shared.steps,
+        )
+        with finishing_on_interrupt(saved=self._checkpoints is not None) as interruption:
             while True:
+                progress.deciding()
                 plans = {
                     i: plan
                     for i, run in enumerate(runs)
@@ -208,8 +212,7 @@ class Training:
                 if not plans:
                     break
                 self._train(runs, plans)
-                bar.set_postfix(_shown(runs), refresh=False)
-                bar.update(min(run.state.epoch for run in runs) - bar.n)
+                progress.epoch(min(run.state.epoch for run in runs), _shown(runs))
                 for i in plans:
                     checked(i, runs[i].after_epoch)
                 if len(failures) == len(runs):
@@ -219,6 +222,7 @@ class Training:
                 left = any(not run.over for i, run in enumerate(runs) if i not in failures)
                 if interruption.requested or (failed and left):
                     self._end_early(runs, interrupted=interruption.number)
+        progress.doing("measuring")
         for i, run in enumerate(runs):
             if i not in failures:
                 run.save()

@@ -12,6 +12,7 @@ from bmrjax.schedules.actions import Regrow as Regrow
 from bmrjax.schedules.actions import Restore as Restore
 from bmrjax.schedules.actions import Stop as Stop
 from bmrjax.schedules.actions import Train as Train
+from bmrjax.schedules.base import Judge as Judge
 from bmrjax.schedules.base import Memory as Memory
 from bmrjax.schedules.base import Report as Report
 from bmrjax.schedules.base import Schedule as Schedule

@@ -3,13 +3,15 @@
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bmrjax.convergence import Settled
 from bmrjax.criteria.order import Order, smallest_snr_first
 from bmrjax.schedules.actions import Action
 
 Memory = dict[str, Any]
+# What rounds are judged by: the VFE, the VFE less its overcharge, or rows that were kept out.
+Judge = Literal["vfe", "corrected", "held-out"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Report:
         num_epochs: Epochs of the whole run.
         losses: Mean VFE of each epoch so far, in nats (epochs taken back are not in it).
         removed: How many elements the last reduction removed; None before the first.
-        measure: Measures the VFE of the current state on the training data, in nats.
+        measure: Measures what the schedule's `judge` names, of the current state, in nats for all data; by
+            default the VFE on the training data. Lower is better.
         mask_cost: What the current masks cost (`criteria.Criterion.mask_cost`), in nats; zero unless it is
             counted, as the schedule's `mask_prior` says.
     """
@@ -52,6 +55,10 @@ class Schedule(abc.ABC):
         until: Ends an epoch early, once the fit has converged; None runs all its steps.
         mask_prior: Whether what the masks themselves cost under the criterion's prior is counted; None
             counts it where the posterior is a joint normal and the criterion has such a prior.
+        judge: What is measured: ``"vfe"``, the variational free energy; ``"corrected"``, that less what a
+            factorised posterior overcharges (`bmrjax.overcharge`); or ``"held-out"``, the number of data
+            times the NLL of a row kept out, of those that are given as ``held_out=``. Metrics on these are
+            then those of rows that were chosen by.
 
     Example:
         A round every third epoch, which is taken back if the VFE rose:
@@ -89,6 +96,7 @@ class Schedule(abc.ABC):
     measures: bool = False
     until: Settled | None = None
     mask_prior: bool | None = False
+    judge: Judge = "vfe"
 
     def init(self) -> Memory:
         """Return the memory before the first epoch."""

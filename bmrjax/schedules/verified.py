@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from bmrjax.criteria.order import Order, smallest_magnitude_first
 from bmrjax.schedules.actions import Action, Reduce, Restore, Stop, Train
 from bmrjax.schedules.base import (
+    Judge,
     Memory,
     Report,
     Schedule,
@@ -63,6 +64,8 @@ class Verified(Schedule):
             Elements that do nothing neither raise nor lower it, but re-fitting does, a little.
         stop_early: Whether the last epochs begin as soon as the last pass is over and the loss has settled,
             so that `num_epochs` is only a bound, rather than at the end of the run.
+        judge: What has to fall for a round to be kept: ``"vfe"``, ``"corrected"`` or ``"held-out"``; see
+            `Schedule`.
     """
 
     wait: int | None = None
@@ -75,6 +78,7 @@ class Verified(Schedule):
     passes: tuple[Pass, ...] = ("criterion", "evidence", "single")
     tolerance: float = 0.0
     stop_early: bool = False
+    judge: Judge = "vfe"
     verifies = True
 
     def __post_init__(self) -> None:
@@ -88,6 +92,10 @@ class Verified(Schedule):
             raise ValueError(
                 f"Verified: passes must be some of {', '.join(map(repr, known))}, each at most once, got "
                 f"{self.passes!r}."
+            )
+        if self.judge not in get_args(Judge):
+            raise ValueError(
+                f"Verified: judge must be one of {', '.join(map(repr, get_args(Judge)))}, got {self.judge!r}."
             )
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"Verified: tolerance must not be negative, got {self.tolerance}.")

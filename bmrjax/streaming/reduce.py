@@ -114,7 +114,9 @@ def reduce_folder(
     with new_folder(out) as staging:
         with Stream(pairs, staging, criterion, chunk, workers) as stream:
             compile_seconds = stream.compile()
-            with tqdm(total=num_bytes, unit="B", unit_scale=True, disable=not progress) as bar:
+            # None: on a terminal only.
+            shown = {"unit": "B", "unit_scale": True, "disable": None if progress else True}
+            with tqdm(total=num_bytes, **shown) as bar:
                 stream.reduce(list(found.values()), bar)
             stream.check_unchanged()
         seconds = time.perf_counter() - begin - compile_seconds

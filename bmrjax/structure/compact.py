@@ -1,26 +1,29 @@
 """Networks that are really smaller."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import lazy_loader
 import numpy as np
-from jaxtyping import Array
 
+from bmrjax.structure.arguments import Arguments
 from bmrjax.structure.cost import Cost, Latency, cost, latency
-from bmrjax.structure.equivalence import Trial, difference, random_inputs
+from bmrjax.structure.equivalence import Trial, random_inputs
 from bmrjax.structure.flat_input import flat_input
+from bmrjax.structure.largest import Tried, largest
 from bmrjax.structure.network_arrays import (
     Parts,
-    checked_inputs,
+    WithArguments,
+    checked_arguments,
     equinox_batched,
     is_equinox,
     nnx_batched,
     parts_of,
 )
-from bmrjax.structure.plan import Plan, Planner
-from bmrjax.structure.select import select_inputs
+from bmrjax.structure.plan import Planner
+
+_weight_norm: Any = lazy_loader.load("bmrjax.structure.weight_norm", suppress_warning=True)
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Compact:
     """A network without what it does not use: what `compact` returns.
 
     Attributes:
-        network: Of the same class, with smaller arrays. If inputs went too, it is within a
-            `structure.SelectInputs`, which takes the same inputs as before.
+        network: Of the same class, with smaller arrays. If input features went too (`drop_inputs`), it is
+            within a `structure.SelectInputs`, which takes the same inputs as before.
         before: What the network cost.
         after: What it costs now.
         arrays: What became of each array.
@@ -64,6 +67,7 @@ class Compact:
     inputs: np.ndarray | None = field(repr=False)
     error: float
     _old: Any = field(repr=False)
+    _arguments: Arguments = field(repr=False)
     _shapes: list[tuple[tuple[int, ...], Any]] = field(repr=False)
 
     def latency(self, *, batch_sizes: Sequence[int] = (1, 256), repeats: int = 50) -> list[Latency]:
@@ -78,7 +82,8 @@ class Compact:
         Returns:
             A row a batch size, in milliseconds.
         """
-        before, after = _batched(self._old), _batched(self.network)
+        both = (_batched(self._old), _batched(self.network))
+        before, after = map(self._arguments.function, both)
         return latency(before, after, self._shapes, batch_sizes=batch_sizes, repeats=repeats)
 
     def cut(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -129,7 +134,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
+def compact(network: Any, *inputs: Any, drop_inputs: bool = False) -> Compact:
     """Return the same network without the neurons, filters, channels and heads that do nothing.
 
     What may go follows from the network's own operations: they say which indices of which arrays
@@ -146,10 +151,12 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
         network: An Equinox module, an ``(equinox module, equinox.nn.State)`` pair, or a Flax NNX
             module, with zeros where its weights were removed (as `Result.network` returns it).
         *inputs: Example inputs as the network takes them: one data point for Equinox, a batch for Flax
-            NNX. Shapes and dtypes count, and of integers (tokens, lengths) their range too: the
-            smaller network is tried on these inputs, and on random ones like them.
+            NNX; arrays, or dicts and tuples of them. Shapes and dtypes count, and of integers (tokens,
+            lengths) their range too: the smaller network is tried on these inputs, and on random ones
+            like them. A `key` or `rngs` that the network's call requires is made here.
         drop_inputs: Whether input features that nothing reads go as well, if the network flattens
-            its single input. It is then wrapped in a `structure.SelectInputs`.
+            its single input. It is then no longer of its own class, but wrapped in a
+            `structure.SelectInputs`. False by default.
 
     Returns:
         The smaller network with a report; see `Compact`.
@@ -168,6 +175,8 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
         >>> bmr.compact(network, jnp.ones(4)).network.layers[0].weight.shape
         (3, 4)
     """
+    if is_equinox(network):
+        network = _weight_norm.finite_weight_norms(network)
     parts = parts_of(network)
     for name, array in zip(parts.names, parts.arrays, strict=True):
         if not np.isfinite(np.asarray(array)).all():
@@ -175,12 +184,16 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
                 f"compact: '{name}' has values that are not finite. What adds minus infinity to hide "
                 "something, as a mask of attention, is a constant: make it in the network's code."
             )
-    inputs = checked_inputs("compact", network, parts, inputs)
-    flat = flat_input(parts, inputs, batch=not is_equinox(network)) if drop_inputs else None
+    arguments = checked_arguments("compact", network, parts, inputs)
+    inputs, flat = arguments.arrays, None
+    if drop_inputs and arguments.structure is None:
+        flat = flat_input(parts, inputs, batch=not is_equinox(network))
+    parts = WithArguments(parts, arguments)
     taken = inputs if flat is None else (flat,)
     planner = Planner(parts.call, parts.arrays, taken, free_inputs=flat is not None)
     old = Trial(parts, random_inputs(inputs), shake=True)
-    tried = _largest(parts, planner, old, flat=flat is not None)
+    again = lambda small: WithArguments(parts_of(small), arguments)  # noqa: E731
+    tried = largest(parts, again, planner, old, flat=flat is not None)
     new = parts_of(tried.network)
     size = 1 if is_equinox(network) else inputs[0].shape[0]
     return Compact(
@@ -191,76 +204,16 @@ def compact(network: Any, *inputs: Array, drop_inputs: bool = True) -> Compact:
         inputs=tried.inputs,
         error=tried.error,
         _old=network,
+        _arguments=arguments,
         _shapes=[(x.shape if is_equinox(network) else x.shape[1:], x.dtype) for x in inputs],
     )
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """A smaller network that gives the same outputs."""
-
-    network: Any
-    plan: Plan
-    inputs: np.ndarray | None
-    error: float
-    flops: float
-    refused: dict[tuple[int, int], str] = field(default_factory=dict)
-
-
-def _try(parts: Parts, plan: Plan, old: Trial, *, flat: bool) -> _Tried | str:
-    """Build the network of a plan and run it; return what is wrong if it is not the same."""
-    chosen = None
-    try:
-        small = parts.build(plan.sliced())
-        if flat and not plan.input_keep[0][-1].all():
-            chosen = np.flatnonzero(plan.input_keep[0][-1])
-            small = select_inputs(small, chosen)
-        new = Trial(parts_of(small), old.inputs)
-        error = difference(old, new)
-    except Exception as problem:  # whatever the network's code makes of smaller arrays
-        return f"its code does not run without them: {problem}".split("\n")[0]
-    if error is None:
-        return "its code gives something else without them"
-    return _Tried(small, plan, chosen, error, new.flops)
-
-
-def _largest(parts: Parts, planner: Planner, old: Trial, *, flat: bool) -> _Tried:
-    """Return the largest removal that the network's code can do with."""
-    whole = planner.plan()
-    found = _try(parts, whole, old, flat=flat)
-    if isinstance(found, _Tried):
-        return found
-    groups = whole.together()
-    refused: dict[tuple[int, int], str] = {}
-    if not isinstance(_try(parts, planner.plan(empty=()), old, flat=flat), _Tried):
-        # What goes together, one at a time.
-        for group in groups:
-            others = {d for other in groups if other is not group for d in other}
-            alone = _try(parts, planner.plan(others, empty=()), old, flat=flat)
-            if not isinstance(alone, _Tried):
-                refused |= dict.fromkeys(group, alone)
-    empty: set[tuple[int, int]] = set()
-    for group in groups:
-        wanted = whole.emptied() & set(group)
-        if wanted and not wanted & set(refused):
-            alone = _try(parts, planner.plan(refused, empty=wanted), old, flat=flat)
-            empty |= wanted if isinstance(alone, _Tried) else set()
-    found = _try(parts, planner.plan(refused, empty), old, flat=flat)
-    if not isinstance(found, _Tried):
-        refused = dict.fromkeys((d for group in groups for d in group), found)
-        found = _try(parts, planner.plan(refused, ()), old, flat=False)
-    if not isinstance(found, _Tried):
-        raise RuntimeError(  # noqa: TRY004
-            f"compact: the network does not give its own outputs: {found}."
-        )
-    return dataclasses.replace(found, refused=refused)
 
 
 def _batched(network: Any) -> Any:
     return equinox_batched(network) if is_equinox(network) else nnx_batched(network)
 
 
-def _resized(parts: Parts, tried: _Tried) -> list[Resized]:
+def _resized(parts: Parts, tried: Tried) -> list[Resized]:
     found = []
     for i, (name, old) in enumerate(zip(parts.names, parts.arrays, strict=True)):
         after = tuple(int(mask.sum()) for mask in tried.plan.keep[i])

@@ -5,6 +5,7 @@ operation that is not known is taken to let everything through.
 """
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.backend.jaxprs import bind, bind_one
+from bmrjax.structure.repeated import REPEATED
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
 # Operations whose results are sums of elements of the first argument, or copies of them.
 SUMS = (
     "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "rev", "concatenate",
-    "split", "pad", "reduce_sum", "cumsum", "reduce_window_sum", "gather", "dynamic_slice",
+    "split", "pad", "reduce_sum", "cumsum", "cumprod", "cummax", "cummin",
+    "reduce_window_sum", "gather", "dynamic_slice",
     "reduce_max", "reduce_min", "reduce_prod", "reduce_window_max",
 )  # fmt: skip
 # Those of them whose results are elements of an argument, each at most once: so are those of their transpose.
@@ -60,14 +63,19 @@ def sites(jaxpr: Any) -> list[Site]:
         if eqn.primitive.name == "dot_general":
             (first, second), _ = eqn.params["dimension_numbers"]
             found += [Site(i, a, b) for a, b in zip(first, second, strict=True)]
-        elif eqn.primitive.name == "conv_general_dilated" and _ungrouped(eqn):
+        elif eqn.primitive.name == "conv_general_dilated" and eqn.params["batch_group_count"] == 1:
             numbers = eqn.params["dimension_numbers"]
             found.append(Site(i, numbers.lhs_spec[1], numbers.rhs_spec[1]))
     return found
 
 
-def _ungrouped(eqn: Any) -> bool:
-    return eqn.params["feature_group_count"] == 1 and eqn.params["batch_group_count"] == 1
+def reached_by(jaxpr: Any, inputs: Iterable[Any]) -> set[Any]:
+    """Return the variables that depend on some of the arguments, these among them."""
+    found = set(inputs)
+    for eqn in jaxpr.eqns:
+        if any(v in found for v in eqn.invars if not isinstance(v, jec.Literal)):
+            found.update(eqn.outvars)
+    return found
 
 
 def _mask(condition: Any) -> Float[Array, "..."]:
@@ -100,6 +108,8 @@ def _through(eqn: Any, masks: list[Array], rest: list[Any]) -> list[Array]:
     name = eqn.primitive.name
     if name in ("concatenate", "pad"):
         return bind(eqn, masks)
+    if name in ("cumprod", "cummax", "cummin"):
+        return [lax.cumsum(masks[0], axis=eqn.params["axis"], reverse=eqn.params["reverse"])]
     if name in ("reduce_max", "reduce_min", "reduce_prod", "reduce_window_max", "reduce_sum"):
         return [_sum_like(eqn, masks[0])]
     return bind(eqn, [masks[0], *rest])
@@ -121,10 +131,8 @@ class Dataflow:
         self.depends: dict[Any, Array] = {}
         self.live: dict[Any, Array] = {}
         # What inputs reach. All else is constant, without a mask that says so.
-        self._reached = {v for v, flag in zip(jaxpr.invars, varies, strict=True) if flag}
-        for eqn in jaxpr.eqns:
-            if any(self._varies(v) for v in eqn.invars):
-                self._reached.update(eqn.outvars)
+        inputs = [v for v, flag in zip(jaxpr.invars, varies, strict=True) if flag]
+        self._reached = reached_by(jaxpr, inputs)
         for var, value in zip(jaxpr.constvars, consts, strict=True):
             self._write(var, value, jnp.zeros(jnp.shape(value), jnp.float32))
         for var, value, flag in zip(jaxpr.invars, args, varies, strict=True):
@@ -200,11 +208,48 @@ class Dataflow:
             terms = [varies_a * self.nonzero(b)] if self._varies(a) else []
             terms += [self.nonzero(a) * varies_b] if self._varies(b) else []
             return [jnp.broadcast_to(functools.reduce(jnp.maximum, terms), shapes[0])]
+        if name == "select_n":
+            return [jnp.broadcast_to(self._selected(eqn, masks), shapes[0])]
+        if name == REPEATED:
+            return self._repeated(eqn, masks)
         if _elementwise(eqn):
             those = [m for v, m in zip(eqn.invars, masks, strict=True) if self._varies(v)]
             return [jnp.broadcast_to(functools.reduce(jnp.maximum, those), shapes[0])]
         anything = sum((jnp.max(m, initial=0.0) for m in masks), jnp.zeros(()))
         return [jnp.broadcast_to(anything, shape) for shape in shapes]
+
+    def _selected(self, eqn: Any, masks: list[Array]) -> Array:
+        """Return what varies of elements that are chosen among several."""
+        which, *cases = eqn.invars
+        if not self._varies(which):
+            return lax.select_n(self.value(which), *masks[1:])
+        # Which one it is makes no difference where all are the same constant.
+        first, *others = [self.value(v) for v in cases]
+        apart = [_mask(first != other) for other in others]
+        chosen = jnp.broadcast_to(masks[0], jnp.shape(first))
+        return jnp.maximum(
+            functools.reduce(jnp.maximum, masks[1:]),
+            chosen * functools.reduce(jnp.maximum, apart, jnp.zeros(jnp.shape(first))),
+        )
+
+    def _repeated(self, eqn: Any, masks: list[Array]) -> list[Array]:
+        """Return what varies, with the input or from turn to turn, of what a loop carries."""
+        count = len(eqn.outvars)
+        before, after = eqn.invars[:count], eqn.invars[count : 2 * count]
+        found = [
+            jnp.maximum(
+                jnp.maximum(masks[i], masks[count + i]), _mask(self.value(a) != self.value(b))
+            )
+            for i, (a, b) in enumerate(zip(before, after, strict=True))
+        ]
+        if not eqn.params["last"]:
+            return found
+        # If the turns so far do not show what any number of turns would, nothing is known.
+        more = sum(
+            (jnp.max(f - m, initial=0.0) for f, m in zip(found, masks[:count], strict=True)),
+            jnp.zeros(()),
+        )
+        return [jnp.maximum(f, _mask(more > 0)) for f in found]
 
     def _backward(self, eqn: Any) -> None:
         if not any(self._varies(v) for v in eqn.invars):
@@ -250,6 +295,11 @@ class Dataflow:
                 _fit(live[0] * self.nonzero(b), a.aval.shape) if self._varies(a) else None,
                 _fit(live[0] * self.nonzero(a), b.aval.shape) if self._varies(b) else None,
             ]
+        if name == "select_n" and not self._varies(eqn.invars[0]):
+            which = jnp.broadcast_to(self.value(eqn.invars[0]), live[0].shape)
+            return [None, *(live[0] * _mask(which == i) for i in range(len(eqn.invars) - 1))]
+        if name == REPEATED:
+            return [jnp.ones(v.aval.shape, jnp.float32) for v in eqn.invars]
         if _elementwise(eqn):
             return [_fit(live[0], v.aval.shape) for v in eqn.invars]
         anything = sum((jnp.max(m, initial=0.0) for m in live), jnp.zeros(()))
@@ -267,6 +317,8 @@ class Dataflow:
             return jax.vjp(lambda m: product(eqn, [m, other]), self.varying(a))[1](live)[0]
 
         if not self._varies(a) and not self._varies(b):
+            if a.aval.shape[site.axis] != b.aval.shape[site.other]:  # a convolution in groups
+                return jnp.ones(a.aval.shape[site.axis], bool)
             # A product of parameters: its terms may go where they are nothing.
             return _along(self.nonzero(a), site.axis) & _along(self.nonzero(b), site.other)
         terms = jnp.zeros(a.aval.shape)

@@ -83,6 +83,12 @@ class Trial:
             moved = _shaken(parts.arrays)
             self.shaken = [_on_host(run(moved, draw)) for draw in self.inputs]
 
+    def check_shapes(self, shapes: Sequence[Any]) -> None:
+        """Raise ValueError unless outputs have these shapes."""
+        for a, b in zip(self.outputs[0], shapes, strict=True):
+            if a.shape != b.shape:
+                raise ValueError(f"the output has shape {b.shape} instead of {a.shape}")
+
     def _check(self) -> None:
         for leaf in zip(*self.outputs, strict=True):
             if leaf[0].size and leaf[0].dtype.kind in "fc" and all(np.isnan(a).all() for a in leaf):

@@ -1,4 +1,4 @@
-"""A function as one flat list of operations, without calls and loops in it."""
+"""A function as one flat list of operations, without calls, branches and loops in it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,13 +8,19 @@ import jax.extend.core as jec
 from jaxtyping import Array
 
 from bmrjax.backend.jaxprs import bind, closed, evaluate
+from bmrjax.structure.repeated import repeated
 
 # A longer loop stays one operation, of which nothing is known.
 MAX_UNROLLED = 128
+# Of a loop of unknown length, so many turns stand for all of them.
+TURNS = 3
 
 
 def flatten(function: Callable[..., Any], *args: Array) -> jec.ClosedJaxpr:
     """Trace a function of arrays, calls written out, short loops unrolled, stacks and tiles as their parts.
+
+    All branches of a conditional are there, and one is selected. Of a loop of unknown length there are a few
+    turns, with `repeated` after each. So the result has the same arrays, and need not have the same values.
 
     Args:
         function: A pure, traceable function, to a pytree of arrays.
@@ -33,6 +39,10 @@ def _simpler(eqn: Any, inputs: list[Any]) -> list[Any] | None:
     name = eqn.primitive.name
     if name == "scan" and eqn.params["length"] <= MAX_UNROLLED:
         return _unrolled(eqn, inputs)
+    if name == "cond" and not any(b.effects for b in eqn.params["branches"]):
+        return _branched(eqn, inputs)
+    if name == "while" and not eqn.params["body_jaxpr"].effects:
+        return _looped(eqn, inputs)
     if name == "stack":
         return [_stacked(inputs, eqn.params["axis"])]
     if name == "unstack":
@@ -76,3 +86,21 @@ def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
         return bind(eqn, inputs)
     stacked = [_stacked(ys, 0) for ys in zip(*rows, strict=True)]
     return [*carry, *stacked]
+
+
+def _branched(eqn: Any, inputs: list[Any]) -> list[Any]:
+    which, *operands = inputs
+    branches = [evaluate(*closed(b), operands, _simpler) for b in eqn.params["branches"]]
+    return [jax.lax.select_n(which, *cases) for cases in zip(*branches, strict=True)]
+
+
+def _looped(eqn: Any, inputs: list[Any]) -> list[Any]:
+    params = eqn.params
+    first = params["cond_nconsts"]
+    last = first + params["body_nconsts"]
+    for_condition, for_body, carry = inputs[:first], inputs[first:last], inputs[last:]
+    for turn in range(TURNS):
+        goes_on = evaluate(*closed(params["cond_jaxpr"]), [*for_condition, *carry], _simpler)
+        after = evaluate(*closed(params["body_jaxpr"]), [*for_body, *carry], _simpler)
+        carry = repeated(carry, after, goes_on[0], last=turn == TURNS - 1)
+    return carry

@@ -9,7 +9,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.structure.sizes import changed
+from bmrjax.structure.arguments import Arguments, arguments_of, requires
+from bmrjax.structure.attribute_sizes import AttributeSizes, ByRules
+
+BY_RULES = ByRules()
 
 
 class Parts(Protocol):
@@ -23,8 +26,13 @@ class Parts(Protocol):
         """Run the network, in inference, with other arrays."""
         ...
 
-    def build(self, arrays: Sequence[Array]) -> Any:
-        """Return the network with other arrays, and the sizes that they have."""
+    def build(self, arrays: Sequence[Array], sizes: AttributeSizes = BY_RULES) -> Any:
+        """Return the network with other arrays, and the sizes that they have.
+
+        Args:
+            arrays: The arrays.
+            sizes: Says which attributes of its modules are sizes.
+        """
         ...
 
 
@@ -80,40 +88,54 @@ def parts_of(network: Any, select: Callable[[Any], bool] = _is_float) -> Parts:
     )
 
 
+class WithArguments:
+    """A network whose inputs are the arrays of its arguments; see `Parts`."""
+
+    def __init__(self, parts: Parts, arguments: Arguments):
+        self._parts, self._arguments = parts, arguments
+        self.names, self.arrays, self.trained = parts.names, parts.arrays, parts.trained
+
+    def call(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
+        """See `Parts.call`."""
+        return self._parts.call(arrays, self._arguments.of(inputs))
+
+    def build(self, arrays: Sequence[Array], sizes: AttributeSizes = BY_RULES) -> Any:
+        """See `Parts.build`."""
+        return self._parts.build(arrays, sizes)
+
+
 def checked_inputs(
     caller: str, network: Any, parts: Parts, given: Sequence[Any]
 ) -> tuple[Array, ...]:
-    """Return example inputs as arrays.
+    """Return example inputs as arrays, for a network whose arguments are arrays; see `checked_arguments`."""
+    return checked_arguments(caller, network, parts, given).arrays
+
+
+def checked_arguments(caller: str, network: Any, parts: Parts, given: Sequence[Any]) -> Arguments:
+    """Return example inputs as arrays, and how they make up the arguments.
 
     Args:
         caller: Name of the calling function, for the message.
         network: The network.
         parts: The network, taken apart.
-        given: Example inputs.
+        given: Example inputs: arrays, or pytrees of arrays.
 
     Raises:
         TypeError: For what is not an array.
         ValueError: If the network's code raises on inputs of these shapes.
     """
-    for x in given:
-        if not isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float | list):
-            raise TypeError(
-                f"{caller}: example inputs are arrays, got {type(x).__name__}. For a network that "
-                "takes a dict or an option, give a module of your own around it whose arguments are "
-                "arrays."
-            )
-    inputs = tuple(jnp.asarray(x) for x in given)
+    arguments = arguments_of(caller, given)
     try:
-        jax.eval_shape(parts.call, parts.arrays, inputs)
+        jax.eval_shape(WithArguments(parts, arguments).call, parts.arrays, arguments.arrays)
     except Exception as error:
-        shapes = ", ".join(str(x.shape) for x in inputs) or "no inputs"
+        shapes = ", ".join(str(x.shape) for x in arguments.arrays) or "no inputs"
         one = "one data point" if is_equinox(network) else "a batch"
         raise ValueError(
             f"{caller}: {type(network).__name__} does not run on {shapes}; give example inputs as the "
             f"network takes them, {one} each (all are traced: an option that is not an array belongs "
             f"in a module around the network). It said: {error}"
         ) from error
-    return inputs
+    return arguments
 
 
 def named_arrays(network: Any) -> dict[str, Array]:
@@ -164,12 +186,11 @@ class EquinoxParts:
         """See `Parts.call`."""
         return _call_equinox(self._inference(self._filled(arrays)), inputs)
 
-    def build(self, arrays: Sequence[Array]) -> Any:
+    def build(self, arrays: Sequence[Array], sizes: AttributeSizes = BY_RULES) -> Any:
         """See `Parts.build`."""
         new = self._filled(arrays)
-        pairs = ((self._tree[0], new[0]),) if self._pair else ((self._tree, new),)
-        for old, fresh in pairs:
-            _resize_equinox(old, fresh)
+        old, fresh = (self._tree[0], new[0]) if self._pair else (self._tree, new)
+        _resize_equinox(old, fresh, sizes, "")
         return new
 
 
@@ -193,10 +214,12 @@ def _state_names(module: Any, state: Any) -> list[str]:
 
 
 def _call_equinox(network: Any, inputs: Sequence[Array]) -> Any:
-    if isinstance(network, tuple):
-        module, state = network
-        return module(*inputs, state)[0]
-    return network(*inputs)
+    module, *state = network if isinstance(network, tuple) else (network,)
+    args = (*inputs, *state)
+    # In inference, nothing comes of it.
+    needed = {"key": jax.random.key(0)} if requires(module, "key", args) else {}
+    outputs = module(*args, **needed)
+    return outputs[0] if state else outputs
 
 
 def equinox_batched(network: Any) -> Callable[..., Any]:
@@ -207,21 +230,40 @@ def equinox_batched(network: Any) -> Callable[..., Any]:
     return jax.vmap(lambda *inputs: _call_equinox(network, inputs), axis_name="batch")
 
 
-def _resize_equinox(old: Any, new: Any) -> None:
+def _resize_equinox(old: Any, new: Any, sizes: AttributeSizes, path: str) -> None:
     """Set the sizes of a fresh copy, and of the modules in it."""
     import equinox as eqx
 
     if isinstance(old, eqx.Module):
         for name, value in vars(old).items():
-            _resize_equinox(value, getattr(new, name))
-        for name, value in changed(old, new).items():
+            _resize_equinox(value, getattr(new, name), sizes, f"{path}{name}.")
+        for name, value in sizes(path, old, new).items():
             object.__setattr__(new, name, value)
     elif isinstance(old, list | tuple):
-        for a, b in zip(old, new, strict=True):
-            _resize_equinox(a, b)
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            _resize_equinox(a, b, sizes, f"{path}{i}.")
     elif isinstance(old, dict):
         for key in old:
-            _resize_equinox(old[key], new[key])
+            _resize_equinox(old[key], new[key], sizes, f"{path}{key}.")
+
+
+def _call_nnx(network: Any, inputs: Sequence[Any]) -> Any:
+    from flax import nnx
+
+    needed = {"rngs": nnx.Rngs(0)} if requires(network, "rngs", inputs) else {}
+    return network(*inputs, **needed)
+
+
+def _without_intermediates(network: Any) -> Any:
+    """Return a network without what its last call sowed."""
+    from flax import nnx
+
+    sown = lambda path, value: type(value) is nnx.Intermediate  # noqa: E731
+    if not any(type(v) is nnx.Intermediate for _, v in nnx.to_flat_state(nnx.state(network))):
+        return network
+    network = nnx.clone(network)
+    nnx.pop(network, sown)
+    return network
 
 
 class NNXParts:
@@ -230,13 +272,13 @@ class NNXParts:
     def __init__(self, network: Any, select: Callable[[Any], bool] = _is_float):
         from flax import nnx
 
-        self._nnx, self._network = nnx, network
-        self._graph, state = nnx.split(network)
+        self._nnx, self._network = nnx, _without_intermediates(network)
+        self._graph, state = nnx.split(self._network)
         self._flat = dict(nnx.to_flat_state(state))
         self._where = [
             path
             for path, v in self._flat.items()
-            if not isinstance(v, nnx.RngState) and select(v[...])
+            if not isinstance(v, nnx.RngState) and select(v.get_value())
         ]
         self.arrays = [self._flat[path][...] for path in self._where]
         self.names = [".".join(map(str, path)) for path in self._where]
@@ -252,14 +294,15 @@ class NNXParts:
         """See `Parts.call`."""
         network = self._filled(arrays)
         network.eval()
-        return network(*inputs)
+        return _call_nnx(network, inputs)
 
-    def build(self, arrays: Sequence[Array]) -> Any:
+    def build(self, arrays: Sequence[Array], sizes: AttributeSizes = BY_RULES) -> Any:
         """See `Parts.build`."""
         new = self._filled(arrays)
         before = dict(self._nnx.iter_modules(self._network))
         for path, module in self._nnx.iter_modules(new):
-            for name, value in changed(before[path], module).items():
+            prefix = "".join(f"{step}." for step in path)
+            for name, value in sizes(prefix, before[path], module).items():
                 setattr(module, name, value)
         return new
 
@@ -273,6 +316,6 @@ def nnx_batched(network: Any) -> Callable[..., Any]:
     def run(*inputs: Array) -> Any:
         network: Any = nnx.merge(graph, state, copy=True)
         network.eval()
-        return network(*inputs)
+        return _call_nnx(network, inputs)
 
     return run

@@ -1,5 +1,6 @@
 """What may go from a network, and what it leaves behind."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,18 +8,25 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Array
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from bmrjax.backend.jaxprs import bind_one
 from bmrjax.structure.cost import compiled_exactly
-from bmrjax.structure.dataflow import Dataflow, Site, product, sites
+from bmrjax.structure.dataflow import Dataflow, Site, product, reached_by, sites
 from bmrjax.structure.flatten import flatten
-from bmrjax.structure.fold import target
-from bmrjax.structure.units import Units
+from bmrjax.structure.fold import BIAS_TOLERANCE, Target, Targets
+from bmrjax.structure.rescale import scaling_weights
+from bmrjax.structure.units import Units, weight_sums
 
 # For the position of a contraction: its arguments, and 1 where its result reaches an output.
 Products = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
 # Axes of parameters, as (parameter, axis).
 Dims = Collection[tuple[int, int]]
+# Units of one kind are indices of the same axes: the neurons of a layer, the heads of another.
+Kinds = Collection[int]
+SHARED = "the same place in others is needed, as of a dimension that all heads have"
+NORMED = "a sum over a weight, as in its norm, needs them"
 UNABSORBED = "they are constant, and no bias can take that up"
 
 
@@ -32,14 +40,21 @@ class Plan:
         input_keep: The same for the inputs.
         stays: For a parameter and an axis, reasons and how many indices stay for each though nothing
             needs them.
-        dims: For a parameter and an axis, the units of its indices.
+        dims: For a parameter and an axis, the classes of its indices.
+        kinds: For each kind of units, the axes of parameters that lose indices with some of them.
+        split: For a parameter and an axis, the several axes that the network's code makes of it or that it
+            was made of, each time as their sizes before and after.
+        goes: For each class, whether it goes.
     """
 
     arrays: list[Array]
     keep: list[list[np.ndarray]]
     input_keep: list[list[np.ndarray]]
+    goes: np.ndarray
     stays: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
     dims: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    kinds: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+    split: dict[tuple[int, int], list[list[tuple[int, int]]]] = field(default_factory=dict)
 
     def sliced(self) -> list[Array]:
         """Return the parameters at their new size."""
@@ -48,19 +63,6 @@ class Plan:
     def emptied(self) -> set[tuple[int, int]]:
         """Return the axes that lose all their indices."""
         return {place for place in self.dims if not self.keep[place[0]][place[1]].any()}
-
-    def together(self) -> list[list[tuple[int, int]]]:
-        """Return the axes that lose indices, in groups that lose the same ones."""
-        owners: dict[int, set[tuple[int, int]]] = {}
-        for (i, axis), labels in self.dims.items():
-            for unit in labels[~self.keep[i][axis]].tolist():
-                owners.setdefault(unit, set()).add((i, axis))
-        groups: list[set[tuple[int, int]]] = []
-        for dims in owners.values():
-            touching = [g for g in groups if g & dims]
-            groups = [g for g in groups if not g & dims]
-            groups.append(dims.union(*touching))
-        return [sorted(group) for group in groups]
 
 
 def _take(array: Array, keep: Sequence[np.ndarray]) -> Array:
@@ -98,129 +100,216 @@ class Planner:
         traced = flatten(lambda *values: function(values[:count], values[count:]), *args)
         self._jaxpr = traced.jaxpr
         self._consts = traced.consts
-        self._units = Units(self._jaxpr, count, free_inputs=free_inputs)
+        self._units = Units(self._jaxpr, count, free_inputs=free_inputs, free_norms=True)
+        self._norms = [self._jaxpr.eqns[i] for i in weight_sums(self._jaxpr, count).values()]
         self._sites = sites(self._jaxpr)
+        self._dims = {
+            (i, k): self._units.roots(x)
+            for i, v in enumerate(self._jaxpr.invars[:count])
+            for k, x in enumerate(self._units.of(v))
+        }
+        self._products = self._units.products
+        self._targets = Targets(self._jaxpr, count)
+        self._targets_of: dict[int, Target | None] = {}
+        self._kinds = _kinds(self._units, self._dims, self._products)
         varies = [i >= count for i in range(len(args))]
+        self._reached = reached_by(self._jaxpr, self._jaxpr.invars[count:])
         jaxpr = self._jaxpr
 
         where = sorted({site.index for site in self._sites})
 
-        def found(consts: Any, args: Any) -> Any:
-            facts = Dataflow(jaxpr, consts, args, varies)
-            return [facts.needed(site) for site in self._sites], {
-                i: (
-                    *(facts.value(v) for v in jaxpr.eqns[i].invars),
-                    facts.wanted(jaxpr.eqns[i].outvars[0]),
-                )
-                for i in where
-            }
+        def facts(consts: Any, args: Any) -> Any:
+            flow = Dataflow(jaxpr, consts, args, varies)
+            norms = [flow.value(eqn.invars[0]) != 0 for eqn in self._norms]
+            return (
+                [flow.needed(site) for site in self._sites],
+                norms,
+                {
+                    i: (
+                        *(flow.value(v) for v in jaxpr.eqns[i].invars),
+                        flow.wanted(jaxpr.eqns[i].outvars[0]),
+                    )
+                    for i in where
+                },
+            )
 
-        run = compiled_exactly(found, self._consts, args)
-        self._needed, products = jax.device_get(run(self._consts, args))
-        self._products: Products = products
+        run = compiled_exactly(facts, self._consts, args)
+        self._needed, self._nonzero, found = jax.device_get(run(self._consts, args))
+        self._arguments: Products = found
 
-    def plan(self, fixed: Dims = (), empty: Dims | None = None) -> Plan:
+    def plan(self, fixed: Kinds = (), empty: Dims | None = None) -> Plan:
         """Return the largest removal that changes no output.
 
         Args:
-            fixed: Axes of parameters whose indices must stay.
+            fixed: Kinds of units that must stay.
             empty: Axes that may lose all of them; any other keeps one, though nothing needs it. All
                 may by default.
         """
         units, jaxpr = self._units, self._jaxpr
-        used: set[int] = set()
-        for site, needed in zip(self._sites, self._needed, strict=True):
-            used |= set(units.roots(self._labels(site))[needed].tolist())
-        # A network can lose what some contraction sums over.
-        summed = {int(u) for site in self._sites for u in units.roots(self._labels(site))}
-        reasons: dict[int, str] = {}
         params = jaxpr.invars[: len(self.arrays)]
-        dims = {
-            (i, k): units.roots(x) for i, v in enumerate(params) for k, x in enumerate(units.of(v))
-        }
-        stay = {int(u) for place in fixed for u in dims[place]}
+        dims = self._dims
+        used, summed = self._used_and_summed()
+        stay, reasons = np.isin(self._kinds, list(fixed)), {}
+
+        normed = self._normed()
+
+        def going() -> np.ndarray:
+            blocked = units.gather(used | normed | stay | units.is_fixed)
+            return units.spread(units.gather(summed) & ~blocked)
+
+        goes = going()
         for place, labels in dims.items():
-            if empty is None or place in empty or not len(labels):
-                continue
-            if not any(u in used or u in stay or units.reason(int(u)) for u in labels):
-                stay.add(int(labels[0]))
-
-        free = summed - used
-
-        def goes(unit: int) -> bool:
-            return unit in free and unit not in stay and units.reason(unit) is None
-
+            may_be_empty = empty is None or place in empty
+            if not may_be_empty and len(labels) and goes[labels].all():
+                stay[labels[0]] = True
+                goes = going()
         while True:
             arrays, refused = self._folded(goes)
             if not refused:
                 break
-            stay |= refused
+            refused |= {part for label in refused for part in units.parts(label)}
+            stay[list(refused)] = True
             reasons |= dict.fromkeys(refused, UNABSORBED)
-        keep = [[_mask(dims[i, k], goes) for k in range(v.aval.ndim)] for i, v in enumerate(params)]
-        found = Plan(
-            arrays,
-            keep,
-            [
-                [_mask(units.roots(x), goes) for x in units.of(v)]
-                for v in jaxpr.invars[len(self.arrays) :]
-            ],
-            dims=dims,
-        )
+            goes = going()
+        keep = [[~goes[dims[i, k]] for k in range(v.aval.ndim)] for i, v in enumerate(params)]
+        inputs = jaxpr.invars[len(self.arrays) :]
+        input_keep = [[~goes[units.roots(x)] for x in units.of(v)] for v in inputs]
+        found = Plan(arrays, keep, input_keep, goes, dims=dims, split=self._split(goes))
         for place, labels in dims.items():
-            for unit in labels.tolist():
+            for unit in labels[summed[labels] & ~used[labels] & ~goes[labels]].tolist():
                 reason = units.reason(unit) or reasons.get(unit)
-                if unit not in used and reason and unit in summed:
+                if reason is None and normed[unit]:
+                    reason = NORMED
+                if reason is None and len(units.parts(unit)) > 1:
+                    reason = SHARED
+                if reason:
                     why = found.stays.setdefault(place, {})
                     why[reason] = why.get(reason, 0) + 1
+            for label in set(labels[goes[labels]].tolist()):
+                for kind in {self._kinds[u] for u in units.parts(label) if goes[u]}:
+                    found.kinds.setdefault(int(kind), set()).add(place)
+        return found
+
+    def _split(self, goes: np.ndarray) -> dict[tuple[int, int], list[list[tuple[int, int]]]]:
+        """Return what axes of parameters are made of; see `Plan.split`."""
+        owners: dict[int, list[tuple[int, int]]] = {}
+        for place, labels in self._dims.items():
+            for label in set(labels.tolist()):
+                owners.setdefault(label, []).append(place)
+        found: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
+        for one in self._products:
+            sizes = [(len(x), int((~goes[x]).sum())) for x in one.axes]
+            for place in owners.get(int(one.flat.flat[0]), ()):
+                known = found.setdefault(place, [])
+                if sizes not in known and np.isin(one.flat, self._dims[place]).all():
+                    known.append(sizes)
+        return found
+
+    def rescaled(self, plan: Plan) -> list[Array] | None:
+        """Return the parameters of a plan at their new size, for code that divides by the root of its sizes.
+
+        Attention divides products of queries and keys by the square root of the size of a head. Where
+        that is read off an array, a head that loses dimensions is divided by less; its queries become
+        smaller in the same proportion. None if no product has that form.
+        """
+        arrays, changed = list(plan.arrays), False
+        for site in self._sites:
+            eqn = self._jaxpr.eqns[site.index]
+            goes = plan.goes[self._units.roots(self._labels(site))]
+            if not all(v in self._reached for v in eqn.invars) or not goes.any() or goes.all():
+                continue
+            factor = np.sqrt((~goes).sum() / len(goes))
+            weights = None
+            for var in eqn.invars:
+                weights = scaling_weights(self._jaxpr, var, len(arrays), self._reached)
+                if weights is not None:
+                    break
+            for i, where in (weights or {}).items():
+                scale = np.where(where, factor, 1).astype(np.float32)
+                arrays[i] = (arrays[i] * scale).astype(arrays[i].dtype)
+                changed = True
+        if not changed:
+            return None
+        return dataclasses.replace(plan, arrays=arrays).sliced()
+
+    def _used_and_summed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for each class, whether a contraction needs it, and whether any sums over it."""
+        used, summed = np.zeros((2, self._units.count), bool)
+        for site, needed in zip(self._sites, self._needed, strict=True):
+            labels = self._units.roots(self._labels(site))
+            used[labels[needed]] = True
+            summed[labels] = True
+        return used, summed
+
+    def _normed(self) -> np.ndarray:
+        """Return, for each class, whether a sum over a weight needs it."""
+        found = np.zeros(self._units.count, bool)
+        for eqn, nonzero in zip(self._norms, self._nonzero, strict=True):
+            labels = self._units.of(eqn.invars[0])
+            for axis in eqn.params["axes"]:
+                others = tuple(i for i in range(nonzero.ndim) if i != axis)
+                found[self._units.roots(labels[axis])[nonzero.any(axis=others)]] = True
         return found
 
     def _labels(self, site: Site) -> np.ndarray:
         return self._units.of(self._jaxpr.eqns[site.index].invars[0])[site.axis]
 
-    def _drops(self, goes: Callable[[int], bool]) -> dict[int, dict[int, np.ndarray]]:
+    def _drops(self, goes: np.ndarray) -> dict[int, dict[int, np.ndarray]]:
         """Return, for each contraction and axis of its first argument, which terms go."""
         found: dict[int, dict[int, np.ndarray]] = {}
         for site in self._sites:
             labels = self._units.roots(self._labels(site))
-            found.setdefault(site.index, {})[site.axis] = ~_mask(labels, goes)
+            found.setdefault(site.index, {})[site.axis] = goes[labels]
         return found
 
-    def _folded(self, goes: Callable[[int], bool]) -> tuple[list[Array], set[int]]:
+    def _folded(self, goes: np.ndarray) -> tuple[list[Array], set[int]]:
         """Return the parameters with the constants in them, and units whose constants found no place."""
+        lost = [self._lost(index, drop, goes) for index, drop in self._drops(goes).items()]
         arrays = list(self.arrays)
         refused: set[int] = set()
-        for index, drop in self._drops(goes).items():
-            eqn = self._jaxpr.eqns[index]
-            a, b, wanted = self._products[index]
-            gone = np.zeros(a.shape, bool)
-            for axis, mask in drop.items():
-                gone |= _along(mask, axis, a.ndim)
-            gone &= a != 0
-            (var,) = eqn.outvars
-            # What goes itself need not be right.
-            for axis, labels in enumerate(self._units.of(var)):
-                wanted = wanted * _along(_mask(self._units.roots(labels), goes), axis, wanted.ndim)
-            if not gone.any() or not wanted.any():
-                continue
-            with jax.default_matmul_precision("highest"):
-                constant = np.asarray(bind_one(eqn, [np.where(gone, a, 0).astype(a.dtype), b]))
-            if not np.any(constant * wanted):
-                continue
-            where = target(self._jaxpr, var, len(arrays))
-            lost = jax.numpy.asarray(constant * (wanted > 0)), jax.numpy.asarray(wanted)
-            shift = None if where is None else where.shift(*lost)
-            if where is None or shift is None:
-                refused |= self._guilty(index, drop, gone, wanted)
+        by_target: dict[int, list[_Lost]] = {}
+        for one in lost:
+            if one.target is None:
+                refused |= self._guilty(one)
             else:
-                old = arrays[where.argument]
-                arrays[where.argument] = old + shift.astype(old.dtype)
+                by_target.setdefault(one.target.argument, []).append(one)
+        for argument, those in by_target.items():
+            if not any(one.constant.any() for one in those):
+                continue
+            shift = _shift(those)
+            if shift is None:
+                refused |= set().union(*map(self._guilty, those))
+            else:
+                arrays[argument] = arrays[argument] + shift.astype(arrays[argument].dtype)
         return arrays, refused
 
-    def _guilty(
-        self, index: int, drop: dict[int, np.ndarray], gone: np.ndarray, wanted: np.ndarray
-    ) -> set[int]:
+    def _lost(self, index: int, drop: dict[int, np.ndarray], goes: np.ndarray) -> "_Lost":
+        """Return what a contraction loses with the terms that go."""
+        eqn = self._jaxpr.eqns[index]
+        a, b, wanted = self._arguments[index]
+        gone = np.zeros(a.shape, bool)
+        for axis, mask in drop.items():
+            gone |= _along(mask, axis, a.ndim)
+        gone &= a != 0
+        (var,) = eqn.outvars
+        # What goes itself need not be right.
+        for axis, labels in enumerate(self._units.of(var)):
+            wanted = wanted * _along(~goes[self._units.roots(labels)], axis, wanted.ndim)
+        constant = np.zeros(wanted.shape, var.aval.dtype)
+        if gone.any() and wanted.any():
+            with jax.default_matmul_precision("highest"):
+                lost = bind_one(eqn, [np.where(gone, a, 0).astype(a.dtype), b])
+            constant = np.asarray(lost) * (wanted > 0)
+        if index not in self._targets_of:
+            self._targets_of[index] = self._targets.of(var)
+        return _Lost(index, drop, gone, constant, wanted, self._targets_of[index])
+
+    def _guilty(self, lost: "_Lost") -> set[int]:
         """Return the dropped units of a contraction that add something to it where that is wanted."""
-        eqn, b = self._jaxpr.eqns[index], self._products[index][1]
+        index, drop, gone, wanted = lost.index, lost.drop, lost.gone, lost.wanted
+        if not lost.constant.any():
+            return set()
+        eqn, b = self._jaxpr.eqns[index], self._arguments[index][1]
         # How many of the wanted results each element of the first argument adds to.
         ones = np.zeros(gone.shape, np.float32)
         _, back = jax.vjp(lambda m: product(eqn, [m, (b != 0).astype(np.float32)]), ones)
@@ -233,9 +322,62 @@ class Planner:
         return guilty
 
 
+@dataclass(frozen=True)
+class _Lost:
+    """What a contraction loses with the terms that go.
+
+    Attributes:
+        index: Position of the contraction.
+        drop: For axes of its first argument, which terms go.
+        gone: Which elements of that argument go that are not zero.
+        constant: What they added.
+        wanted: Where its result reaches an output.
+        target: The parameter that can take the constant up.
+    """
+
+    index: int
+    drop: dict[int, np.ndarray]
+    gone: np.ndarray
+    constant: np.ndarray
+    wanted: np.ndarray
+    target: Target | None
+
+
+def _shift(lost: Sequence[_Lost]) -> Array | None:
+    """Return what to add to a parameter for all contractions that it is added to; None if they differ."""
+    target = lost[0].target
+    assert target is not None
+    if target.uses != len(lost):
+        return None
+    total, where = None, None
+    for one in lost:
+        assert one.target is not None
+        found = one.target.shift(jax.numpy.asarray(one.constant), jax.numpy.asarray(one.wanted))
+        if found is None:
+            return None
+        shift, mine = found
+        if total is None or where is None:
+            total, where = shift, mine
+            continue
+        both = where & mine
+        apart = jax.numpy.max(jax.numpy.abs(shift - total) * both, initial=0.0)
+        if apart > BIAS_TOLERANCE * (1 + jax.numpy.max(jax.numpy.abs(total), initial=0.0)):
+            return None
+        total, where = jax.numpy.where(where, total, shift), where | mine
+    return total
+
+
 def _along(mask: np.ndarray, axis: int, rank: int) -> np.ndarray:
     return mask.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _mask(labels: np.ndarray, goes: Callable[[int], bool]) -> np.ndarray:
-    return np.array([not goes(int(u)) for u in labels], bool)
+def _kinds(units: Units, dims: dict[tuple[int, int], np.ndarray], products: Any) -> np.ndarray:
+    """Return a number for each class: that of its kind."""
+    axes = [*dims.values(), *(x for product in products for x in product.axes)]
+    several = np.zeros(units.count, bool)
+    several[units.within[0]] = True
+    chains = [x[~several[x]] for x in axes]
+    pairs = [np.stack([x[:-1], x[1:]]) for x in chains if len(x) > 1]
+    edges = np.concatenate([*pairs, np.zeros((2, 0), int)], axis=1)
+    graph = coo_array((np.ones(edges.shape[1], bool), edges), shape=(units.count,) * 2)
+    return connected_components(graph, directed=False)[1]

@@ -1,19 +1,37 @@
 """Sizes that modules keep beside their arrays."""
 
+import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 
-SizeRule = Callable[[Any, Any], dict[str, Any]]
+SizeRule = Callable[..., dict[str, Any]]
 Function = TypeVar("Function", bound=SizeRule)
 
 SIZE_RULES: dict[str, SizeRule] = {}
 
 
+class Split(Protocol):
+    """What an axis of an array was made of, and is now; see `sizes_of`."""
+
+    def __call__(self, path: str, axis: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the sizes now of several axes that the code makes of one.
+
+        Args:
+            path: From the module to the array.
+            axis: An axis of it.
+            sizes: Those that the code made of it in the old module.
+        """
+        ...
+
+
 def sizes_of(*names: str) -> Callable[[Function], Function]:
     """Tell `compact` which attributes of a module say how large its arrays are.
+
+    It looks for them itself where a network does not run without; a rule is quicker, and says so where
+    several would do.
 
     Args:
         *names: Full names of classes, such as ``"mypackage.layers.Attention"``; a subclass of one
@@ -21,14 +39,16 @@ def sizes_of(*names: str) -> Callable[[Function], Function]:
 
     Returns:
         A decorator for a function of the old and of the new module, whose arrays are smaller. It
-        returns the attributes that change, by name.
+        returns the attributes that change, by name. If it has a third argument, that is a function which
+        says what became of an axis that the code cuts into several: of the path to an array, an axis of it,
+        and the sizes that the code made of it, to the sizes now.
 
     Example:
         >>> from bmrjax import structure
         >>> @structure.sizes_of("mypackage.layers.Attention")
-        ... def attention(old, new):
-        ...     head = old.query.weight.shape[0] // old.heads
-        ...     return {"heads": new.query.weight.shape[0] // head}
+        ... def attention(old, new, split):
+        ...     heads, size = split("query.weight", 0, (old.heads, old.size))
+        ...     return {"heads": heads, "size": size}
     """
 
     def register(function: Function) -> Function:
@@ -38,29 +58,41 @@ def sizes_of(*names: str) -> Callable[[Function], Function]:
     return register
 
 
-def changed(old: Any, new: Any) -> dict[str, Any]:
-    """Return the attributes of a module that say how large it is, as they are now.
-
-    Raises:
-        ValueError: If a rule fails on the module.
-    """
-    if _shapes(old) == _shapes(new):
-        return {}
-    for cls in type(old).__mro__:
+def rule_for(kind: type) -> tuple[str, SizeRule] | None:
+    """Return the rule that a class follows, with the name that it was given for."""
+    for cls in kind.__mro__:
         for name, rule in SIZE_RULES.items():
             # By the public name, wherever a library keeps the class.
             package, _, attribute = name.rpartition(".")
             if getattr(sys.modules.get(package), attribute, None) is cls:
-                try:
-                    return rule(old, new)
-                except Exception as error:
-                    raise ValueError(
-                        f"the rule for the sizes of {name} (structure.sizes_of) failed: {error}"
-                    ) from error
-    return {}
+                return name, rule
+    return None
 
 
-def _shapes(module: Any) -> list[tuple[int, ...]]:
+def changed(old: Any, new: Any, split: Split) -> dict[str, Any]:
+    """Return the attributes of a module that say how large it is, as they are now, by its rule.
+
+    Raises:
+        ValueError: If a rule fails on the module.
+    """
+    if shapes_in(old) == shapes_in(new):
+        return {}
+    found = rule_for(type(old))
+    if found is None:
+        return {}
+    name, rule = found
+    try:
+        return (
+            rule(old, new, split) if len(inspect.signature(rule).parameters) > 2 else rule(old, new)
+        )
+    except Exception as error:
+        raise ValueError(
+            f"the rule for the sizes of {name} (structure.sizes_of) failed: {error}"
+        ) from error
+
+
+def shapes_in(module: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of the arrays in a module."""
     return [leaf.shape for leaf in jax.tree.leaves(module) if hasattr(leaf, "shape")]
 
 
@@ -72,15 +104,10 @@ def _linear(old: Any, new: Any) -> dict[str, Any]:
 
 
 @sizes_of("equinox.nn.Conv")
-def _conv(old: Any, new: Any) -> dict[str, Any]:
-    out, ins = new.weight.shape[:2]
-    # In groups of one channel, each that went took its group along.
-    groups = old.groups if old.weight.shape[1] > 1 or old.groups == 1 else _depthwise(old, new)
-    return {"in_channels": ins * groups, "out_channels": out, "groups": groups}
-
-
-def _depthwise(old: Any, new: Any) -> int:
-    return new.weight.shape[0] * old.groups // old.weight.shape[0]
+def _conv(old: Any, new: Any, split: Split) -> dict[str, Any]:
+    ins = new.weight.shape[1]
+    groups, each = split("weight", 0, (old.groups, old.out_channels // old.groups))
+    return {"in_channels": ins * groups, "out_channels": groups * each, "groups": groups}
 
 
 @sizes_of("equinox.nn.ConvTranspose")
@@ -116,14 +143,23 @@ def layer_weight(layer: Any) -> Any:
 def _mlp(old: Any, new: Any) -> dict[str, Any]:
     if old.in_size == "scalar" or not isinstance(new.layers, tuple):
         return {}
-    width, in_size = layer_weight(new.layers[0]).shape
+    width, in_size = layer_weight(new.layers[0]).shape[-2:]
     return {"in_size": in_size, "width_size": width}
 
 
 @sizes_of("equinox.nn.MultiheadAttention")
-def _multihead(old: Any, new: Any) -> dict[str, Any]:
-    head = layer_weight(old.query_proj).shape[0] // old.num_heads
-    return {"num_heads": layer_weight(new.query_proj).shape[0] // head}
+def _multihead(old: Any, new: Any, split: Split) -> dict[str, Any]:
+    axis = layer_weight(old.query_proj).ndim - 2  # those of stacked layers come first
+    heads, qk_size = split("query_proj.weight", axis, (old.num_heads, old.qk_size))
+    _, vo_size = split("value_proj.weight", axis, (old.num_heads, old.vo_size))
+    parts = {"query": new.query_proj, "key": new.key_proj, "value": new.value_proj}
+    found = {f"{name}_size": layer_weight(x).shape[-1] for name, x in parts.items()}
+    return found | {
+        "num_heads": heads,
+        "qk_size": qk_size,
+        "vo_size": vo_size,
+        "output_size": layer_weight(new.output_proj).shape[-2],
+    }
 
 
 @sizes_of("flax.nnx.Linear")
@@ -134,17 +170,16 @@ def _nnx_linear(old: Any, new: Any) -> dict[str, Any]:
 
 
 @sizes_of("flax.nnx.Conv")
-def _nnx_conv(old: Any, new: Any) -> dict[str, Any]:
-    *taps, ins, out = new.kernel.shape
+def _nnx_conv(old: Any, new: Any, split: Split) -> dict[str, Any]:
     groups = old.feature_group_count
-    if groups > 1 and old.kernel.shape[-2] == 1:
-        groups = out * groups // old.kernel.shape[-1]
-    shape = (*taps, ins, out)
+    *taps, ins, out = new.kernel.shape
+    last = old.kernel.ndim - 1
+    groups, _ = split("kernel", last, (groups, old.kernel.shape[-1] // groups))
     return {
         "in_features": ins * groups,
         "out_features": out,
         "feature_group_count": groups,
-        "kernel_shape": shape,
+        "kernel_shape": (*taps, ins, out),
     }
 
 
@@ -196,5 +231,11 @@ def _nnx_general(old: Any, new: Any) -> dict[str, Any]:
 @sizes_of("flax.nnx.MultiHeadAttention")
 def _nnx_multihead(old: Any, new: Any) -> dict[str, Any]:
     del old
-    heads, size = new.query.kernel.shape[-2:]
-    return {"num_heads": heads, "qkv_features": heads * size}
+    ins, heads, size = new.query.kernel.shape[-3:]
+    return {
+        "in_features": ins,
+        "num_heads": heads,
+        "head_dim": size,
+        "qkv_features": heads * size,
+        "out_features": new.out.kernel.shape[-1],
+    }

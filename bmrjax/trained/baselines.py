@@ -2,20 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from bmrjax.structure.compact import compact
 from bmrjax.trained.eliminate import WeightRow, remove_elements
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import LayerMoments
 from bmrjax.trained.path import prior_precisions, quadratics_of
 from bmrjax.trained.prepare_network import Prepared, prepare
+from bmrjax.trained.unit_baselines import UNIT_METHODS, UnitMethod, reduced_units
+from bmrjax.trained.unit_graph import UnitGraph, unit_graph
 from bmrjax.trained.weight_rows import filled, masks_of, rows_of
 
-Method = Literal["magnitude", "wanda", "obd", "obs_uniform", "obs_global", "random"]
-METHODS: tuple[Method, ...] = ("magnitude", "wanda", "obd", "obs_uniform", "obs_global", "random")
+Method = Literal[
+    "magnitude", "wanda", "obd", "posterior_damage", "obs_uniform", "obs_global", "l1", "random"
+]
+METHODS: tuple[Method, ...] = (
+    "magnitude", "wanda", "obd", "posterior_damage", "obs_uniform", "obs_global", "random"
+)  # fmt: skip
 
 # Removals from the same factors go in parts, which changes nothing but what they cost.
 _PART = 0.8
@@ -26,14 +33,16 @@ class Baseline:
     """A network reduced by a baseline.
 
     Attributes:
-        network: The network, of the class of the one that was given.
-        masks: Which weights stay, by the path of the array.
-        kept: Share of the judged weights that stay.
+        network: The network, of the class of the one that was given; smaller if units went.
+        masks: Which weights stay, by the path of the array. If units went, those that read them are gone.
+        kept: Share of the judged weights that stay; of all parameters if units went.
+        flops: Share of the operations in matrix products and convolutions that stay, if units went.
     """
 
     network: Any
     masks: dict[str, Bool[np.ndarray, "..."]]
     kept: float
+    flops: float = 1.0
 
 
 def reduce_by(
@@ -42,6 +51,7 @@ def reduce_by(
     method: Method,
     *,
     keep: Sequence[float],
+    units: bool = False,
     loss: Loss | Callable[[Any, Any], Any] | None = None,
     held_out: Any = None,
     leave: Sequence[str] = (),
@@ -60,8 +70,14 @@ def reduce_by(
             times the norm of its input, the same share of each row. ``"obd"``: half the squared weight
             times the diagonal of the curvature, over all layers. ``"obs_uniform"``: Optimal Brain
             Surgeon with compensation, one weight at a time, the same share of each row.
-            ``"obs_global"``: the same over all layers. ``"random"``.
-        keep: Shares of the judged weights that stay, each between 0 and 1.
+            ``"obs_global"``: the same over all layers. ``"posterior_damage"``: the squared weight times the
+            diagonal of its posterior precision, prior included. ``"random"``. For units: ``"magnitude"`` is
+            the norm of all weights that make or read a unit, over the mean of its layer; ``"l1"`` is the sum
+            of the absolute weights that make it, the same share of each layer; ``"obd"`` sums over the
+            weights that read it, ``"posterior_damage"`` over those that make it; ``"obs_global"`` takes
+            units as `reduce_network` does, with compensation, in one round.
+        keep: Shares of the judged weights that stay, each between 0 and 1; of all parameters for units.
+        units: Whether whole units go.
         loss: See `bmrjax.reduce_network`.
         held_out: See `bmrjax.reduce_network`.
         leave: See `bmrjax.reduce_network`.
@@ -87,10 +103,13 @@ def reduce_by(
     References:
         LeCun, Denker and Solla (1989), NeurIPS 2; Hassibi and Stork (1993), NeurIPS 5; Frantar and Alistarh
         (2023), ICML, uniform shares; Kurtic et al. (2022), EMNLP, one scale for all layers; Sun et al.
-        (2024), ICLR, the norm of the inputs.
+        (2024), ICLR, the norm of the inputs; Dhahri et al. (2024), NeurIPS, posterior damage; Li et al.
+        (2017), ICLR, the L1 norm of filters; Fang et al. (2023), CVPR, the norm of a group.
     """
-    if method not in METHODS:
-        raise ValueError(f"reduce_by: method is one of {', '.join(METHODS)}; got {method!r}.")
+    known: Sequence[str] = UNIT_METHODS if units else METHODS
+    if method not in known:
+        what = "units" if units else "single weights"
+        raise ValueError(f"reduce_by: methods for {what} are {', '.join(known)}; got {method!r}.")
     for share in keep:
         if not 0 < share < 1:
             raise ValueError(f"reduce_by: keep has shares between 0 and 1, got {share}.")
@@ -100,15 +119,21 @@ def reduce_by(
     dense = ready.traced.parts.arrays
     moments = ready.calibration.moments(dense)
     found = {}
-    if method.startswith("obs"):
+    if units:
+        graph = unit_graph(ready.traced, ready.left)
+        for share in set(keep):
+            found[share] = _by_units(ready, graph, moments, cast(UnitMethod, method), share, seed)
+    elif method.startswith("obs"):
         rows = rows_of(ready.traced.layers, dense, left=ready.left)
         for share in sorted(set(keep), reverse=True):
             _surgeon(ready, moments, rows, share, uniform=method == "obs_uniform")
             found[share] = _baseline(ready, rows)
     else:
+        precisions = prior_precisions(ready.traced.layers, moments, dense, ready.num_data)
         for share in set(keep):
             rows = rows_of(ready.traced.layers, dense, left=ready.left)
-            _by_score(method, moments, rows, share, np.random.default_rng(seed))
+            rng = np.random.default_rng(seed)
+            _by_score(method, moments, rows, share, rng, ready.num_data, precisions)
             found[share] = _baseline(ready, rows)
     return [found[share] for share in keep]
 
@@ -143,8 +168,13 @@ def _by_score(
     rows: list[WeightRow],
     share: float,
     rng: np.random.Generator,
+    count: int,
+    precisions: Sequence[float],
 ) -> None:
-    scores = [np.where(row.fixed, np.inf, _score(method, moments, row, rng)) for row in rows]
+    scores = [
+        np.where(row.fixed, np.inf, _score(method, moments, row, rng, count, precisions))
+        for row in rows
+    ]
     if method == "wanda":
         for row, score in zip(rows, scores, strict=True):
             size = int(np.sum(~row.fixed))
@@ -161,7 +191,12 @@ def _by_score(
 
 
 def _score(
-    method: Method, moments: Sequence[LayerMoments], row: WeightRow, rng: np.random.Generator
+    method: Method,
+    moments: Sequence[LayerMoments],
+    row: WeightRow,
+    rng: np.random.Generator,
+    count: int,
+    precisions: Sequence[float],
 ) -> Float[np.ndarray, " inputs"]:
     of = moments[row.layer]
     norms = np.diagonal(of.inputs[row.group])
@@ -171,6 +206,9 @@ def _score(
         return np.abs(row.weights) * np.sqrt(norms)
     if method == "obd":
         return 0.5 * row.weights**2 * norms * of.outputs[row.group, row.output]
+    if method == "posterior_damage":
+        curvature = count * norms * of.outputs[row.group, row.output]
+        return row.weights**2 * (curvature + precisions[row.layer])
     return rng.random(len(row.weights))
 
 
@@ -185,3 +223,22 @@ def _baseline(ready: Prepared, rows: list[WeightRow]) -> Baseline:
     kept = sum(row.free() for row in rows) / sum(int(np.sum(~row.fixed)) for row in rows)
     network = parts.build(filled(layers, parts.arrays, rows))
     return Baseline(network, {parts.names[i]: mask for i, mask in sorted(masks.items())}, kept)
+
+
+def _by_units(
+    ready: Prepared,
+    graph: UnitGraph,
+    moments: Sequence[LayerMoments],
+    method: UnitMethod,
+    share: float,
+    seed: int,
+) -> Baseline:
+    rng, parts = np.random.default_rng(seed), ready.traced.parts
+    arrays, masks, gone = reduced_units(ready, graph, moments, method, share, rng)
+    none = np.zeros_like(gone)
+    return Baseline(
+        compact(parts.build(arrays), *ready.example, drop_inputs=False).network,
+        {parts.names[i]: mask for i, mask in sorted(masks.items())},
+        graph.parameters.total(gone) / graph.parameters.total(none),
+        graph.flops.total(gone) / graph.flops.total(none),
+    )

@@ -7,7 +7,7 @@ import jax
 import jax.extend.core as jec
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bmrjax.backend.jaxprs import bind, evaluate
 from bmrjax.trained.layers import TracedLayer, Use
@@ -25,7 +25,7 @@ class Capture:
     """
 
     def __init__(self, traced: jec.ClosedJaxpr, layers: Sequence[TracedLayer]):
-        self._jaxpr, self._consts = traced.jaxpr, traced.consts
+        self.jaxpr, self._consts = traced.jaxpr, traced.consts
         self._uses = {
             use.position: (k, use) for k, layer in enumerate(layers) for use in layer.uses
         }
@@ -33,18 +33,33 @@ class Capture:
 
     def size(self) -> int:
         """Return how many numbers go into the layers in one row."""
-        total = 0
+        return sum(
+            count * layer.index[:, 0].size
+            for count, layer in zip(self.positions(), self.layers, strict=True)
+        )
+
+    def positions(self) -> list[int]:
+        """Return how often each layer is used in one row, at all its positions."""
+        found = [0] * len(self.layers)
         for position, (k, _) in self._uses.items():
-            eqn: Any = self._jaxpr.eqns[position]
+            eqn: Any = self.jaxpr.eqns[position]
             outputs = int(np.prod(self.layers[k].index.shape[:2]))
-            positions = int(np.prod(eqn.outvars[0].aval.shape)) // max(outputs, 1)
-            total += positions * self.layers[k].index[:, 0].size
-        return total
+            found[k] += int(np.prod(eqn.outvars[0].aval.shape)) // max(outputs, 1)
+        return found
 
     def run(
-        self, arrays: Sequence[Array], inputs: Sequence[Array]
+        self,
+        arrays: Sequence[Array],
+        inputs: Sequence[Array],
+        some: Sequence[Int[Array, " positions"]] | None = None,
     ) -> tuple[Any, list[Ends], Callable[[Any], list[Array]]]:
         """Run one row.
+
+        Args:
+            arrays: Arrays of the network.
+            inputs: The row.
+            some: Positions of each layer whose inputs and outputs are wanted, one at least of each; all by
+                default.
 
         Returns:
             The outputs; for each layer its inputs and outputs (without a bias), positions of all uses one
@@ -52,23 +67,25 @@ class Capture:
         """
         probes = [
             jnp.zeros(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype)
-            for position, eqn in enumerate(self._jaxpr.eqns)
+            for position, eqn in enumerate(self.jaxpr.eqns)
             if position in self._uses
         ]
 
         def probed(probes: list[Array]) -> tuple[Any, list[list[Ends]]]:
-            return self._evaluate(arrays, inputs, iter(probes))
+            return self._evaluate(arrays, inputs, iter(probes), some)
 
         outputs, pull, found = jax.vjp(probed, probes, has_aux=True)
-        ends = [
-            (jnp.concatenate([x for x, _ in some]), jnp.concatenate([z for _, z in some]))
-            for some in found
-        ]
+        ends = []
+        for k, uses in enumerate(found):
+            x, z = (jnp.concatenate(parts) for parts in zip(*uses, strict=True))
+            if some is not None and len(uses) > 1:
+                x, z = x[some[k]], z[some[k]]
+            ends.append((x, z))
 
         def back(cotangent: Any) -> list[Array]:
             gradients = iter(pull(cotangent)[0])
             by_layer: list[list[Array]] = [[] for _ in self.layers]
-            for position, eqn in enumerate(self._jaxpr.eqns):
+            for position, eqn in enumerate(self.jaxpr.eqns):
                 if position in self._uses:
                     k, use = self._uses[position]
                     by_layer[k].append(_outputs(eqn, use, self.layers[k], next(gradients)))
@@ -79,12 +96,12 @@ class Capture:
     def outputs(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
         """Run one row, and return the outputs only."""
         as_it_is = lambda eqn, values: None  # noqa: E731
-        return evaluate(self._jaxpr, self._consts, [*arrays, *inputs], as_it_is)[0]
+        return evaluate(self.jaxpr, self._consts, [*arrays, *inputs], as_it_is)[0]
 
     def _evaluate(
-        self, arrays: Sequence[Array], inputs: Sequence[Array], probes: Any
+        self, arrays: Sequence[Array], inputs: Sequence[Array], probes: Any, some: Any
     ) -> tuple[Any, list[list[Ends]]]:
-        jaxpr = self._jaxpr
+        jaxpr = self.jaxpr
         values: dict[Any, Any] = dict(
             zip([*jaxpr.constvars, *jaxpr.invars], [*self._consts, *arrays, *inputs], strict=True)
         )
@@ -99,35 +116,54 @@ class Capture:
             if position in self._uses:
                 k, use = self._uses[position]
                 layer = self.layers[k]
-                x = _inputs(eqn, use, layer, operands[1 - use.side])
-                ends[k].append((x, _outputs(eqn, use, layer, results[0])))
+                here = None if some is None or len(layer.uses) > 1 else some[k]
+                x = _inputs(eqn, use, layer, operands[1 - use.side], here)
+                z = _outputs(eqn, use, layer, results[0])
+                ends[k].append((x, z if here is None else z[here]))
                 results = [results[0] + next(probes)]
             values.update(zip(eqn.outvars, results, strict=True))
         return read(jaxpr.outvars[0]), ends
 
 
-def _inputs(eqn: Any, use: Use, layer: TracedLayer, x: Array) -> Array:
-    """Return the other operand as (positions, groups, inputs)."""
+def _inputs(eqn: Any, use: Use, layer: TracedLayer, x: Array, some: Any) -> Array:
+    """Return the other operand as (positions, groups, inputs), at some positions or, for None, at all."""
     groups, _, size = layer.index.shape
     if eqn.primitive.name == "dot_general":
         contract, batch = eqn.params["dimension_numbers"]
         contract, batch = contract[1 - use.side], batch[1 - use.side]
         free = [d for d in range(x.ndim) if d not in (*batch, *contract)]
-        ordered = x.transpose(*free, *batch, *contract)
-        return ordered.reshape(-1, groups, size)
+        ordered = x.transpose(*free, *batch, *contract).reshape(-1, groups, size)
+        return ordered if some is None else ordered[some]
+    number, feature, *space = eqn.params["dimension_numbers"].lhs_spec
+    return _patches(eqn, x.transpose(feature, number, *space), some).reshape(-1, groups, size)
+
+
+def _patches(eqn: Any, x: Array, some: Any) -> Array:
+    """Return what positions of a convolution read, as (positions, channels, places of the kernel)."""
     params = eqn.params
-    number, feature, *space = params["dimension_numbers"].lhs_spec
-    kernel = eqn.invars[1].aval.shape
-    patches = jax.lax.conv_general_dilated_patches(
-        x.transpose(number, feature, *space),
-        [kernel[d] for d in params["dimension_numbers"].rhs_spec[2:]],
-        params["window_strides"],
-        params["padding"],
-        params["lhs_dilation"],
-        params["rhs_dilation"],
-        precision=jax.lax.Precision.HIGHEST,
-    )
-    return _positions_first(patches, groups, size)
+    numbers = params["dimension_numbers"]
+    kernel = [eqn.invars[1].aval.shape[d] for d in numbers.rhs_spec[2:]]
+    counts = [eqn.outvars[0].aval.shape[d] for d in numbers.out_spec[2:]]
+    padding = [
+        (low, high, step - 1)
+        for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
+    ]
+    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *padding])
+    rows, *sizes = x.shape[1:]
+    steps = [int(np.prod(sizes[i + 1 :], dtype=int)) for i in range(len(sizes))]
+    whole = steps[0] * sizes[0]
+    starts = [s * n for s, n in zip(params["window_strides"], steps, strict=True)]
+    first = _flat([rows, *counts], [whole, *starts])
+    offset = _flat(kernel, [d * n for d, n in zip(params["rhs_dilation"], steps, strict=True)])
+    first = jnp.asarray(first) if some is None else jnp.asarray(first)[some]
+    found = x.reshape(x.shape[0], -1)[:, first[:, None] + offset]
+    return found.transpose(1, 0, 2)
+
+
+def _flat(counts: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+    """Return the flat place of each index of a grid."""
+    grid = np.indices(tuple(counts)).reshape(len(counts), -1)
+    return np.asarray(steps, int) @ grid
 
 
 def _outputs(eqn: Any, use: Use, layer: TracedLayer, z: Array) -> Array:

@@ -8,8 +8,10 @@ from jaxtyping import Float
 
 from bmrjax.trained.evaluation import QUANTILE, increase
 
-# A paired difference may be certain and still mean nothing: below this share of the standard error with which
-# the rows know the dense network's own loss, it does.
+# What may be lost, as a share of the standard error with which the rows know the dense network's own loss.
+MARGIN = 0.5
+
+# A difference in accuracy may be certain and still mean nothing: below this share of its standard error.
 NEGLIGIBLE = 0.1
 
 # Predictions that are quadratic enough to be compared with what is measured, in nats per row.
@@ -30,10 +32,11 @@ class PathPoint:
         delta_f: Change of the log evidence over all data since the dense network, in nats; positive favours
             the sparse network.
         metrics: Loss and metrics by name.
-        as_good: Whether the rows that were kept out cannot tell that the network is worse than the dense
-            one, neither by its loss nor by its accuracy: the mean of the paired differences is not above
-            zero at the one-sided level of 5 %, or below a tenth of the standard error of the dense
-            network's own mean.
+        flops: Share of the operations in matrix products and convolutions that stay; one for single weights,
+            which dense hardware does not skip.
+        as_good: Whether the rows that were kept out show that the network is as good as the dense one: with
+            95 % confidence, its loss is not above the dense network's by more than half the standard error
+            of the dense network's own loss; and its accuracy is not worse at the one-sided level of 5 %.
     """
 
     kept: float
@@ -43,6 +46,7 @@ class PathPoint:
     delta_f: float
     metrics: dict[str, float]
     as_good: bool
+    flops: float = 1.0
 
 
 def temperature(predicted: Sequence[float], measured: Sequence[float]) -> float:
@@ -68,20 +72,22 @@ def temperature(predicted: Sequence[float], measured: Sequence[float]) -> float:
 def as_good(
     dense: dict[str, Float[np.ndarray, " rows"]], other: dict[str, Float[np.ndarray, " rows"]]
 ) -> bool:
-    """Say whether rows cannot tell that a network is worse than the dense one, in loss and accuracy.
+    """Say whether rows show that a network is as good as the dense one.
 
-    The mean of the paired differences is not above zero at the one-sided level of 5 %, or it is below a
-    tenth of the standard error of the dense network's own mean.
+    A test of non-inferiority on the paired differences of the loss: the upper end of their one-sided 95 %
+    interval is at most half the standard error of the dense network's own mean loss. So few rows, or noisy
+    ones, speak against a network and not for it. Beside that, the accuracy may not be worse at the one-sided
+    level of 5 % by more than a tenth of its standard error.
     """
-    worse = [(dense["loss"], other["loss"])]
-    if "accuracy" in dense:
-        worse.append((-dense["accuracy"], -other["accuracy"]))
-    for before, after in worse:
-        mean, error = increase(before, after)
-        _, known = increase(np.zeros_like(before), before)
-        if mean > max(QUANTILE * error, NEGLIGIBLE * known):
-            return False
-    return True
+    mean, error = increase(dense["loss"], other["loss"])
+    _, known = increase(np.zeros_like(dense["loss"]), dense["loss"])
+    if mean + QUANTILE * error > MARGIN * known:
+        return False
+    if "accuracy" not in dense:
+        return True
+    mean, error = increase(-dense["accuracy"], -other["accuracy"])
+    _, known = increase(np.zeros_like(dense["accuracy"]), dense["accuracy"])
+    return mean <= max(QUANTILE * error, NEGLIGIBLE * known)
 
 
 def is_fine(point: PathPoint, dense: PathPoint, lose_at_most: float | None) -> bool:
@@ -99,17 +105,22 @@ def chosen_point(
 ) -> int:
     """Return the number of the point that is taken; the first is the dense network.
 
-    The path is followed until two points in a row have lost too much.
+    The path is followed from dense to sparse, to the point before the first that has lost too much. So all
+    tests on the same rows together are wrong as often as one of them: the network that is taken is worse than
+    the margin with a probability of 5 % at most (fixed-sequence testing).
 
     Args:
         points: From dense to sparse.
         lose_at_most: Percentage points of accuracy, or nats per row for losses without an accuracy, that
-            may be lost. By default, what is not distinguishable from zero.
+            may be lost. By default, see `as_good`.
         keep: Share of weights, instead.
+
+    References:
+        Maurer, Hothorn and Lehmacher (1995), for the sequence of tests.
     """
     if keep is not None:
         return len(points) - 1
-    good = [is_fine(point, points[0], lose_at_most) for point in points]
-    # One point in twenty is worse by chance, and one that is as good by chance must not count behind others.
-    ends = [i for i in range(1, len(good)) if not good[i] and not good[i - 1]]
-    return max(i for i in range(ends[0] if ends else len(good)) if good[i] or i == 0)
+    taken = 0
+    while taken + 1 < len(points) and is_fine(points[taken + 1], points[0], lose_at_most):
+        taken += 1
+    return taken

@@ -75,13 +75,17 @@ def _narrow(array: np.ndarray) -> np.ndarray:
 
 def split_calibration(
     rows: Rows, held_out: Rows | None, rng: np.random.Generator
-) -> tuple[Rows, Rows]:
-    """Return rows to calibrate by and rows to choose by: a quarter of the rows, unless they are given."""
-    order = rng.permutation(len(rows))
+) -> tuple[Rows, Rows, Rows]:
+    """Return rows to calibrate by, rows to choose by, and all rows but the latter.
+
+    A quarter of the rows is to choose by, unless they are given.
+    """
+    order, rest = rng.permutation(len(rows)), rows
     if held_out is None:
         chosen = order[: max(len(rows) // 4, 1)][:HELD_OUT_ROWS]
         held_out, order = rows.take(np.sort(chosen)), order[max(len(rows) // 4, 1) :]
-    return rows.take(np.sort(order[:CALIBRATION_ROWS])), held_out
+        rest = rows.take(np.sort(order))
+    return rows.take(np.sort(order[:CALIBRATION_ROWS])), held_out, rest
 
 
 def loss_of(given: Any, outputs: tuple[int, ...], targets: Any) -> Loss:

@@ -9,10 +9,11 @@ from jaxtyping import Array, Bool, Float
 
 from bmrjax.trained.eliminate import Removed, WeightRow, remove_elements
 from bmrjax.trained.evaluation import Evaluation
+from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import Calibration, LayerMoments
 from bmrjax.trained.quadratic import Quadratic, prior_precision
-from bmrjax.trained.weight_rows import filled, layer_weights, masks_of
+from bmrjax.trained.weight_rows import filled, layer_weights, masks_of, refresh
 
 # Each round keeps this share of the weights.
 RATIO = 0.85
@@ -128,6 +129,7 @@ def walk(
     last: float,
     ratio: float = RATIO,
     first: list[LayerMoments] | None = None,
+    tune: TuneArrays | None = None,
 ) -> tuple[list[PathRound], list[float]]:
     """Go from the dense network to a sparse one.
 
@@ -145,6 +147,7 @@ def walk(
         last: Share of weights at which the path ends.
         ratio: Share of weights that each round keeps.
         first: Moments at the dense network, if they are known.
+        tune: Trains between rounds. Later rounds fit what stays to the outputs of layers after training.
 
     Returns:
         The rounds, and the prior precision of each layer.
@@ -152,19 +155,24 @@ def walk(
     total = sum(row.free() for row in rows)
     steps: list[PathRound] = []
     arrays: list[Any] = list(dense)
+    reference: list[Any] = list(dense)
     moments = calibration.moments(arrays) if first is None else first
     precisions = prior_precisions(layers, moments, dense, scale)
     loss, left = 0.0, total
     for count in counts(total, last, ratio):
         if steps:
-            moments = calibration.moments(arrays)
-        quadratics = quadratics_of(layers, moments, dense, scale, precisions)
+            moments = calibration.moments(arrays, reference)
+        quadratics = quadratics_of(layers, moments, reference, scale, precisions)
         removed = remove_elements(rows, quadratics, left - count)
         if len(removed.saliency) == 0:
             break
         left -= len(removed.saliency)
         loss += removed.loss
-        arrays = filled(layers, dense, rows)
-        packed = pack_arrays(arrays, masks_of(layers, arrays, rows))
+        arrays = filled(layers, reference, rows)
+        masks = masks_of(layers, arrays, rows)
+        if tune is not None:
+            arrays = reference = tune(arrays, masks)
+            refresh(layers, arrays, rows)
+        packed = pack_arrays(arrays, masks)
         steps.append(PathRound(left / total, loss, removed, evaluation(arrays), packed))
     return steps, precisions

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bmrjax.structure.network_arrays import is_equinox
 from bmrjax.trained.evaluation import Evaluation
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.losses import Loss, SquaredError
@@ -35,16 +36,22 @@ class Prepared:
         left: Numbers of the layers that are left alone.
         calibration: Gives the moments of the layers.
         evaluate: Gives loss and metrics on rows that are kept out.
-        held_out: How many these are.
+        held_out: These rows.
         num_data: Number of data points that the network was trained on.
+        loss: The loss.
+        rest: All other rows; those of the calibration are among them.
+        example: Inputs as the network takes them: one row for Equinox, a batch of one for Flax NNX.
     """
 
     traced: Traced
     left: set[int]
     calibration: Calibration
     evaluate: Evaluation
-    held_out: int
+    held_out: Rows
     num_data: int
+    loss: Loss
+    rest: Rows
+    example: tuple[np.ndarray, ...]
 
 
 def prepare(
@@ -67,7 +74,7 @@ def prepare(
     found = trace(network, rows.inputs)
     dense = found.parts.arrays
     left = _left(found.layers, found.parts.names, leave)
-    calibrate_by, choose_by = split_calibration(rows, given, np.random.default_rng(seed))
+    calibrate_by, choose_by, rest = split_calibration(rows, given, np.random.default_rng(seed))
     predict = _predict(found, dense)
     outputs = predict(tuple(x[:256] for x in calibrate_by.inputs))
     if not np.isfinite(outputs).all():
@@ -77,6 +84,7 @@ def prepare(
     if rows.targets is None:
         calibrate_by = with_predictions(calibrate_by, used, predict)
         choose_by = with_predictions(choose_by, used, predict)
+        rest = with_predictions(rest, used, predict)
     if isinstance(used, SquaredError) and used.noise_scale is None:
         used = SquaredError(noise_scale(predict(choose_by.inputs), choose_by.targets))
     calibration = Calibration(
@@ -88,8 +96,17 @@ def prepare(
         key=jax.random.key(seed),
     )
     evaluate = Evaluation(found.capture, used, choose_by.inputs, choose_by.targets)
+    one = slice(0, 1) if not is_equinox(network) else 0
     return Prepared(
-        found, left, calibration, evaluate, len(choose_by), num_data if num_data else len(rows)
+        found,
+        left,
+        calibration,
+        evaluate,
+        choose_by,
+        num_data if num_data else len(rows),
+        used,
+        rest,
+        tuple(part[one] for part in rows.inputs),
     )
 
 

@@ -38,7 +38,7 @@ class Quadratic:
         strength = self.scale * float(self.moments.outputs[self.group, output])
         inputs = np.asarray(self.moments.inputs[self.group])
         where = np.flatnonzero(keep)
-        prior = self._prior_precisions
+        prior = self.prior_precisions
         pull = strength * self.moments.targets[self.group, where, output]
         pull = pull + prior[where] * self.start[output, where]
         if len(where) == len(prior):
@@ -51,7 +51,8 @@ class Quadratic:
         return RowPosterior(covariance.times(pull), covariance.diagonal(), covariance)
 
     @functools.cached_property
-    def _prior_precisions(self) -> Float[np.ndarray, " inputs"]:
+    def prior_precisions(self) -> Float[np.ndarray, " inputs"]:
+        """Prior precision of each weight of a row."""
         found = np.full(self.start.shape[1], self.prior_precision)
         if self.has_bias:
             # A flat prior; a little of it keeps a row that reaches nothing regular.
@@ -61,10 +62,7 @@ class Quadratic:
     @functools.cached_property
     def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
         """Return values and vectors with strength · A + D = (V (strength · values + 1)⁻¹ Vᵀ)⁻¹."""
-        root = np.sqrt(self._prior_precisions)
-        whitened = self.moments.inputs[self.group] / np.outer(root, root)
-        values, vectors = np.linalg.eigh(whitened)
-        return np.maximum(values, 0), vectors / root[:, None]
+        return whitened_spectrum(self.moments.inputs[self.group], self.prior_precisions)
 
     def loss(
         self, output: int, where: Int[np.ndarray, " kept"], change: Float[np.ndarray, " kept"]
@@ -113,6 +111,15 @@ class _Spectral:
 
     def columns(self, where: np.ndarray) -> np.ndarray:
         return (self.vectors * self.values) @ self.vectors[where].T
+
+
+def whitened_spectrum(
+    matrix: Float[np.ndarray, "n n"], diagonal: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+    """Return values and vectors V with s · matrix + diag(diagonal) = (V diag(s · values + 1)⁻¹ Vᵀ)⁻¹."""
+    root = np.sqrt(diagonal)
+    values, vectors = np.linalg.eigh(matrix / np.outer(root, root))
+    return np.maximum(values, 0), vectors / root[:, None]
 
 
 def inverse(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:

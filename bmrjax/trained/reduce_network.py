@@ -1,47 +1,64 @@
 """Bayesian model reduction of a network that is trained."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, overload
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from bmrjax.errors import FitWarning, warn
-from bmrjax.run.diagnose import Finding
-from bmrjax.trained.choice import PathPoint, as_good, chosen_point, is_fine, temperature
+from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
 from bmrjax.trained.eliminate import WeightRow, remove_elements
 from bmrjax.trained.evaluation import increase
+from bmrjax.trained.findings import few_rows
+from bmrjax.trained.fine_tune import FineTune, Tune, tuner
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
 from bmrjax.trained.path import Packed, PathRound, pack_arrays, quadratics_of, walk
+from bmrjax.trained.points import dense_point, measured_point
 from bmrjax.trained.prepare_network import prepare
+from bmrjax.trained.reduce_units import reduce_units
 from bmrjax.trained.traced import Traced
+from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import Pattern, filled, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
-PILOT = (0.6, 0.2)
+PILOT = (0.5, 0.25)
 
 # Times that the weights of the chosen point are fitted once more.
 SETTLE = 2
 
 
+@overload
+def reduce_network(
+    network: Any, data: Any, *, units: Literal[False] = False, **options: Any
+) -> NetworkReduction: ...
+@overload
+def reduce_network(
+    network: Any, data: Any, *, units: Literal[True], **options: Any
+) -> UnitReduction: ...
 def reduce_network(
     network: Any,
     data: Any,
     *,
+    units: bool = False,
     loss: Loss | Callable[[Any, Any], Any] | None = None,
     held_out: Any = None,
     keep: float | None = None,
+    flops: float | None = None,
     lose_at_most: float | None = None,
     pattern: Pattern | None = None,
+    limits: Mapping[str, float] | None = None,
+    round_to: int = 1,
     leave: Sequence[str] = (),
     smallest: float = 0.02,
+    fine_tune: FineTune | Tune | None = None,
     num_data: int | None = None,
     seed: int = 0,
-) -> NetworkReduction:
-    r"""Remove weights from a trained network, and move those that stay, without training.
+) -> NetworkReduction | UnitReduction:
+    r"""Remove weights or units from a trained network, and move the weights that stay, without training.
 
     The posterior of the weights W of each layer is taken to be normal around the trained ones. Its
     precision is N A ⊗ diag(g) + δI: A the second moment of the layer's inputs, g the curvature of the
@@ -60,8 +77,19 @@ def reduce_network(
     Removal goes in rounds, each of which keeps 85 % of the weights. The factors are taken anew in each,
     at the network as it is, and what each layer put out in the dense network is what it is fitted to. So
     later rounds correct the errors of earlier ones and of the layers before. Each round is measured on
-    rows that are kept out, and by default the sparsest network is returned that they cannot tell from
-    the dense one.
+    rows that are kept out, and by default the last network is returned, from dense to sparse, before the
+    first that they do not show to be as good as the dense one; see `bmrjax.trained.PathPoint.as_good`.
+
+    With ``units=True`` whole neurons, channels and attention heads go: whatever `bmrjax.compact` can take
+    out, which it then does, so that the network is smaller. The weights J that read a unit, in all layers,
+    go together, and the evidence changes by
+
+    .. math::  ΔF = \sum -\frac{1}{2} w_J^T C_{JJ}^{-1} w_J - \frac{1}{2} \ln |δ C_{JJ}|
+
+    summed over the rows of these layers. Where nothing reads a unit, the data say nothing of the weights that
+    make it: they are removed at no change of the evidence. The layers that read it take up what it put out
+    as far as other units and the bias can. Units of all layers compete by this cost divided by the
+    parameters, or operations, that the network loses with each.
 
     Layers are found among the network's operations and not by their class: any array that is multiplied
     with what depends on the input, by a matrix product or a convolution, grouped or not, once or several
@@ -76,20 +104,31 @@ def reduce_network(
         loss: A `bmrjax.trained.Loss`, or a function of the outputs and targets of one row, in nats. By
             default `CrossEntropy` of logits for integer targets, `BinaryCrossEntropy` for zeros and ones
             of the shape of the outputs, and `SquaredError` for floating-point targets.
+        units: Whether whole units go in place of single weights.
         held_out: Rows to choose by, ``(inputs, targets)``; best those that the network was not trained
             on. By default a quarter of the data.
-        keep: Share of the judged weights to keep, between 0 and 1. The path ends there.
+        keep: Share of the judged weights to keep, between 0 and 1; with ``units=True`` of all parameters.
+            The path ends there.
+        flops: Share of the operations in matrix products and convolutions to keep; for ``units=True``. Then
+            units compete by cost per operation.
         lose_at_most: Percentage points of held-out accuracy that may be lost; for losses without an
             accuracy, nats per row.
         pattern: ``(n, m)``: of each m consecutive inputs of an output (channels of a convolution) n
             stay, as ``(2, 4)``. The path ends where the pattern is reached.
+        limits: Least share of the units that stay, by the path of the array that makes them, such as
+            ``{"layers.0.*": 0.5}`` for the neurons of the first layer; for ``units=True``.
+        round_to: Of which the number of units that stay is a multiple, wherever some go; for ``units=True``.
         leave: Paths of arrays to leave as they are; patterns such as ``"layers.0.*"``.
-        smallest: Share of the weights at which the path ends by default.
+        smallest: Share of the weights, or parameters, at which the path ends by default.
+        fine_tune: Training between rounds: `bmrjax.trained.FineTune`, or a function of the network, with
+            zeros where weights are removed, and of masks by path (False is removed) that returns the
+            network. Removed weights are set to zero again afterwards, and later rounds fit what stays to the
+            outputs of the layers as they are then.
         num_data: Number of data points that the network was trained on. By default those in `data`.
         seed: Of the split, and of the random directions in which the curvature is taken.
 
     Returns:
-        The reduced network, masks, the path, and receipts.
+        The reduced network, the path, and receipts: a `NetworkReduction` with masks, or a `UnitReduction`.
 
     Raises:
         TypeError: For arguments of another kind.
@@ -108,6 +147,9 @@ def reduce_network(
         >>> found = bmr.reduce_network(network, (x, y), keep=0.5)
         >>> type(found.network).__name__, sum(int(mask.sum()) for mask in found.masks.values())
         ('MLP', 16)
+        >>> found = bmr.reduce_network(network, (x, y), units=True, keep=0.5)
+        >>> found.network.layers[0].weight.shape
+        (4, 3)
 
     References:
         Hassibi and Stork (1993), NeurIPS 5, for the saliency and the compensation; MacKay (1992), Neural
@@ -115,9 +157,30 @@ def reduce_network(
         Alistarh (2020), NeurIPS 33, for rounds.
     """
     _check_options(keep, lose_at_most, pattern, smallest, num_data)
+    _check_unit_options(
+        units=units,
+        keep=keep,
+        flops=flops,
+        lose_at_most=lose_at_most,
+        pattern=pattern,
+        limits=limits,
+        round_to=round_to,
+    )
     ready = prepare(
         network, data, loss=loss, held_out=held_out, leave=leave, num_data=num_data, seed=seed
     )
+    tune = tuner(fine_tune, ready.traced, ready.loss, ready.rest)
+    if units:
+        return reduce_units(
+            ready,
+            keep=keep,
+            flops=flops,
+            lose_at_most=lose_at_most,
+            limits=limits or {},
+            round_to=round_to,
+            smallest=smallest,
+            tune=tune,
+        )
     found, left, dense, count = ready.traced, ready.left, ready.traced.parts.arrays, ready.num_data
     names, moments, evaluate = found.parts.names, ready.calibration, ready.evaluate
     walked = rows_of(found.layers, dense, left=left, pattern=pattern)
@@ -147,15 +210,16 @@ def reduce_network(
         scale=count / tempered,
         last=smallest if wanted is None else wanted,
         first=first,
+        tune=tune,
     )
     points = _points(scores, steps, count)
     last = wanted if lose_at_most is None else None
     taken = chosen_point(points, lose_at_most=lose_at_most, keep=last)
     packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
-    if taken:
+    if taken and tune is None:
         settled = _settle(found, packed[taken], dense, moments, count / tempered, precisions, left)
         fresh = evaluate(settled)
-        point = _point(scores, fresh, points[taken])
+        point = measured_point(scores, fresh, points[taken])
         better = point.measured <= points[taken].measured
         if better and (last is not None or is_fine(point, points[0], lose_at_most)):
             packed[taken] = pack_arrays(
@@ -165,7 +229,7 @@ def reduce_network(
     judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
     refused = dict(found.refused)
     refused |= {found.layers[k].name: "left alone, as asked" for k in left}
-    findings = _findings(ready.held_out, points[taken])
+    findings = few_rows(len(ready.held_out), points[taken])
     for finding in findings:
         warn(f"reduce_network: {finding}", FitWarning)
     return NetworkReduction(
@@ -210,6 +274,34 @@ def _check_options(
         raise ValueError(f"reduce_network: num_data is at least 1, got {num_data}.")
 
 
+def _check_unit_options(
+    *,
+    units: bool,
+    keep: float | None,
+    flops: float | None,
+    lose_at_most: float | None,
+    pattern: Pattern | None,
+    limits: Mapping[str, float] | None,
+    round_to: int,
+) -> None:
+    for name, given in (
+        ("flops", flops is not None),
+        ("limits", limits is not None),
+        ("round_to", round_to != 1),
+    ):
+        if given and not units:
+            raise ValueError(f"reduce_network: {name} is an option of units=True.")
+    if units and pattern is not None:
+        raise ValueError("reduce_network: pattern is of single weights; leave units out.")
+    if flops is not None:
+        if not 0 < flops < 1:
+            raise ValueError(f"reduce_network: flops is a share between 0 and 1, got {flops}.")
+        if keep is not None or lose_at_most is not None:
+            raise ValueError("reduce_network: give one of keep, flops and lose_at_most.")
+    if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
+        raise ValueError(f"reduce_network: round_to is a positive integer, got {round_to!r}.")
+
+
 def _after(rows: Sequence[WeightRow]) -> float:
     """Return the share of weights that stay where a pattern is reached."""
     total = sum(row.free() for row in rows)
@@ -226,25 +318,12 @@ def _after(rows: Sequence[WeightRow]) -> float:
 def _points(
     dense: dict[str, np.ndarray], steps: Sequence[PathRound], count: int
 ) -> list[PathPoint]:
-    means = {name: float(rows.mean()) for name, rows in dense.items()}
-    points = [PathPoint(1.0, 0.0, 0.0, 0.0, 0.0, means, as_good=True)]
-    gain = 0.0
+    points, gain = [dense_point(dense)], 0.0
     for step in steps:
         gain += float(np.sum(step.removed.log_occam - step.removed.saliency))
         point = PathPoint(step.kept, step.loss / count, 0.0, 0.0, gain, {}, as_good=False)
-        points.append(_point(dense, step.scores, point))
+        points.append(measured_point(dense, step.scores, point))
     return points
-
-
-def _point(
-    dense: dict[str, np.ndarray], scores: dict[str, np.ndarray], like: PathPoint
-) -> PathPoint:
-    """Return a point with what was measured there."""
-    mean, error = increase(dense["loss"], scores["loss"])
-    means = {name: float(rows.mean()) for name, rows in scores.items()}
-    return PathPoint(
-        like.kept, like.predicted, mean, error, like.delta_f, means, as_good(dense, scores)
-    )
 
 
 def _settle(
@@ -268,16 +347,3 @@ def _settle(
         remove_elements(rows, quadratics_of(found.layers, moments, dense, scale, precisions), 0)
         arrays = filled(found.layers, dense, rows)
     return arrays
-
-
-def _findings(held_out: int, point: PathPoint) -> list[Finding]:
-    if held_out >= 200:
-        return []
-    return [
-        Finding(
-            "few-rows",
-            f"The network was chosen on {held_out} rows, which cannot tell an increase of the loss below "
-            f"{1.6449 * point.standard_error:.3f} nats per row from none.",
-            "Give more rows, or held_out=.",
-        )
-    ]

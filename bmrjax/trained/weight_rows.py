@@ -94,6 +94,15 @@ def filled(
     return [jnp.asarray(array, old.dtype) for array, old in zip(found, arrays, strict=True)]
 
 
+def refresh(
+    layers: Sequence[TracedLayer], arrays: Sequence[Array], rows: Sequence[WeightRow]
+) -> None:
+    """Set the weights of rows to those of a network's arrays."""
+    weights = [layer_weights(layer, arrays) for layer in layers]
+    for row in rows:
+        row.weights[:] = weights[row.layer][row.group, row.output]
+
+
 def masks_of(
     layers: Sequence[TracedLayer], arrays: Sequence[Array], rows: Sequence[WeightRow]
 ) -> dict[int, Bool[np.ndarray, "..."]]:

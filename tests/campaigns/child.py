@@ -47,7 +47,8 @@ class Cost:
         return not self.outcome.startswith(("traceback", "died", "hung"))
 
 
-def _resident(name: str) -> int:
+def resident(name: str) -> int:
+    """Return a line of the memory of this process, such as ``"VmRSS"``, in bytes."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(name):
             return 1024 * int(line.split()[1])
@@ -62,7 +63,7 @@ def measured(run: Callable[[Any], str], case: Any) -> Cost:
         case: Its argument.
     """
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
-    before, begin = _resident("VmRSS"), time.process_time()
+    before, begin = resident("VmRSS"), time.process_time()
     try:
         outcome = run(case)
     except BaseException as error:
@@ -71,7 +72,7 @@ def measured(run: Callable[[Any], str], case: Any) -> Cost:
             f"traceback {type(error).__name__}: {error!s:.200} ({where.name}, line {where.lineno})"
         )
     seconds = time.process_time() - begin
-    return Cost(outcome, seconds, max(0, _resident("VmHWM") - before))
+    return Cost(outcome, seconds, max(0, resident("VmHWM") - before))
 
 
 def _work(run: Callable[[Any], str], warm_up: Any, pipe: Connection, repeats: int) -> None:

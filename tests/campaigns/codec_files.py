@@ -1,5 +1,6 @@
 """Files of the codec that nobody meant: damaged ones, and descriptions that ask for too much."""
 
+import functools
 import json
 import math
 import zlib
@@ -62,8 +63,22 @@ def real_files() -> list[bytes]:
         zoo.NNXViT(
             2, 3, image_size=8, patch=4, width=8, heads=2, hidden=8, depth=1, rngs=nnx.Rngs(0)
         ),
+        eqx.nn.MLP(6, 2, 5, 1, key=jax.random.key(4)),
+        _tied(jax.random.key(5)),
+        nnx.Sequential(
+            nnx.Conv(1, 2, (3, 3), rngs=nnx.Rngs(0)),
+            nnx.BatchNorm(2, rngs=nnx.Rngs(0)),
+            functools.partial(nnx.avg_pool, window_shape=(2, 2), strides=(2, 2)),
+            nnx.Dropout(0.1, rngs=nnx.Rngs(0)),
+            nnx.MultiHeadAttention(2, 4, rngs=nnx.Rngs(0)),
+        ),
     ]
     return files + [codec.encode(each) for each in others]
+
+
+def _tied(key: Any) -> Any:
+    parts = eqx.nn.Embedding(6, 4, key=key), eqx.nn.Linear(4, 6, key=key)
+    return eqx.nn.Shared(parts, lambda p: p[1].weight, lambda p: p[0].weight)
 
 
 def damaged(rng: np.random.Generator, data: bytes) -> bytes:
@@ -154,7 +169,7 @@ class Grammar:
 
     def _tree(self, depth: int) -> Any:
         rng = self.rng
-        kind = int(rng.integers(14 if depth < 6 else 6))
+        kind = int(rng.integers(20 if depth < 6 else 6))
         if kind <= 3:
             node: dict[str, Any] = {"array": self._shape()}
             return node if rng.random() < 0.7 else {**node, "dtype": str(rng.choice(ARRAY_DTYPES))}
@@ -191,8 +206,58 @@ class Grammar:
                 "weight": {"array": self._shape()}, "bias": {"array": self._shape()},
                 "in_features": self._number(), "out_features": self._number(), "use_bias": True,
             }}  # fmt: skip
-        layers = [{"eqx.Identity": {}}] * int(10 ** rng.uniform(0, 4))
-        return {"eqx.Sequential": {"layers": {"tuple": layers}}}
+        if kind == 13:
+            layers = [{"eqx.Identity": {}}] * int(10 ** rng.uniform(0, 4))
+            return {"eqx.Sequential": {"layers": {"tuple": layers}}}
+        return self._named(kind, depth)
+
+    def _named(self, kind: int, depth: int) -> Any:
+        """Return what names functions and objects, and what is of Flax."""
+        rng = self.rng
+        if kind == 14:
+            names = (
+                "jnp.mean nnx.avg_pool nnx.Linear os:system numpy:save a.__init__:f equinox:__doc__"
+            )
+            return {str(rng.choice(["function", "enum"])): str(rng.choice(names.split()))}
+        if kind == 15:
+            options = {f"k{i}": self._tree(depth + 1) for i in range(rng.integers(0, 3))}
+            function = {"function": "jnp.clip"} if rng.random() < 0.7 else self._tree(depth + 1)
+            args = [self._tree(depth + 1) for _ in range(rng.integers(0, 3))]
+            return {str(rng.choice(["partial", "tree partial"])): [function, args, options]}
+        if kind == 16:
+            count = int(10 ** rng.uniform(0, 3.5)) - 1
+            parts = {str(i): self._leaf(i) for i in range(count)}
+            return {
+                str(rng.choice(["nnx.List", "nnx.Dict", "nnx.Linear"])): {"_length": count, **parts}
+            }
+        if kind == 17:  # objects that hold the one before once, twice, or often
+            each = int(rng.choice([1, 2, 2, 30]))
+            chain = [
+                {"nnx.List": {str(j): {"same": i} for j in range(each)}}
+                for i in range(int(10 ** rng.uniform(0, 3)))
+            ]
+            return [
+                {"nnx.List": {}},
+                *chain,
+                *([{"state": {"array": []}}] if rng.random() < 0.5 else []),
+            ]
+        if kind == 18:
+            self._shapes.append([2])
+            words = {"array": [2], "dtype": "uint32"}
+            return [{"key": ["threefry2x32", words]}] * int(10 ** rng.uniform(0, 2.5))
+        shared = {
+            "pytree": self._tree(depth + 1),
+            "where": {"path": [0, "a"]},
+            "get": {"paths": [[1], []]},
+        }
+        table = [[self._tree(depth + 1), self._tree(depth + 1)] for _ in range(rng.integers(0, 3))]
+        return {"eqx.Shared": shared} if rng.random() < 0.5 else {"map": table}
+
+    def _leaf(self, number: int) -> Any:
+        if number % 3:
+            return {"static": number} if number % 2 else {"dtype": "bfloat16"}
+        self._shapes.append([1])
+        return {"nnx.Param": {"value": {"array": [1]}, "metadata": {"dict": {"sharding": ["a"]}}}}
 
     def _code(self, coder: int) -> bytes:
         """Return bytes that begin as arrays of these shapes do, and then are anything."""

@@ -61,7 +61,8 @@ def _values(result: Any) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.tree.leaves((result.params, result.keep, points, rows))]
 
 
-def _same(found: Any, whole: Any) -> None:
+def same_result(found: Any, whole: Any) -> None:
+    """Raise unless two results are the same, bit for bit."""
     a, b = _values(found), _values(whole)
     assert len(a) == len(b), f"{len(a)} arrays, expected {len(b)}"
     for x, y in zip(a, b, strict=True):
@@ -125,19 +126,19 @@ def kill(case: tuple[int, int, str]) -> str:
 
         there = (folder / "model").exists()
         if there:
-            _same(bmr.load(folder / "model"), whole)
+            same_result(bmr.load(folder / "model"), whole)
         found = python_run(
             folder,
             num_epochs=EPOCHS,
             resume=True,
             callbacks=[lambda r: resumed.append(getattr(r, "epoch", 0))],
         )
-        _same(found, whole)
+        same_result(found, whole)
         # The checkpoint that was being written is lost, and the one before it is on the disk.
         done, begun = max(epochs, default=0), min(resumed, default=0)
         assert begun >= done - 2, f"went on from epoch {begun} after {done} (call {at} of {calls})"
         found.save(folder / "model")
-        _same(bmr.load(folder / "model"), whole)
+        same_result(bmr.load(folder / "model"), whole)
     return f"{kind}{'' if died else ', too late'}{', files lost' if lost else ''}: went on"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from failing import fails
 
-from bmrjax import cli, codec
+from bmrjax import cli, codec, export
 from bmrjax.cli.build import build_network
 from bmrjax.cli.run_sparsify import split_off
 from bmrjax.cli.saved_run import loaded_run
@@ -500,6 +500,24 @@ def test_a_run_becomes_a_file_that_predicts(finished, compressed, tmp_path, caps
     arguments = ["--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "q.npy")]
     cli.main(["predict", str(compressed), *arguments])
     np.testing.assert_allclose(np.load(tmp_path / "q.npy"), probs, atol=1e-4)
+
+
+def test_a_run_becomes_a_program_of_raw_inputs(finished, tmp_path, capsys):
+    found = load_dataset("digits")
+    raw = np.asarray(found.test[0] * found.input_scale + found.input_mean, np.float32)
+    _, result = loaded_run(*finished)
+    (network,) = result.network(np.zeros((2, 64))).values()
+    expected = jax.nn.softmax(jax.vmap(network)(found.test[0]))
+    cli.main(["export", str(finished[0]), "--to", "stablehlo", "--out", str(tmp_path / "n")])
+    assert "StableHLO" in capsys.readouterr().out
+    outputs = export.load_stablehlo(tmp_path / "n")(raw)
+    np.testing.assert_allclose(outputs, expected, atol=1e-4)
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    pytest.importorskip("jax2onnx", reason="needs the extra onnx", exc_type=ImportError)
+    cli.main(["export", str(finished[0]), "--out", str(tmp_path / "n.onnx"), "--int8"])
+    assert "eight bits per weight" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(tmp_path / "n.onnx")
+    np.testing.assert_allclose(session.run(None, {"x": raw})[0], expected, atol=0.05)
 
 
 def test_the_report_is_of_the_file(finished, tmp_path, capsys):

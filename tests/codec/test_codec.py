@@ -163,7 +163,7 @@ def test_compacted_networks_are_smaller_files(scales):
     network = sparse(zoo.MLP(20, (12,), 3, key=jax.random.key(0)), density=0.9)
     first = network.layers[0].weight.at[:2].set(0).at[:, ::2].set(0)
     cut = eqx.tree_at(lambda n: n.layers[0].weight, network, first)
-    small = bmr.compact(cut, jnp.ones(20))
+    small = bmr.compact(cut, jnp.ones(20), drop_inputs=True)
     quantiser = codec.RateDistortion(rate=0.01)
     whole, less = (
         codec.encode(n, quantiser=quantiser, posterior_scale=scales) for n in (cut, small)
@@ -305,7 +305,7 @@ def test_flax_perceptrons_go_through_compacted_or_not():
         layer.bias[...] = jnp.linspace(0.1, 1, layer.bias.shape[0])
     network.layers[0].kernel[...] = network.layers[0].kernel[...].at[:, :2].set(0).at[1].set(0)
     x = jax.random.normal(jax.random.key(0), (3, 6))
-    small = bmr.compact(network, x)
+    small = bmr.compact(network, x, drop_inputs=True)
     for given, shape in ((network, (6, 5)), (small, (5, 3))):
         data = codec.encode(
             given,
@@ -320,8 +320,6 @@ def test_flax_perceptrons_go_through_compacted_or_not():
         decoded.eval()
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
-    with pytest.raises(TypeError, match=r"takes NNXMLP and NNXViT, got Linear"):
-        codec.encode(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
 
 
 def test_flax_transformers_go_through_compacted_or_not():
@@ -354,14 +352,15 @@ def test_flax_transformers_go_through_compacted_or_not():
         network.eval()
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
         assert {row.name for row in codec.inspect_file(data).rows} == set(named_arrays(network))
+    # One that was changed, and one of a subclass, are described by all that they hold.
     network.blocks[0].mlp.dropout = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
-    with pytest.raises(TypeError, match="other layers than it was built with"):
-        codec.encode(network)
+    decoded = codec.decode(codec.encode(network))
+    assert isinstance(decoded.blocks[0].mlp.dropout, nnx.Linear)
 
     class Own(zoo.NNXMLP):
         pass
 
-    with pytest.raises(TypeError, match="got Own"):
+    with pytest.raises(codec.CodecError, match="Own, which cannot be imported"):
         codec.encode(Own(2, (2,), 2, rngs=nnx.Rngs(0)))
 
 
@@ -373,8 +372,10 @@ class Own(eqx.Module):
 
 def test_own_classes_are_registered(network):
     own = Own(jnp.eye(3), {"a": network, "b": None}, (float("inf"), True, 3))
-    with pytest.raises(codec.CodecError, match="register"):
-        codec.encode(own)
+    data = codec.encode(own)
+    with pytest.raises(codec.CodecError, match="test_codec:Own in it"):
+        codec.decode(data)
+    assert codec.decode(data, allow=(Own,)).ends == own.ends
     codec.register(Own)
     decoded = codec.decode(codec.encode(own, quantiser=codec.Uniform(1e-4)))
     assert decoded.ends == (float("inf"), True, 3)
@@ -396,7 +397,7 @@ def test_what_no_file_can_hold_is_named(network):
         ),
         (lambda: codec.encode(own), codec.CodecError, "'activation' is <function"),
         (lambda: codec.encode(3), TypeError, "takes an Equinox module"),
-        (lambda: codec.encode(Own(jnp.ones(2), {}, ("a" * 99,))), codec.CodecError, "long text"),
+        (lambda: codec.encode(Own(jnp.ones(2), {}, ("a" * 1025,))), codec.CodecError, "long text"),
         (lambda: codec.encode(network, coder="zip"), ValueError, "coder must be"),
         (lambda: codec.encode(network, dense="int8"), ValueError, "dense must be"),
         (

@@ -136,11 +136,11 @@ MADE_UP = {
     "negative": ('{"array":[-5]}', "not a shape"),
     "truth": ('{"array":[true]}', "not a shape"),
     "type": ('{"array":[5],"dtype":"object"}', "not a type"),
-    "deep": ("[" * 40 + "]" * 40, "nested too deeply"),
+    "deep": ("[" * 70 + "]" * 70, "nested too deeply"),
     "very deep": ("[" * 100_000, "damaged"),
-    "number": ("1" + "0" * 50, "has a number like"),
+    "a number": ("1" + "0" * 50, "has a number like"),
     "digits": ("1" * 5000, "damaged"),
-    "text": ('"' + "a" * 100 + '"', "long text"),
+    "text": ('"' + "a" * 1100 + '"', "long text"),
     "nan": ("NaN", "not a number"),
     "nothing": ("", "damaged"),
     "empty": ("{}", "expected one name"),
@@ -156,6 +156,45 @@ MADE_UP = {
     "selected": ('{"NNXSelectInputs":{"network":3,"indices":null}}', "is of none"),
     "state": ('{"state":"a"}', "is of none"),
     "tuple": ('{"tuple":3}', "does not fit"),
+    "another module": (
+        '{"function":"os:system"}',
+        "os:system in it.*may name only what is allowed",
+    ),
+    "a file of NumPy": ('{"function":"numpy:save"}', "may name only what is allowed"),
+    "a file of JAX": ('{"function":"jnp.save"}', "does not fit"),
+    "dunder": ('{"function":"equinox.nn:Linear.__init__"}', "no function"),
+    "dunder module": ('{"__builtins__:eval":{}}', "no class"),
+    "path": ('{"path":["__class__"]}', "does not fit"),
+    "paths": ('{"paths":[]}', "does not fit"),
+    "enum": ('{"enum":"lax.Precision.NONE"}', "no member of an enumeration"),
+    "partial": ('{"partial":[3,[],{}]}', "does not fit"),
+    "partial of a module": ('{"partial":[{"tuple":[]},[],{}]}', "no function"),
+    "keyword": ('{"partial":[{"function":"relu"},[],{"a b":1}]}', "does not fit"),
+    "window": (
+        '{"partial":[{"function":"nnx.avg_pool"},[],{"window_shape":[100000]}]}',
+        "more than 4096 places",
+    ),
+    "same": ('[{"same":0}]', "does not fit"),
+    "inside itself": ('{"nnx.List":{"0":{"same":0}}}', "does not fit"),
+    "flax attribute": ('{"nnx.List":{"__class__":1}}', "does not fit"),
+    "flax internals": ('{"nnx.List":{"_pytree__nodes":1}}', "does not fit"),
+    "flax variable": ('{"nnx.Param":{"other":1}}', "does not fit"),
+    "key": ('{"key":["threefry2x32",{"array":[3],"dtype":"uint32"}]}', "does not fit"),
+    "map": ('{"map":[[1]]}', "does not fit"),
+    "number": ('{"array":[2],"as":"number"}', "not an array of NumPy"),
+    "a class as options": ('{"nnx.Rngs":3}', "does not fit"),
+    "doubled": (
+        '["x",{"nnx.List":{}},'
+        + ",".join(f'{{"nnx.List":{{"0":{{"same":{i}}},"1":{{"same":{i}}}}}}}' for i in range(60))
+        + "]",
+        "can pay for",
+    ),
+    "chained": (
+        '[{"nnx.List":{}},'
+        + ",".join(f'{{"nnx.List":{{"0":{{"same":{i}}}}}}}' for i in range(80))
+        + "]",
+        "nested too deeply",
+    ),
 }
 
 
@@ -233,3 +272,24 @@ def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
         codec.load_network(path, max_parameters=10**4)
     with pytest.raises(FileNotFoundError, match="There is no file"):
         codec.load_network(tmp_path / "missing.bmr")
+
+
+def test_allowed_modules_give_what_is_their_own():
+    # This module has imported zlib and json's like, which are no part of it.
+    for name in ("time", "time.sleep", "pytest.exit", "zlib.crc32", "jnp.save", "MAGIC", "missing"):
+        text = f'{{"function":"{__name__}:{name}"}}'
+        with pytest.raises(codec.CodecError, match="of its own|of no class|no function"):
+            codec.decode(made_up(text), allow=(__name__,))
+    text = f'{{"function":"{__name__}:damaged"}}'
+    assert codec.decode(made_up(text), allow=(__name__,)) is damaged
+    with pytest.raises(codec.CodecError, match="cannot be imported here"):
+        codec.decode(made_up('{"function":"no_such_package:f"}'), allow=("no_such_package",))
+
+
+def test_functions_that_files_may_name_only_compute():
+    from bmrjax.codec.library_names import library_functions
+
+    words = "save load file open write call debug print option config dlpack buffer string".split()
+    for name in library_functions():
+        last = name.replace(":", ".").split(".")[-1]
+        assert not any(word in last for word in words), name

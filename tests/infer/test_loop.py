@@ -74,3 +74,43 @@ def test_modes_agree_on_convolutions():
 def test_unknown_modes_are_refused():
     with pytest.raises(ValueError, match="'auto', 'fused' or 'dispatch', got 'quick'"):
         Loop(logistic, "quick")
+
+
+@pytest.mark.parametrize("mode", ["fused", "dispatch"])
+def test_a_watched_loop_reports_its_steps_and_gives_the_same_bits(mode, monkeypatch):
+    monkeypatch.setattr("bmrjax.infer.loop._LONG", 0.0)
+    monkeypatch.setattr("bmrjax.infer.loop._PART", 1e-9)
+    plain, watched, seen = Loop(logistic, mode), Loop(logistic, mode), []
+    expected = plain(jnp.linspace(0.1, 0.9, 5), 20, jnp.float32(3.7))
+    watched.watch = seen.append
+    found = watched(jnp.linspace(0.1, 0.9, 5), 20, jnp.float32(3.7))
+    np.testing.assert_array_equal(found, expected)
+    assert seen == list(range(1, 21))
+    assert watched.num_compilations == 1
+
+
+@pytest.mark.parametrize("enough_at", [0, 6, 7])
+def test_a_watched_loop_ends_where_another_ends(monkeypatch, enough_at):
+    monkeypatch.setattr("bmrjax.infer.loop._LONG", 0.0)
+    monkeypatch.setattr("bmrjax.infer.loop._PART", 1e-9)
+
+    def until(carry, i):
+        return carry, i >= enough_at
+
+    found = []
+    for watch in (None, lambda done: None):
+        loop = Loop(lambda carry, i: carry + i, "fused", until=until, patience=3)
+        loop.watch = watch
+        found.append(int(loop(jnp.int32(0), 20)))
+    # It is evaluated before every third step.
+    steps = {0: 0, 6: 6, 7: 9}[enough_at]
+    assert found == [sum(range(steps))] * 2
+
+
+def test_short_calls_are_not_split():
+    loop, seen = Loop(logistic, "fused"), []
+    loop.watch = seen.append
+    for _ in range(2):
+        loop(jnp.ones(5), 50, jnp.float32(3.0))
+    # The first step says how long one takes.
+    assert seen == [1, 50, 50]

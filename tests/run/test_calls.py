@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 
 import bmrjax as bmr
-from bmrjax.infer import compiled
+from bmrjax.backend import shared_programs
 
 X = np.random.default_rng(0).normal(size=(40, 2)).astype("f4")
 Y = (X @ np.array([1.0, -1.0])).astype("f4")
@@ -97,13 +98,53 @@ class TestInterrupt:
 
 def test_a_second_call_compiles_nothing(monkeypatch):
     programs = OrderedDict()
-    monkeypatch.setattr(compiled, "_programs", programs)
+    monkeypatch.setattr(shared_programs, "_programs", programs)
     first = fit()
     made = list(programs)
     second = fit()
     assert made
     assert set(programs) == set(made)
     np.testing.assert_array_equal(first.params["b_auto_loc"], second.params["b_auto_loc"])
+
+
+@pytest.fixture
+def compilations():
+    """Collect what XLA is asked to compile, be it found on disk or not."""
+    found = []
+
+    def listen(event, _, **about):
+        if event.endswith("backend_compile_duration"):
+            found.append(about.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("kind", [None, bmr.infer.AutoMeanField])
+def test_xla_has_nothing_to_do_in_a_second_call(kind, compilations):
+    def run(x=X, **settings):
+        # A guide that has met its program starts otherwise, so each call has its own.
+        return bmr.sparsify(
+            program,
+            (x, Y),
+            guide=None if kind is None else kind(program),
+            key=jax.random.key(0),
+            batch_size=None,
+            progress=False,
+            num_epochs=12,
+            steps_per_epoch=20,
+            schedule=bmr.schedules.Every(every=3, wait=3),
+            **settings,
+        )
+
+    first = run()
+    compilations.clear()
+    assert run().vfe == first.vfe
+    run(X + 1)
+    assert compilations == []
+    run(optimizer=optax.adam(1e-2))
+    assert compilations
 
 
 def test_what_a_program_closes_over_may_change(monkeypatch):

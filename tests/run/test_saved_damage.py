@@ -77,6 +77,17 @@ def test_damage_of_any_kind_is_one_error(tmp_path):
     assert not any("\n" in error or len(error) > 800 for error in errors)
 
 
+def test_rows_without_steps_load_and_are_diagnosed(tmp_path):
+    a_result().save(tmp_path / "model")
+    path = tmp_path / "model" / "result.json"
+    document = json.loads(path.read_text())
+    for row in document["history"]:
+        del row["steps"]
+    del document[DIGEST]
+    path.write_text(json.dumps(document))
+    use(bmr.load(tmp_path / "model"))
+
+
 @pytest.mark.parametrize("name", ["result.json", "arrays.safetensors"])
 def test_a_single_changed_digit_is_noticed(tmp_path, name):
     a_result().save(tmp_path / "model")

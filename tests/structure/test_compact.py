@@ -163,7 +163,7 @@ def run(network, x):
 def test_outputs_are_those_of_the_masked_network(name, seed):
     build, shape = ZOO[name]
     network = masked(build(), seed)
-    found = bmr.compact(network, jnp.ones(shape))
+    found = bmr.compact(network, jnp.ones(shape), drop_inputs=True)
     x = 3 * jax.random.normal(jax.random.key(9), shape)
     exact = run(network, x)
     np.testing.assert_allclose(run(found.network, x), exact, atol=1e-5 * (1 + np.abs(exact).max()))
@@ -172,7 +172,7 @@ def test_outputs_are_those_of_the_masked_network(name, seed):
     assert found.after.flops < found.before.flops
     if name in REPEATED and seed == 0:
         # Nothing is left that could go.
-        again = bmr.compact(found.network, jnp.ones(shape))
+        again = bmr.compact(found.network, jnp.ones(shape), drop_inputs=True)
         assert again.after.parameters == found.after.parameters
 
 
@@ -226,7 +226,7 @@ def test_a_network_that_ignores_its_input_becomes_its_bias():
     network = zoo.MLP(6, (5,), 2, key=KEY)
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.zeros((5, 6)))
     network = eqx.tree_at(lambda n: n.layers[0].bias, network, jnp.arange(5.0))
-    found = bmr.compact(network, jnp.ones(6))
+    found = bmr.compact(network, jnp.ones(6), drop_inputs=True)
     assert found.network.network.layers[1].weight.shape == (2, 0)
     assert found.inputs.size == 0
     np.testing.assert_allclose(found.network(jnp.ones(6)), network(jnp.ones(6)), rtol=1e-6)
@@ -236,10 +236,11 @@ def test_inputs_that_nothing_reads_go():
     network = zoo.MLP(64, (5,), 2, key=KEY)
     weight = network.layers[0].weight * (jnp.arange(64) % 2)
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, weight)
-    found = bmr.compact(network, jnp.ones(IMAGE))
+    found = bmr.compact(network, jnp.ones(IMAGE), drop_inputs=True)
     np.testing.assert_array_equal(found.inputs, np.arange(1, 64, 2))
     assert isinstance(found.network, structure.SelectInputs)
-    whole = bmr.compact(network, jnp.ones(64), drop_inputs=False)
+    whole = bmr.compact(network, jnp.ones(64))  # the class stays the user's
+    assert isinstance(whole.network, zoo.MLP)
     assert whole.network.layers[0].weight.shape == (5, 64)
     assert "the input has them" in str(whole)
 
@@ -350,19 +351,29 @@ class Gated(eqx.Module):
         return self.outer(jnp.tanh(self.inner(x)) * jnp.ones(self.width))
 
 
-def test_sizes_in_attributes_can_be_told(monkeypatch):
+def gated():
     keys = jax.random.split(KEY)
     network = Gated(eqx.nn.Linear(3, 6, key=keys[0]), eqx.nn.Linear(6, 2, key=keys[1]), 6)
-    network = eqx.tree_at(
-        lambda n: n.outer.weight, network, replace_fn=lambda w: w.at[:, :4].set(0)
-    )
-    assert bmr.compact(network, jnp.ones(3)).network.width == 6
-    monkeypatch.setattr(structure.sizes, "SIZE_RULES", dict(structure.sizes.SIZE_RULES))
-    sizes = structure.sizes_of(f"{Gated.__module__}.Gated")
-    sizes(lambda old, new: {"width": new.inner.weight.shape[0]})
-    found = bmr.compact(network, jnp.ones(3))
+    return eqx.tree_at(lambda n: n.outer.weight, network, replace_fn=lambda w: w.at[:, :4].set(0))
+
+
+def test_sizes_in_attributes_are_found():
+    found = bmr.compact(gated(), jnp.ones(3))
     assert found.network.width == 2
     assert found.network.inner.weight.shape == (2, 3)
+
+
+def test_sizes_in_attributes_can_be_told(monkeypatch):
+    monkeypatch.setattr(structure.sizes, "SIZE_RULES", dict(structure.sizes.SIZE_RULES))
+    sizes = structure.sizes_of(f"{Gated.__module__}.Gated")
+    sizes(lambda old, new: {})
+    found = bmr.compact(gated(), jnp.ones(3))
+    assert found.network.width == 6
+    assert "structure.sizes_of" in str(found)
+    sizes(lambda old, new: {"width": new.inner.weight.shape[0]})
+    assert bmr.compact(gated(), jnp.ones(3)).network.width == 2
+    sizes(lambda old, new, split: {"width": split("inner.weight", 0, (6,))[0]})
+    assert bmr.compact(gated(), jnp.ones(3)).network.width == 2
 
 
 def test_a_product_of_weights_loses_its_rank():

@@ -125,7 +125,11 @@ def test_tokens_are_drawn_too() -> None:
         (3 * network.q.weight.at[3:].set(0), network.q.bias.at[3:].set(0)),
     )
     found = bmr.compact(network, jnp.zeros(5, int))
-    assert found.network.q.weight.shape == (6, 8)  # fewer would be another scale
+    # The code divides by the root of fewer dimensions: what is left of the queries is smaller in proportion.
+    assert found.network.q.weight.shape == (3, 8)
+    np.testing.assert_allclose(
+        found.network.q.weight, network.q.weight[:3] * np.sqrt(3 / 6), rtol=1e-5
+    )
     tokens = jnp.array([3, 1, 6, 2, 5])
     np.testing.assert_allclose(found.network(tokens), network(tokens), rtol=1e-5)
 

@@ -1,0 +1,324 @@
+"""Descriptions of networks, checked before anything is built of them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from bmrjax.codec.budget import ARRAY, MODULE, NODE, NUMBER, STATE, Budget
+from bmrjax.codec.codec_error import CodecError
+from bmrjax.codec.describe_network import ARRAY_DTYPES, Hole, path_to
+from bmrjax.codec.flax_networks import flax_prices, is_form_name
+from bmrjax.codec.flax_objects import FLAX_OBJECT, flax_kind, is_attribute
+from bmrjax.codec.known_classes import fields_of
+from bmrjax.codec.names import LONGEST_NAME, NameResolver, is_qualified
+
+# Plain numbers of a network are sizes, factors and the like; texts name a padding, an axis or an equation.
+LARGEST_INTEGER = 2**40
+LONGEST_TEXT = 1024
+LONGEST_KEY = 128
+# Windows of convolutions and of pooling, and their paddings and strides, have at most so many places.
+WINDOWS = (
+    "kernel_size",
+    "padding",
+    "stride",
+    "strides",
+    "dilation",
+    "output_padding",
+    "input_dilation",
+    "kernel_dilation",
+    "window_shape",
+)
+LARGEST_WINDOW = 2**12
+DEEPEST = 64
+MOST_AXES = 8
+# Implementations of random keys, and words of their keys.
+KEYS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4, "fry": 2, "urbg": 4}
+# What stands for an attribute in a module of Flax: said to be data, or said to be none.
+STATUS = ("data", "static")
+
+
+class DescriptionCheck:
+    """Read a description without building anything; classes and functions are found, not called.
+
+    Args:
+        names: Finds them; None to read only, whatever the description names.
+        budget: Pays for what the description asks for.
+
+    Attributes:
+        holes: The arrays.
+        modules: How many modules there are.
+        foreign: Names that are of no library.
+
+    Raises:
+        CodecError: If it is not a description, or names what it may not.
+    """
+
+    def __init__(self, tree: Any, names: NameResolver | None, budget: Budget):
+        self._resolve = names is not None
+        self._names = NameResolver() if names is None else names
+        self._budget = budget
+        self.holes: list[Hole] = []
+        self.modules = 0
+        self.foreign: set[str] = set()
+        # Of each object so far that can be in a second place: how many nodes it has, and how deep they are.
+        # Whatever walks through the network meets them once for each place.
+        self._numbered: list[tuple[int, int]] = []
+        self._nodes = self._deepest = 0
+        self._kinds: dict[str, Callable[[Any, str, int], bool]] = {
+            "tuple": self._items,
+            "dict": self._dict,
+            "frozen": self._dict,
+            "map": self._map,
+            "function": self._function,
+            "enum": self._member,
+            "float": lambda inner, path, depth: inner in ("inf", "-inf", "nan"),
+            "complex": self._complex,
+            "dtype": lambda inner, path, depth: inner in ARRAY_DTYPES,
+            "partial": self._partial,
+            "tree partial": self._partial,
+            "state": self._state,
+            "key": self._key,
+            "same": self._same,
+            "ellipsis": lambda inner, path, depth: inner is None,
+            "removed": lambda inner, path, depth: inner is None,
+            "path": lambda inner, path, depth: _is_path(inner),
+            "paths": lambda inner, path, depth: (
+                isinstance(inner, list) and bool(inner) and all(_is_path(each) for each in inner)
+            ),
+        }
+        self._check(tree, "", 0)
+
+    def _check(self, node: Any, path: str, depth: int) -> None:
+        self._visit(1, depth)
+        if node is None or isinstance(node, bool | float):
+            return
+        if isinstance(node, int):
+            if abs(node) > LARGEST_INTEGER:
+                size = f"{'-' * (node < 0)}2**{node.bit_length() - 1}"
+                raise CodecError(f"the description of the network has a number like {size}.")
+            return
+        if isinstance(node, str):
+            if len(node) > LONGEST_TEXT:
+                raise CodecError("the description of the network has a long text in it.")
+            return
+        if isinstance(node, list):
+            self._items(node, path, depth)
+            return
+        kind = next(iter(node), "")
+        where = f"the description of the network is damaged at '{path}': "
+        if kind == "array":
+            self._array(node, path, where)
+            return
+        if len(node) != 1:
+            raise CodecError(f"{where}expected one name, got {len(node)}.")
+        check = self._kinds.get(kind)
+        good = (
+            check(node[kind], path, depth) if check else self._module(kind, node[kind], path, depth)
+        )
+        if not good:
+            raise CodecError(f"{where}'{kind[:LONGEST_KEY]}' does not fit what is in it.")
+
+    def _visit(self, nodes: int, depth: int) -> None:
+        """Pay for nodes, of which the deepest is at a depth."""
+        self._budget.charge(NODE, nodes)
+        self._nodes += nodes
+        self._deepest = max(self._deepest, depth)
+        if depth > DEEPEST:
+            raise CodecError("the description of the network is nested too deeply.")
+
+    def _same(self, inner: Any, path: str, depth: int) -> bool:
+        if type(inner) is not int or not 0 <= inner < len(self._numbered):
+            return False
+        nodes, height = self._numbered[inner]
+        self._visit(nodes, depth + height)
+        return True
+
+    def _array(self, node: dict[str, Any], path: str, where: str) -> None:
+        inner = node["array"]
+        sizes = inner if isinstance(inner, list) and len(inner) <= MOST_AXES else [None]
+        if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in sizes):
+            raise CodecError(f"{where}it is not a shape of an array.")
+        kind = node.get("as", "array")
+        if node.get("dtype", "float32") not in ARRAY_DTYPES or set(node) - {"array", "dtype", "as"}:
+            raise CodecError(f"{where}it is not a type of an array.")
+        if kind not in ("array", "number") or (kind == "number" and sizes):
+            raise CodecError(f"{where}it is not an array of NumPy.")
+        hole = Hole(path, tuple(sizes), node.get("dtype", "float32"))
+        self._budget.charge(ARRAY)
+        self._budget.charge(NUMBER, hole.extent)
+        self.holes.append(hole)
+
+    def _items(self, inner: Any, path: str, depth: int) -> bool:
+        if not isinstance(inner, list):
+            return False
+        for i, each in enumerate(inner):
+            self._check(each, path_to(path, i), depth + 1)
+        return True
+
+    def _dict(self, inner: Any, path: str, depth: int) -> bool:
+        if not isinstance(inner, dict) or any(len(key) > LONGEST_KEY for key in inner):
+            return False
+        self._budget.charge(MODULE)
+        for name, each in inner.items():
+            self._check(each, path_to(path, name), depth + 1)
+        return True
+
+    def _map(self, inner: Any, path: str, depth: int) -> bool:
+        if not isinstance(inner, list):
+            return False
+        self._budget.charge(MODULE)
+        for each in inner:
+            if not isinstance(each, list) or len(each) != 2:
+                return False
+            self._check(each[0], path, depth + 1)
+            self._check(each[1], path_to(path, _plain_key(each[0])), depth + 1)
+        return True
+
+    def _complex(self, inner: Any, path: str, depth: int) -> bool:
+        good = isinstance(inner, list) and len(inner) == 2
+        return good and all(
+            isinstance(x, float) or x in ({"float": v} for v in ("inf", "-inf", "nan"))
+            for x in inner
+        )
+
+    def _function(self, inner: Any, path: str, depth: int) -> bool:
+        return self._named(inner, self._names.function_of)
+
+    def _member(self, inner: Any, path: str, depth: int) -> bool:
+        return self._named(inner, self._names.member_of)
+
+    def _named(self, name: Any, find: Callable[[str], Any]) -> bool:
+        self._budget.charge(MODULE)
+        if not isinstance(name, str) or len(name) > LONGEST_NAME:
+            return False
+        if is_qualified(name) and not self._names.knows(name):
+            self.foreign.add(name)
+            if not self._resolve:
+                return True
+        elif ":" not in name and not self._names.knows(name) and not name.startswith("lax."):
+            return False
+        find(name)
+        return True
+
+    def _partial(self, inner: Any, path: str, depth: int) -> bool:
+        shape = isinstance(inner, list) and len(inner) == 3
+        if not shape or not isinstance(inner[1], list) or not isinstance(inner[2], dict):
+            return False
+        # Of something to call, and nothing else.
+        if not isinstance(inner[0], dict) or next(iter(inner[0]), "array") in (
+            "array",
+            "dict",
+            "map",
+        ):
+            return False
+        self._budget.charge(MODULE)
+        self._check(inner[0], path_to(path, "func"), depth + 1)
+        self._items(inner[1], path, depth)
+        _check_windows("partial", inner[2])
+        return all(key.isidentifier() for key in inner[2]) and self._dict(inner[2], path, depth)
+
+    def _state(self, inner: Any, path: str, depth: int) -> bool:
+        self._budget.charge(STATE)
+        self._check(inner, path, depth + 1)
+        return True
+
+    def _begin(self, depth: int) -> tuple[int, int]:
+        before = self._nodes, self._deepest
+        self._deepest = depth
+        return before
+
+    def _number(self, before: tuple[int, int], depth: int) -> None:
+        """Note an object that is described whole, and that others may refer to."""
+        nodes, deepest = before
+        self._numbered.append((self._nodes - nodes + 1, self._deepest - depth))
+        self._deepest = max(self._deepest, deepest)
+
+    def _key(self, inner: Any, path: str, depth: int) -> bool:
+        if not isinstance(inner, list) or len(inner) != 2 or inner[0] not in KEYS:
+            return False
+        array = inner[1]
+        if (
+            not isinstance(array, dict)
+            or array.get("dtype") != "uint32"
+            or set(array) != {"array", "dtype"}
+        ):
+            return False
+        self._budget.charge(ARRAY, 3)
+        self._check(array, path, depth + 1)
+        return self.holes[-1].shape[-1:] == (KEYS[inner[0]],)
+
+    def _module(self, kind: str, inner: Any, path: str, depth: int) -> bool:
+        where = f"the description of the network is damaged at '{path}': "
+        if not isinstance(inner, dict) or any(len(key) > LONGEST_KEY for key in inner):
+            if not self._names.knows(kind):
+                self._names.class_of(kind)
+            return False
+        self._budget.charge(MODULE)
+        self.modules += 1
+        _check_windows(kind, inner)
+        flax = None
+        if is_qualified(kind) and not self._names.knows(kind):
+            self.foreign.add(kind)
+        if self._resolve or kind not in self.foreign:
+            cls = self._names.class_of(kind)
+            flax = flax_kind(cls)
+            if flax is None:
+                self._check_fields(kind, cls, inner, where)
+        for price, count in flax_prices(kind, inner):
+            self._budget.charge(price, count)
+        if flax:
+            self._budget.charge(FLAX_OBJECT)
+        if flax == "variable" and not ("value" in inner and set(inner) <= {"value", "metadata"}):
+            return False
+        if flax == "object" and not all(is_attribute(name) for name in inner):
+            return False
+        before = self._begin(depth)
+        for name, each in inner.items():
+            inside = path if flax == "variable" and name == "value" else path_to(path, name)
+            # A name that is not looked up may be of such a module.
+            may_say = flax == "object" or (not self._resolve and kind in self.foreign)
+            if may_say and isinstance(each, dict) and len(each) == 1 and next(iter(each)) in STATUS:
+                each = next(iter(each.values()))
+            self._check(each, inside, depth + 1)
+        if flax or is_form_name(kind):
+            self._number(before, depth)
+        self._deepest = max(self._deepest, before[1])
+        return True
+
+    def _check_fields(self, kind: str, cls: type, inner: dict[str, Any], where: str) -> None:
+        fields = fields_of(cls)
+        if not fields and not dataclasses.is_dataclass(cls):
+            raise CodecError(f"{where}{kind} is no class of networks or of their options.")
+        differ = sorted(set(inner) ^ set(fields))
+        if differ:
+            raise CodecError(
+                f"{where}'{differ[0][:LONGEST_KEY]}' is only in the file or only in class {kind}; the file "
+                "is of another version of it."
+            )
+
+
+def _plain_key(node: Any) -> str:
+    return str(node)[:LONGEST_KEY]
+
+
+def _is_path(inner: Any) -> bool:
+    """Say whether a node is a path that leads through nothing but parts of a tree."""
+    return isinstance(inner, list) and all(
+        (type(part) is int and 0 <= part < 2**31)
+        or (isinstance(part, str) and len(part) <= LONGEST_KEY and not part.startswith("__"))
+        for part in inner
+    )
+
+
+def _check_windows(kind: str, fields: dict[str, Any]) -> None:
+    """Refuse windows that would need more memory, or time to compile, than any network has use for."""
+    left = [fields[name] for name in WINDOWS if name in fields]
+    while left:
+        node = left.pop()
+        if isinstance(node, list | dict):
+            left.extend(node if isinstance(node, list) else node.values())
+        elif isinstance(node, int | float) and abs(node) > LARGEST_WINDOW:
+            raise CodecError(
+                f"the description of the network has a {kind} with a window or a padding of more than "
+                f"{LARGEST_WINDOW} places."
+            )

@@ -1,0 +1,188 @@
+"""Graphs of ONNX: made by jax2onnx, run by ONNX Runtime, with weights of eight bits in them."""
+
+import contextlib
+import itertools
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax.backend.jaxprs import evaluate
+from bmrjax.export.eight_bits import Rounded
+from bmrjax.export.network_function import NetworkFunction
+
+INSTALL = (
+    "export.onnx needs jax2onnx and onnxruntime ({}). Install them by pip install 'bmrjax[onnx]'."
+)
+
+
+def make_graph(made: NetworkFunction, batch: int | None) -> Any:
+    """Return an ONNX model of a network.
+
+    Args:
+        made: The network.
+        batch: Rows per call; None for any number.
+
+    Raises:
+        ImportError: Without jax2onnx.
+        ValueError: If an operation of the network has no counterpart there.
+    """
+    with _quiet():
+        try:
+            from jax2onnx import to_onnx
+        except ImportError as error:
+            raise ImportError(INSTALL.format(error)) from None
+        names = ["x"] if len(made.inputs) == 1 else [f"x{i}" for i in range(len(made.inputs))]
+        shapes: Any = _shapes(made, batch)
+        plain = made.function()
+        failed: list[Exception] = []
+        for function in (plain, _without_pads(plain)):
+            try:
+                return to_onnx(function, shapes, model_name="network", input_names=names)
+            except Exception as error:  # of the converter, whatever it raises
+                failed.append(error)
+    text = " ".join(str(failed[0]).split())
+    hint = " batch= may help: a graph for so many rows." if batch is None else ""
+    raise ValueError(
+        f"export.onnx: the network cannot be converted ({type(failed[0]).__name__}: {text:.300}).{hint}"
+    ) from failed[0]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the notes of the converter to its authors from the reader."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _shapes(made: NetworkFunction, batch: int | None) -> list[Any]:
+    rows: Any = "rows" if batch is None else batch
+    if all(x.dtype == np.float32 for x in made.inputs):
+        return [(rows, *x.shape[1:]) for x in made.inputs]
+    if batch is None:
+        (rows,) = jax.export.symbolic_shape("rows")
+    return [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in made.inputs]
+
+
+def _without_pads(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose padding is concatenation, which converts for any number of rows."""
+
+    def rule(eqn: Any, inputs: list[Any]) -> list[Any] | None:
+        if eqn.primitive.name != "pad":
+            return None
+        x, value = inputs
+        config = eqn.params["padding_config"]
+        if any(inside or low < 0 or high < 0 for low, high, inside in config):
+            return None
+        for axis, (low, high, _) in enumerate(config):
+            shape = lambda n, axis=axis: (*x.shape[:axis], n, *x.shape[axis + 1 :])  # noqa: B023, E731
+            before, after = (jnp.broadcast_to(value, shape(n)) for n in (low, high))
+            parts = [*([before] if low else []), x, *([after] if high else [])]
+            x = jnp.concatenate(parts, axis) if len(parts) > 1 else x
+        return [x]
+
+    def run(*inputs: Any) -> Any:
+        whole, shape = jax.make_jaxpr(function, return_shape=True)(*inputs)
+        return jax.tree.unflatten(
+            jax.tree.structure(shape), evaluate(whole.jaxpr, whole.consts, inputs, rule)
+        )
+
+    return run
+
+
+def stored_arrays(model: Any, made: NetworkFunction) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return where a graph has the arrays of a network, as they are or with their axes in another order.
+
+    Args:
+        model: The graph.
+        made: The network.
+
+    Returns:
+        Path of an array to the name of the constant and the order of axes. Those that the converter has
+        merged with others are missing.
+    """
+    from onnx import numpy_helper
+
+    left = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    found = {}
+    for name, array in zip(made.names, made.arrays, strict=True):
+        values = np.asarray(array)
+        if 1 < values.ndim <= 4 and values.dtype == np.float32:
+            match = _match(values, left)
+            if match is not None:
+                found[name] = match
+                del left[match[0]]
+    return found
+
+
+def _match(values: np.ndarray, left: dict[str, np.ndarray]) -> tuple[str, tuple[int, ...]] | None:
+    for name, other in left.items():
+        if other.dtype != values.dtype or sorted(other.shape) != sorted(values.shape):
+            continue
+        for order in itertools.permutations(range(values.ndim)):
+            turned = values.transpose(order)
+            if turned.shape == other.shape and np.array_equal(turned, other):
+                return name, order
+    return None
+
+
+def with_eight_bits(
+    model: Any, stored: dict[str, tuple[str, tuple[int, ...]]], chosen: dict[str, Rounded]
+) -> Any:
+    """Return a graph whose constants are whole numbers of eight bits, which it multiplies by their steps.
+
+    Args:
+        model: The graph; it is not changed.
+        stored: See `stored_arrays`.
+        chosen: Arrays by their path.
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    nodes = []
+    for name, one in chosen.items():
+        constant, order = stored[name]
+        old = next(i for i in made.graph.initializer if i.name == constant)
+        made.graph.initializer.remove(old)
+        codes = np.ascontiguousarray(one.codes.transpose(order))
+        names = f"{constant}_codes", f"{constant}_steps"
+        made.graph.initializer.extend(
+            numpy_helper.from_array(a, n) for a, n in zip((codes, one.steps), names, strict=True)
+        )
+        axis = order.index(one.axis)
+        nodes.append(helper.make_node("DequantizeLinear", names, [constant], axis=axis))
+    later = list(made.graph.node)
+    del made.graph.node[:]
+    made.graph.node.extend([*nodes, *later])
+    return made
+
+
+def open_graph(data: bytes) -> Callable[..., list[np.ndarray]]:
+    """Return the function that a graph computes, by ONNX Runtime on the CPU.
+
+    Raises:
+        ImportError: Without onnxruntime.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(INSTALL.format(error)) from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    return lambda *inputs: session.run(
+        None, {n: np.asarray(x) for n, x in zip(names, inputs, strict=True)}
+    )

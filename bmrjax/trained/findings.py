@@ -1,0 +1,27 @@
+"""What is wrong with the data of a reduction, or may be."""
+
+from bmrjax.run.diagnose import Finding
+from bmrjax.trained.choice import PathPoint
+
+
+def few_rows(held_out: int, point: PathPoint) -> list[Finding]:
+    """Return a finding if rows that were kept out are few."""
+    if held_out >= 200:
+        return []
+    return [
+        Finding(
+            "few-rows",
+            f"The network was chosen on {held_out} rows, which cannot tell an increase of the loss below "
+            f"{1.6449 * point.standard_error:.3f} nats per row from none.",
+            "Give more rows, or held_out=.",
+        )
+    ]
+
+
+def not_reached(name: str, wanted: float, reached: float) -> Finding:
+    """Return the finding that no more units may go before what was asked for is reached."""
+    return Finding(
+        "not-reached",
+        f"{name}={wanted:g} cannot be reached: no more units may go at {reached:.3g}.",
+        "Lower limits or round_to, or ask for a larger share.",
+    )

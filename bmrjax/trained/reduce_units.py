@@ -1,0 +1,187 @@
+"""Reduction of a trained network by whole units: neurons, channels, heads."""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bmrjax.errors import FitWarning, warn
+from bmrjax.structure.compact import compact
+from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
+from bmrjax.trained.evaluation import increase
+from bmrjax.trained.findings import few_rows, not_reached
+from bmrjax.trained.fine_tune import TuneArrays
+from bmrjax.trained.path import pack_arrays, quadratics_of
+from bmrjax.trained.points import dense_point, measured_point
+from bmrjax.trained.prepare_network import Prepared
+from bmrjax.trained.unit_graph import UnitGraph, unit_graph
+from bmrjax.trained.unit_path import UnitRound, UnitWalk
+from bmrjax.trained.unit_reduction import UnitReduction
+from bmrjax.trained.weight_rows import filled, masks_of, rows_of
+
+# Share of what is released that each round keeps, and that of the first pass.
+RATIO = 0.85
+PILOT = (0.7, 0.4)
+
+# Times that the weights of the chosen point are fitted once more.
+SETTLE = 2
+
+# Rows by which it is seen whether a network still depends on its inputs.
+PROBES = 16
+
+
+def reduce_units(
+    ready: Prepared,
+    *,
+    keep: float | None,
+    flops: float | None,
+    lose_at_most: float | None,
+    limits: Mapping[str, float],
+    round_to: int,
+    smallest: float,
+    tune: TuneArrays | None,
+) -> UnitReduction:
+    """See `bmrjax.reduce_network`, with ``units=True``."""
+    found, dense = ready.traced, ready.traced.parts.arrays
+    graph = unit_graph(found, ready.left)
+    least = _least(graph, found.parts.names, limits, round_to)
+    by_flops = flops is not None
+    last = flops if by_flops else keep
+    evaluate, moments = ready.evaluate, ready.calibration
+    scores, first = evaluate(dense), moments.moments(dense)
+
+    def walk(multiple: int) -> UnitWalk:
+        return UnitWalk(
+            found.layers,
+            graph,
+            ready.left,
+            dense,
+            moments,
+            evaluate,
+            graph.flops if by_flops else graph.parameters,
+            least,
+            multiple,
+            lambda gone: _depends_on_inputs(ready, graph, gone),
+        )
+
+    pilot, _ = walk(1)(PILOT, ready.num_data, first=first)
+    if not pilot:
+        raise ValueError(
+            "reduce_network: no unit may go: limits, round_to or leave keep all of them."
+        )
+    tempered = temperature(
+        [step.loss / ready.num_data for step in pilot],
+        [increase(scores["loss"], step.scores["loss"])[0] for step in pilot],
+    )
+    scale = ready.num_data / tempered
+    walked = walk(round_to)
+    shares = _shares(smallest if last is None else last)
+    steps, precisions = walked(shares, scale, first=first, tune=tune)
+    points = _points(graph, scores, steps, ready.num_data)
+    taken = chosen_point(
+        points, lose_at_most=lose_at_most, keep=last if lose_at_most is None else None
+    )
+    packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
+    if taken and tune is None:
+        gone = steps[taken - 1].gone
+        rows = rows_of(found.layers, dense, left=ready.left)
+        arrays = [jnp.asarray(x) for x in packed[taken].arrays()]
+        for _ in range(SETTLE):
+            fresh = moments.moments(arrays)
+            walked.refit(rows, quadratics_of(found.layers, fresh, dense, scale, precisions), gone)
+            arrays = filled(found.layers, dense, rows)
+        point = measured_point(scores, evaluate(arrays), points[taken])
+        better = point.measured <= points[taken].measured
+        if better and (last is not None or is_fine(point, points[0], lose_at_most)):
+            packed[taken] = pack_arrays(arrays, masks_of(found.layers, arrays, rows))
+            points[taken] = point
+    findings = few_rows(len(ready.held_out), points[taken])
+    reached = points[-1].flops if by_flops else points[-1].kept
+    if last is not None and reached > last + 1e-9:
+        findings.append(not_reached("flops" if by_flops else "keep", last, reached))
+    for finding in findings:
+        warn(f"reduce_network: {finding}", FitWarning)
+    left = {found.layers[k].name: "left alone, as asked" for k in ready.left}
+    network = found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()])
+    return UnitReduction(
+        compact=compact(network, *ready.example, drop_inputs=False),
+        path=tuple(points),
+        chosen=taken,
+        temperature=tempered,
+        prior_precision={
+            layer.name: precision
+            for k, (layer, precision) in enumerate(zip(found.layers, precisions, strict=True))
+            if k not in ready.left
+        },
+        not_judged=graph.refused | left,
+        findings=tuple(findings),
+        _graph=graph,
+        _rounds=tuple(step.removed for step in steps),
+        _packed=tuple(packed),
+        _parts=found.parts,
+        _example=ready.example,
+    )
+
+
+def _least(
+    graph: UnitGraph, names: Sequence[str], limits: Mapping[str, float], round_to: int
+) -> np.ndarray:
+    """Return how many units of each kind stay at least."""
+    sizes = np.bincount(graph.kind, minlength=len(graph.kinds))
+    least = np.minimum(sizes, round_to) if round_to > 1 else np.zeros(len(sizes), int)
+    for pattern, share in limits.items():
+        if not 0 <= share <= 1:
+            raise ValueError(
+                f"reduce_network: limits are least shares between 0 and 1, got {share} for {pattern!r}."
+            )
+        hit = [
+            any(fnmatch.fnmatchcase(names[i], pattern) for i in arrays) for arrays in graph.arrays
+        ]
+        if not any(hit):
+            known = ", ".join(dict.fromkeys(graph.kinds))
+            raise ValueError(
+                f"reduce_network: no units are on an array called {pattern!r}; there are {known}."
+            )
+        least = np.maximum(least, np.where(hit, np.ceil(share * sizes - 1e-9), 0).astype(int))
+    return least
+
+
+def _shares(last: float) -> list[float]:
+    """Return the shares that stay after each round."""
+    found, share = [], RATIO
+    while share > last * 1.02:
+        found.append(share)
+        share *= RATIO
+    return [*found, last]
+
+
+def _points(
+    graph: UnitGraph,
+    dense: dict[str, np.ndarray],
+    steps: Sequence[UnitRound],
+    count: int,
+) -> list[PathPoint]:
+    points, gain = [dense_point(dense)], 0.0
+    none = np.zeros(len(graph.names), bool)
+    whole = graph.parameters.total(none), graph.flops.total(none)
+    for step in steps:
+        gain += float(np.sum(step.removed.log_occam - step.removed.saliency))
+        kept = graph.parameters.total(step.gone) / whole[0]
+        flops = graph.flops.total(step.gone) / whole[1]
+        point = PathPoint(kept, step.loss / count, 0.0, 0.0, gain, {}, False, flops)  # noqa: FBT003
+        points.append(measured_point(dense, step.scores, point))
+    return points
+
+
+def _depends_on_inputs(ready: Prepared, graph: UnitGraph, gone: np.ndarray) -> bool:
+    """Say whether the outputs vary from row to row without some units."""
+    found = ready.traced
+    arrays = [np.array(x) for x in found.parts.arrays]
+    for k, layer in enumerate(found.layers):
+        inputs = graph.inputs(k, gone)
+        arrays[layer.array].reshape(-1)[layer.index[:, :, inputs]] = 0.0
+    run = jax.vmap(lambda *x: found.capture.outputs([jnp.asarray(a) for a in arrays], x))
+    outputs = np.asarray(run(*(jnp.asarray(x[:PROBES]) for x in ready.held_out.inputs)))
+    return bool(np.ptp(outputs, axis=0).max() > 1e-6 * max(float(np.abs(outputs).max()), 1e-30))

@@ -69,8 +69,8 @@ def clean_axes(ax: "Axes") -> None:
     """Take off what carries no data, and set the sizes of texts."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=_TICK)
-    ax.xaxis.label.set_size(_LABEL)
-    ax.yaxis.label.set_size(_LABEL)
+    ax.xaxis.label.set_fontsize(_LABEL)
+    ax.yaxis.label.set_fontsize(_LABEL)
 
 
 def titled(ax: "Axes", title: str, *, inches: float = 3.4) -> None:

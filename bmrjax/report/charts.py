@@ -132,12 +132,12 @@ def log_ticks(low: float, high: float) -> list[float]:
         ([200, 500, 1000, 2000], [0, 1, 2, 5, 10, 20], [10, 1000, 100000])
     """
     powers = range(math.floor(math.log10(max(low, 1))), math.ceil(math.log10(max(high, 2))) + 1)
-    ticks = [digit * 10**power for power in powers for digit in (1, 2, 5)]
+    ticks: list[float] = [digit * 10**power for power in powers for digit in (1, 2, 5)]
     ticks = [tick for tick in ticks if max(low, 1) <= tick <= high]
     if len(ticks) > 6:
         ticks = [tick for tick in ticks if str(tick)[0] == "1"]
         ticks = ticks[:: -(-len(ticks) // 4)]
-    return ([0] if low <= 0 else []) + (ticks or [low, high])
+    return [*([0] if low <= 0 else []), *(ticks or [low, high])]
 
 
 def agreement_chart(

@@ -125,8 +125,9 @@ def _delta_f(
     """Return ΔF of the removed elements, from the posterior before they went."""
     args, kwargs = arguments(batch)
     model, guide = result.unpruned_model, result.unpruned_guide
+    keep = {name: jnp.asarray(mask) for name, mask in point.keep.items()}
     with inference():
-        sites = read_posteriors(model, guide, point.params, args, kwargs, point.keep)
+        sites = read_posteriors(model, guide, point.params, args, kwargs, keep)
     if isinstance(guide, CorrelatedGuide):
         return _delta_f_in_turn(guide, point, sites.prior, removed)
     found = {}

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bmrjax import Point, Result, metrics, plot
 from bmrjax.infer import Prediction
+from bmrjax.run.page_words import short_names
 
 NUM_DATA = 10
 VFES = [80.0, 40.0, 30.0, 35.0, 20.0]
@@ -274,7 +275,7 @@ def test_first_layer_reads_kernels_of_flax_and_of_convolutions():
 
 def test_long_names_are_shortened_and_stay_apart():
     names = ["age", "x" * 60 + "a" + "y" * 60, "x" * 60 + "b" + "y" * 60, "q" * 50]
-    short = plot.axes.row_names(names)
+    short = short_names(names)
     assert short[0] == "age"
     assert len(set(short)) == 4
     assert len(short[3]) <= 36

@@ -26,7 +26,7 @@ _UNSAID = {"out", "data_root", "log", "progress", "resume", "overwrite", "mesh"}
 
 def run_report(options: ReportOptions) -> None:
     """Write a page that explains a finished run."""
-    if options.num_samples < 1:
+    if options.num_samples is not None and options.num_samples < 1:
         raise ValueError(f"--num-samples must be at least 1, got {options.num_samples}.")
     document = read_results(options.directory)
     out = options.directory / PAGE if options.out is None else options.out
@@ -47,9 +47,11 @@ def run_report(options: ReportOptions) -> None:
         page = result_page(
             result,
             data=data,
-            key=None if data is None else jax.random.key(options.seed),
+            # That of the run's own metrics.
+            key=None if data is None else jax.random.key(run.seed + 1),
             inputs=(example,),
-            num_samples=1 if run.method == "map" else options.num_samples,
+            num_samples=1 if run.method == "map" else options.num_samples or run.num_samples,
+            anew=False,
             title=_title(run, document),
             command=_command(options, document, out),
             settings=_settings(document),
@@ -82,7 +84,7 @@ def _held_out(
     except (OSError, ValueError, ImportError) as error:
         why = " ".join(str(error).split())
         return None, [
-            f"The held-out data could not be read, so the figures are the run's own: {why}"
+            f"The held-out data could not be read, so that there is no calibration: {why}"
         ]
     # A file may have changed since: its rows would be other ones, and some of them in the training data.
     before = [
@@ -91,8 +93,7 @@ def _held_out(
     now = [found.input_mean, found.input_scale, found.target_mean, found.target_scale]
     if not all(_same(a, b) for a, b in zip(before, now, strict=True)):
         return None, [
-            f"{run.data} has changed since the run, so that nothing was measured on it: the figures are the "
-            "run's own."
+            f"{run.data} has changed since the run, so that no calibration was measured on it."
         ]
     notes = []
     if found.target_scale is not None and np.size(found.target_scale) == 1:

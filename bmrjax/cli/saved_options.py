@@ -59,9 +59,8 @@ class CheckOptions:
 class ReportOptions:
     """Write a page that explains a run: one file of HTML that needs no network.
 
-    It shows the path of the run, what was removed at what price, calibration, findings and settings. The
-    data of the run are read again for what is measured on held-out rows; without them, its own figures are
-    shown.
+    It shows the path of the run, what was removed at what price, calibration, findings and settings. Figures
+    are those of the run; its data are read again for the calibration.
 
     Example: bmrjax report runs/digits --out digits.html
     """
@@ -72,10 +71,8 @@ class ReportOptions:
     """Where to write the page; report.html in the folder of the run by default."""
     data_root: Path | None = None
     """For the name of a data set: folder with a folder per data set."""
-    num_samples: int = 100
-    """Posterior samples of what is measured."""
-    seed: int = 0
-    """Of the samples."""
+    num_samples: int | None = None
+    """Posterior samples of the calibration; as many as in the run by default."""
     costs: bool = True
     """Cut the network of each point to what it uses, for bytes and FLOPs: about a second each for a small
     network."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from bmrjax.report import Chart, Notes, Page, Section, Table
 from bmrjax.report.charts import agreement_chart, intervals_chart
-from bmrjax.run.page_words import shown_nats, shown_number
+from bmrjax.run.page_words import short_names, shown_nats, shown_number
 from bmrjax.run.result_page import findings_section, made_section
 
 # Elements in a chart and in a table, and submodels.
@@ -92,6 +92,7 @@ def _elements(table: Any) -> Section:
 def _effects(table: Any) -> Section:
     largest = table["mean"].abs().sort_values(ascending=False).index[:_MOST_DRAWN]
     table = table.loc[sorted(largest)]
+    table = table.assign(name=short_names(list(table["name"])))
     rows = [
         {
             "name": row[0],

@@ -2,7 +2,6 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,8 +69,8 @@ def clean_axes(ax: "Axes") -> None:
     """Take off what carries no data, and set the sizes of texts."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=_TICK)
-    ax.xaxis.label.set_size(_LABEL)
-    ax.yaxis.label.set_size(_LABEL)
+    ax.xaxis.label.set_fontsize(_LABEL)
+    ax.yaxis.label.set_fontsize(_LABEL)
 
 
 def titled(ax: "Axes", title: str, *, inches: float = 3.4) -> None:
@@ -84,22 +83,6 @@ def titled(ax: "Axes", title: str, *, inches: float = 3.4) -> None:
     """
     width = max(int(inches * 72 / (0.52 * _TITLE)), 12)
     ax.set_title(textwrap.fill(title, width), fontsize=_TITLE)
-
-
-def row_names(names: Sequence[str], *, most: int = 36) -> list[str]:
-    """Return names for rows, of which long ones are shortened in the middle; they stay different.
-
-    Args:
-        names: The names.
-        most: Characters.
-
-    Example:
-        >>> row_names(["age", "blood_pressure_first_visit", "blood_pressure_other_visit"], most=15)
-        ['age', 'blood_p…t_visit', 'blood_p…r_visit']
-    """
-    half = (most - 1) // 2
-    short = [n if len(n) <= most else f"{n[:half]}…{n[len(n) - half :]}" for n in names]
-    return [s if short.count(s) == 1 else n for s, n in zip(short, names, strict=True)]
 
 
 def rows_height(count: int) -> float:

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from bmrjax.fitted.fit_reduction import FitReduction
-from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure, row_names, rows_height, titled
+from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure, rows_height, titled
+from bmrjax.run.page_words import short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +48,7 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
     left.axvline(0.5, color=GREY, linewidth=0.8, linestyle=":")
     left.set_xlim(0, 1)
     left.set_xlabel("Inclusion probability")
-    left.set_yticks(rows, row_names(names))
+    left.set_yticks(rows, short_names(names))
     left.set_ylim(len(table) - 0.4, -0.6)
     titled(left, f"{int(chosen.sum()):,} of {total:,} in the chosen submodel", inches=3.0)
     right.axvline(0.0, color=GREY, linewidth=0.8, zorder=1)

@@ -62,7 +62,7 @@ def first_layer(
     maps, kept = (_as_maps(array, site, shape) for array in (np.where(keep, mean, 0.0), keep))
     counts = kept.reshape(len(kept), -1).sum(1)
     order = [unit for unit in np.argsort(-counts, kind="stable")[:most] if counts[unit]]
-    values, shown = maps.sum(1), kept.any(1)
+    values, shown = maps.sum(1), kept.sum(1) > 0
     columns = min(6, len(order) + 1)
     rows = -(-(len(order) + 1) // columns)
     height, width = values.shape[1:]

@@ -16,10 +16,10 @@ from bmrjax.plot.axes import (
     log_axis,
     new_figure,
     new_panels,
-    row_names,
     rows_height,
     titled,
 )
+from bmrjax.run.page_words import short_names
 from bmrjax.run.result import Result
 from bmrjax.run.trade_off import TradeOff
 
@@ -123,7 +123,7 @@ def sparsity_per_layer(result: Result) -> "Figure":
     ax.barh(rows, [1 - f for f in fractions], left=fractions, color="#DDDDDD", height=0.7)
     for i, (left, total) in enumerate(kept.values()):
         ax.text(1.01, i, f"{left:,} of {total:,} kept", va="center", color="#333333", fontsize=9)
-    ax.set_yticks(rows, row_names(names))
+    ax.set_yticks(rows, short_names(names))
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
     ax.set_xlabel("Fraction removed")
@@ -192,7 +192,7 @@ def coefficients(
     ax.axvline(0.0, color=GREY, linewidth=0.8, zorder=1)
     ax.hlines(range(len(table)), low, high, color=BLUE, linewidth=2, zorder=2)
     ax.scatter(table["mean"], range(len(table)), color=BLUE, s=28, zorder=3)
-    ax.set_yticks(range(len(table)), row_names(names))
+    ax.set_yticks(range(len(table)), short_names(names))
     ax.set_ylim(len(table) - 0.4, -0.6)
     ax.set_xlabel(f"Posterior mean, {100 * prob:g}% interval")
     shown = f", the {most} largest shown" if kept > most else ""

@@ -132,12 +132,12 @@ def log_ticks(low: float, high: float) -> list[float]:
         ([200, 500, 1000, 2000], [0, 1, 2, 5, 10, 20], [10, 1000, 100000])
     """
     powers = range(math.floor(math.log10(max(low, 1))), math.ceil(math.log10(max(high, 2))) + 1)
-    ticks = [digit * 10**power for power in powers for digit in (1, 2, 5)]
+    ticks: list[float] = [digit * 10**power for power in powers for digit in (1, 2, 5)]
     ticks = [tick for tick in ticks if max(low, 1) <= tick <= high]
     if len(ticks) > 6:
         ticks = [tick for tick in ticks if str(tick)[0] == "1"]
         ticks = ticks[:: -(-len(ticks) // 4)]
-    return ([0] if low <= 0 else []) + (ticks or [low, high])
+    return [*([0] if low <= 0 else []), *(ticks or [low, high])]
 
 
 def agreement_chart(
@@ -279,6 +279,12 @@ def intervals_chart(rows: Sequence[Mapping[str, Any]], *, x: str) -> dict[str, A
         rows: Each with ``"name"``, ``"mean"``, ``"low"``, ``"high"`` and ``"kept"``.
         x: Title of the horizontal axis.
     """
+    found: list[dict[str, Any]] = []
+    # Two rows of one name would be drawn as one.
+    seen: dict[str, int] = {}
+    for row in rows:
+        seen[row["name"]] = seen.get(row["name"], -1) + 1
+        found.append({**row, "name": row["name"] + "\u200b" * seen[row["name"]]})
     tooltip = [{"field": "name", "title": "Element"}] + [
         {"field": key, "title": key, "format": ".4~g"} for key in ("mean", "low", "high")
     ]
@@ -286,7 +292,7 @@ def intervals_chart(rows: Sequence[Mapping[str, Any]], *, x: str) -> dict[str, A
     return {
         **_WIDTH,
         "height": {"step": 22},
-        "data": {"values": list(rows)},
+        "data": {"values": found},
         "encoding": {
             "y": {
                 "field": "name",

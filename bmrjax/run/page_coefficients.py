@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bmrjax.report import Chart, Section, Table
 from bmrjax.report.charts import intervals_chart
-from bmrjax.run.page_words import shown_number
+from bmrjax.run.page_words import short_names, shown_number
 from bmrjax.run.summary import summary_table
 
 _MOST, _PROB = 60, 0.9
@@ -42,9 +44,11 @@ def coefficients_section(result: Any, posterior: Mapping[str, Any]) -> Section |
     rows = [
         {"name": name, "mean": float(mean), "low": float(a), "high": float(b), "kept": True}
         for name, mean, a, b in zip(
-            shown["name"], shown["mean"], shown[low], shown[high], strict=True
+            short_names(list(shown["name"])), shown["mean"], shown[low], shown[high], strict=True
         )
     ]
+    # What is not finite is in the table only.
+    rows = [r for r in rows if np.isfinite([r["mean"], r["low"], r["high"]]).all()]
     described = "; ".join(
         f"{r['name']} {shown_number(r['mean'])} ({shown_number(r['low'])} to {shown_number(r['high'])})"
         for r in rows[:20]

@@ -18,7 +18,7 @@ _MOST_ROWS = 5000
 
 
 def point_metrics(
-    result: Any, data: Any | None, key: Array | None, *, num_samples: int
+    result: Any, data: Any | None, key: Array | None, *, num_samples: int, anew: bool = True
 ) -> list[dict[str, float]]:
     """Return the held-out metrics of each point of the path.
 
@@ -27,13 +27,16 @@ def point_metrics(
         data: Held-out data with their targets; None for what the run has measured.
         key: PRNG key; all points see the same noise.
         num_samples: Posterior samples.
+        anew: Whether what the run has measured is measured again.
     """
     if data is None:
         return [dict(point.metrics) for point in result.path]
     evaluator, found = result._evaluator(), []
     for i in range(len(result.path)):
         at = result.at(i)
-        metrics, _ = evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
+        metrics = dict(at.metrics)
+        if anew or not metrics:
+            metrics, _ = evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
         if "rmse" in metrics:
             coverage = _coverage(at, data, key, _INTERVAL, num_samples=num_samples)
             metrics["coverage"] = float(coverage["observed"][0])
@@ -113,6 +116,7 @@ def _rows(found: dict[str, np.ndarray]) -> list[dict[str, float]]:
     return [
         {"expected": round(float(e), 5), "observed": round(float(o), 5), "count": int(n)}
         for e, o, n in zip(found["expected"], found["observed"], found["count"], strict=True)
+        if np.isfinite(e) and np.isfinite(o)
     ]
 
 

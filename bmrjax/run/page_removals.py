@@ -142,10 +142,10 @@ def _rounds(
     rows = []
     for one in rounds:
         by_layer: dict[str, int] = {}
-        for name, mask in one.removed.items():
+        for name, places in one.removed.items():
             layer = result.layers.get(name, name)
-            by_layer[layer] = by_layer.get(layer, 0) + int(mask.sum())
-        where = [f"{layer}:\u00a0{count:,}" for layer, count in by_layer.items() if count]
+            by_layer[layer] = by_layer.get(layer, 0) + len(places)
+        where = [f"{layer}:\u00a0{count:,}" for layer, count in by_layer.items()]
         more = f"\nand {len(where) - 4} more" if len(where) > 4 else ""
         before, after = result.path[one.before], result.path[one.after]
         row = [

@@ -1,6 +1,7 @@
 """Numbers as a reader takes them in."""
 
 import math
+from collections.abc import Sequence
 
 LABELS = {
     "accuracy": "Accuracy, held out",
@@ -70,3 +71,19 @@ def shown_bytes(count: float) -> str:
 def finite(value: float | None) -> float | None:
     """Return a number that JSON has, or None."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def short_names(names: Sequence[str], *, most: int = 36) -> list[str]:
+    """Return names of which long ones are shortened in the middle; they stay different.
+
+    Args:
+        names: The names.
+        most: Characters.
+
+    Example:
+        >>> short_names(["age", "blood_pressure_first_visit", "blood_pressure_other_visit"], most=15)
+        ['age', 'blood_p…t_visit', 'blood_p…r_visit']
+    """
+    half = (most - 1) // 2
+    short = [n if len(n) <= most else f"{n[:half]}…{n[len(n) - half :]}" for n in names]
+    return [s if short.count(s) == 1 else n for s, n in zip(short, names, strict=True)]

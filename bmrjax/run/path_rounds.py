@@ -25,10 +25,10 @@ class MeasuredRound:
     Attributes:
         before: Number of the point that it started from.
         after: Number of the point that it led to.
-        removed: What was removed: True, by site.
+        removed: Positions of what was removed in the flat array of each site.
         delta_f: ln of the evidence without each removed element over that with it, in nats, by site: alone
             under independent posteriors, and given those before it under a joint one, so that they add up.
-            NaN for elements that the round did not remove. Empty where it is not known.
+            Without the sites where it is not known.
         measured: How far the VFE fell from one point to the other, in nats. Positive favours the round. What
             was gained by training in between counts too.
         taken_back: Whether the run went back to the point before it.
@@ -44,14 +44,14 @@ class MeasuredRound:
     @property
     def count(self) -> int:
         """Elements that were removed."""
-        return sum(int(mask.sum()) for mask in self.removed.values())
+        return sum(map(len, self.removed.values()))
 
     @property
     def predicted(self) -> float | None:
         """The sum of ΔF over what was removed, in nats; None where it is not known."""
-        if not {n for n, mask in self.removed.items() if mask.any()} <= set(self.delta_f):
+        if not set(self.removed) <= set(self.delta_f):
             return None
-        return float(sum(np.nansum(values) for values in self.delta_f.values()))
+        return float(sum(values.sum() for values in self.delta_f.values()))
 
 
 def path_rounds(result: Any, batch: Data | None) -> list[MeasuredRound]:
@@ -67,11 +67,12 @@ def path_rounds(result: Any, batch: Data | None) -> list[MeasuredRound]:
     for i, point in enumerate(result.path):
         if last is not None:
             before = result.path[last]
-            removed = {
-                name: np.asarray(before.keep[name]) & ~np.asarray(mask)
+            gone = {
+                name: np.flatnonzero(np.asarray(before.keep[name]) & ~np.asarray(mask))
                 for name, mask in point.keep.items()
             }
-            if any(mask.any() for mask in removed.values()):
+            removed = {name: places for name, places in gone.items() if len(places)}
+            if removed:
                 grown = any(
                     (np.asarray(mask) & ~np.asarray(before.keep[name])).any()
                     for name, mask in point.keep.items()
@@ -110,9 +111,10 @@ def removal_of_each(result: Any, rounds: list[MeasuredRound]) -> dict[str, tuple
         for one in rounds:
             if one.taken_back or name not in one.removed:
                 continue
-            here = one.removed[name] & ~keep  # the last time, where something was regrown
-            at[here] = one.after
-            delta_f[here] = one.delta_f[name][here] if name in one.delta_f else np.nan
+            # Where something was regrown, the last time counts.
+            at.flat[one.removed[name]] = one.after
+            delta_f.flat[one.removed[name]] = one.delta_f.get(name, np.nan)
+        at[keep], delta_f[keep] = -1, np.nan
         found[name] = at, delta_f
     return found
 
@@ -123,19 +125,20 @@ def _delta_f(
     """Return ΔF of the removed elements, from the posterior before they went."""
     args, kwargs = arguments(batch)
     model, guide = result.unpruned_model, result.unpruned_guide
+    keep = {name: jnp.asarray(mask) for name, mask in point.keep.items()}
     with inference():
-        sites = read_posteriors(model, guide, point.params, args, kwargs, point.keep)
+        sites = read_posteriors(model, guide, point.params, args, kwargs, keep)
     if isinstance(guide, CorrelatedGuide):
         return _delta_f_in_turn(guide, point, sites.prior, removed)
     found = {}
-    for name, mask in removed.items():
+    for name, places in removed.items():
         if name not in sites.posterior:
             continue
         try:
             values = reduction.delta_f_each(sites.posterior[name], sites.prior[name])
         except TypeError:  # a family whose elements cannot be removed one by one
             continue
-        found[name] = np.where(mask, np.asarray(values, np.float64), np.nan)
+        found[name] = np.asarray(values, np.float64).ravel()[places]
     return found
 
 
@@ -146,22 +149,22 @@ def _delta_f_in_turn(
 
     By the chain rule they add up to the Savage-Dickey ratio of the set.
     """
-    if sum(int(mask.sum()) for mask in removed.values()) > _MOST_IN_TURN or not set(removed) <= set(
-        prior
-    ):
+    if sum(map(len, removed.values())) > _MOST_IN_TURN or not set(removed) <= set(prior):
         return {}
-    found = {name: np.full(mask.shape, np.nan) for name, mask in removed.items()}
+    found: dict[str, np.ndarray] = {}
     params, keep = point.params, {name: jnp.asarray(mask) for name, mask in point.keep.items()}
-    for name, mask in removed.items():
-        p = prior[name]
-        loc, scale = (np.broadcast_to(part, mask.shape) for part in (p.loc, p.scale))
-        for index in map(tuple, np.argwhere(mask)):
+    for name, places in removed.items():
+        p, shape = prior[name], keep[name].shape
+        loc, scale = (np.broadcast_to(part, shape) for part in (p.loc, p.scale))
+        values = []
+        for index in zip(*np.unravel_index(places, shape), strict=True):
             q = guide.posterior(params, keep)[name]
             one = reduction.delta_f_each(
                 reduction.Normal(q.loc[index], q.scale[index]),
                 reduction.Normal(jnp.asarray(loc[index]), jnp.asarray(scale[index])),
             )
-            found[name][index] = float(one)
+            values.append(float(one))
             after = {**keep, name: keep[name].at[index].set(False)}
             params, keep = guide.condition(params, keep, after), after
+        found[name] = np.array(values)
     return found

@@ -43,6 +43,7 @@ def result_page(
     latency: bool = False,
     unit: str = "elements",
     cut: Callable[[Any], Mapping[str, Any]] | None = None,
+    anew: bool = True,
 ) -> Page:
     """Return what a report on a result shows; see `Result.report` for the arguments.
 
@@ -61,20 +62,27 @@ def result_page(
         latency: Whether they are timed.
         unit: What is kept or removed.
         cut: Cuts the networks of a result; `Result.compact` by default.
+        anew: Whether the metrics that the run has taken are taken again, on `data`; else these are the data
+            that it took them on.
     """
-    notes = list(notes)
+    notes, given = list(notes), data
+    if not isinstance(inputs, tuple | list | Mapping):
+        raise TypeError(
+            "Result.report: inputs are the arguments of the program, a tuple such as (x[:2],) or a dict; got "
+            f"{type(inputs).__name__}."
+        )
     program = result.unpruned_model is not None and result.unpruned_guide is not None
     if data is not None:
         check_key(key, "Result.report", num_samples=num_samples)
         data = result._checked(data, "Result.report: data")
         check_targets(result, data)
-    batch = _batch(result, data, inputs, notes) if program else None
-    metrics = point_metrics(result, data, key, num_samples=num_samples)
+    batch = _batch(result, given, inputs, notes) if program else None
+    metrics = point_metrics(result, data, key, num_samples=num_samples, anew=anew)
     if not program:
         notes.append(
             "The result was loaded without its program, so that ΔF and costs are not known."
         )
-    result = _with_own_metrics(result, metrics, data, key, num_samples)
+    result = _with_own_metrics(result, metrics, data if anew else None, key, num_samples)
     rounds = path_rounds(result, batch)
     each = removal_of_each(result, rounds)
     found = {}
@@ -195,7 +203,7 @@ def _with_own_metrics(
             result.params, result.keep, data, key, num_samples=num_samples
         )
     elif here is not None:
-        # Taken from more samples than those of the path.
+        # The run took them from more samples than those of the path.
         metrics[here] = own = metrics[here] | own
     return dataclasses.replace(result, metrics=dict(own))
 

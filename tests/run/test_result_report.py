@@ -184,6 +184,8 @@ def test_data_without_targets_or_key_are_refused(result, data, tmp_path):
         result.report(tmp_path / "a.html", (x,), key=jax.random.key(0))
     with pytest.raises(TypeError, match=r"Result\.report: key"):
         result.report(tmp_path / "a.html", data[1])
+    with pytest.raises(TypeError, match=r"a tuple such as \(x\[:2\],\) or a dict; got DataFrame"):
+        result.report(tmp_path / "a.html", inputs=x)
     with pytest.raises(ValueError, match=r"ends in \.html"):
         result.report(tmp_path / "a.htm1", inputs=(x,))
     assert list(tmp_path.iterdir()) == []
@@ -244,7 +246,7 @@ MOVE = "const s = document.getElementById('at'); s.value = 0; s.dispatchEvent(ne
 
 def until(test):
     """Wait for what a page does in its own time."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not test():
         assert time.monotonic() < end, "the page did not follow in time"
         time.sleep(0.05)

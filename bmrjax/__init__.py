@@ -4,7 +4,7 @@ import lazy_loader
 
 from bmrjax.network_packages import offer_networks
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What there is stands in `__init__.pyi`, for type checkers and readers alike.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -32,9 +32,10 @@ def load_images(name: str, address: str, data_root: str | Path | None) -> Datase
     """
     try:
         import datasets
+        import PIL as PIL
     except ImportError:
         raise ImportError(
-            f"'{name}' is read through Hugging Face datasets: pip install 'bmrjax[data]'."
+            f"'{name}' is read through Hugging Face datasets and pillow: pip install 'bmrjax[data]'."
         ) from None
     root = data_root or os.environ.get("BMRJAX_DATA")
     if root:

@@ -13,14 +13,6 @@ from bmrjax.fitted.heredity import HeredityOption
 from bmrjax.fitted.reduce_fit import reduce_fit
 from bmrjax.reduction import Normal
 
-try:
-    import sklearn as sklearn
-except ImportError as error:
-    raise ImportError(
-        "bmrjax.SparseRegressor and SparseClassifier need scikit-learn. Install it by "
-        "pip install 'bmrjax[sklearn]'."
-    ) from error
-
 # Standard deviation of the prior of an intercept, in the units of the standardised target or of log odds.
 INTERCEPT_SCALE = 10.0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-Product = Callable[[Float[np.ndarray, "n probes"]], Float[np.ndarray, "n probes"]]
+Columns = Callable[[Float[np.ndarray, "n probes"]], Float[np.ndarray, "n probes"]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SpectralSum:
 
 
 def spectral_sum(
-    product: Product,
+    product: Columns,
     size: int,
     function: Callable[[np.ndarray], np.ndarray],
     *,
@@ -73,7 +73,7 @@ def spectral_sum(
 
 
 def _lanczos(
-    product: Product, start: np.ndarray, num_steps: int
+    product: Columns, start: np.ndarray, num_steps: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the diagonals and subdiagonals of the tridiagonal matrices, one a column of `start`."""
     size, count = start.shape

@@ -33,7 +33,7 @@ class Overcharge:
         least: The smallest eigenvalue of the scaled precision.
         clipped: Fraction of the spectrum that was not positive, or nearly so. Where it is not small, the
             means are no optimum, or `num_samples` is too small, and `nats` is a lower bound.
-        left_out: Latent sites whose posterior is no normal, which are held as they are.
+        left_out: Latent sites whose posterior is not normal; they stay as they are.
     """
 
     nats: float

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
 from bmrjax.priors.layer import Tensor
-from bmrjax.structure.arguments import requires, takes
+from bmrjax.structure.call_arguments import requires, takes
 from bmrjax.structure.weight_norm import finite_weight_norms
 
 

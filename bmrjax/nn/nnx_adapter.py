@@ -10,7 +10,7 @@ from jaxtyping import Array
 from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.nnx_multiplicative_noise import NNXMultiplicativeNoise
 from bmrjax.priors.layer import Tensor
-from bmrjax.structure.arguments import requires, takes
+from bmrjax.structure.call_arguments import requires, takes
 
 
 def _fan_in(owner: type, part: str, shape: tuple[int, ...]) -> int:

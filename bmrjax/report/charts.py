@@ -9,7 +9,7 @@ from bmrjax.report.blocks import Explorer, Measure
 BLUE, ORANGE, GREEN = "var(--blue)", "var(--orange)", "var(--green)"
 MUTED, LINE = "var(--muted)", "var(--line)"
 
-CONFIG: dict[str, Any] = {
+CHART_CONFIG: dict[str, Any] = {
     "background": "transparent",
     "font": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
     "view": {"stroke": "transparent"},

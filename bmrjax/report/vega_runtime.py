@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from bmrjax.report.charts import CONFIG
+from bmrjax.report.charts import CHART_CONFIG
 
 # The two names of Vega that a page uses. The bundler leaves out what they do not need: this takes 581 KB,
 # and all of Vega, Vega-Lite and vega-embed 898 KB. Vega-Lite is compiled before.
@@ -41,7 +41,7 @@ def compiled_chart(spec: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = copy.deepcopy(dict(spec)) | {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "config": CONFIG,
+        "config": CHART_CONFIG,
     }
     compiled = _vl_convert().vegalite_to_vega(given)
     compiled.pop("$schema", None)

@@ -11,9 +11,9 @@ from bmrjax.structure.sizes import changed, rule_for, shapes_in
 
 # An axis of a module's arrays: the path to the array from the module, the axis, and, where the code makes
 # several axes of it, their sizes and which of them.
-Source = tuple[str, int, tuple[int, ...], int]
+SizeSource = tuple[str, int, tuple[int, ...], int]
 # For a class and an attribute (or a place in one that is a tuple), where its value comes from.
-Choice = dict[tuple[type, str, int], Source]
+Choice = dict[tuple[type, str, int], SizeSource]
 
 
 class AttributeSizes(Protocol):
@@ -57,7 +57,7 @@ class Candidates:
         depth: How many modules of the class are within others of it and other classes; outer ones last.
     """
 
-    options: dict[tuple[str, int], list[Source | None]] = field(default_factory=dict)
+    options: dict[tuple[str, int], list[SizeSource | None]] = field(default_factory=dict)
     depth: int = 0
 
 
@@ -126,7 +126,7 @@ class FoundSizes:
             return sizes
         raise ValueError(f"nothing makes {sizes} of axis {axis} of '{path}'")
 
-    def _sources(self, path: str) -> Iterator[tuple[Source, tuple[int, int]]]:
+    def _sources(self, path: str) -> Iterator[tuple[SizeSource, tuple[int, int]]]:
         """Yield axes of the arrays of a module, with their sizes before and after."""
         for name, (before, after) in self._shapes.items():
             if not name.startswith(path):

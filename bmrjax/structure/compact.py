@@ -7,7 +7,7 @@ from typing import Any
 import lazy_loader
 import numpy as np
 
-from bmrjax.structure.arguments import Arguments
+from bmrjax.structure.call_arguments import Arguments
 from bmrjax.structure.cost import Cost, Latency, cost, latency
 from bmrjax.structure.equivalence import Trial, random_inputs
 from bmrjax.structure.flat_input import flat_input

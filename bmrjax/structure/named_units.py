@@ -55,7 +55,7 @@ class UnitGroups(Groups):
 
 
 @dataclass(frozen=True)
-class Place:
+class UnitPlace:
     """An axis of an array.
 
     Attributes:
@@ -81,7 +81,7 @@ class Place:
 
 def kinds_of(
     numbers: Mapping[int, int],
-    places: Sequence[Place],
+    places: Sequence[UnitPlace],
     ids: Mapping[str, np.ndarray],
     name: str,
 ) -> tuple[UnitKind, ...]:
@@ -93,7 +93,7 @@ def kinds_of(
         ids: The number of each weight, by the path to its array.
         name: What to call a network without layers.
     """
-    where: dict[int, list[tuple[Place, int]]] = {unit: [] for unit in numbers}
+    where: dict[int, list[tuple[UnitPlace, int]]] = {unit: [] for unit in numbers}
     for place in places:
         found, counts = np.unique(place.units, return_counts=True)
         for unit, count in zip(found.tolist(), counts.tolist(), strict=True):
@@ -112,7 +112,7 @@ def kinds_of(
 
 
 def _kind(
-    groups: list[int], where: list[tuple[Place, int]], sizes: np.ndarray, name: str
+    groups: list[int], where: list[tuple[UnitPlace, int]], sizes: np.ndarray, name: str
 ) -> UnitKind:
     own = [(p, count) for p, count in where if p.owned]
     # The layer that has them all, or the one around several, or the first that has more than a vector.

@@ -10,8 +10,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.structure.arguments import Arguments, arguments_of, requires
 from bmrjax.structure.attribute_sizes import AttributeSizes, ByRules
+from bmrjax.structure.call_arguments import Arguments, arguments_of, requires
 from bmrjax.structure.traced_once import trace_once
 
 BY_RULES = ByRules()

@@ -13,7 +13,7 @@ Function = TypeVar("Function", bound=SizeRule)
 SIZE_RULES: dict[str, SizeRule] = {}
 
 
-class Split(Protocol):
+class ModuleSplit(Protocol):
     """What an axis of an array was made of, and is now; see `sizes_of`."""
 
     def __call__(self, path: str, axis: int, sizes: tuple[int, ...], /) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ def rule_for(kind: type) -> tuple[str, SizeRule] | None:
     return None
 
 
-def changed(old: Any, new: Any, split: Split) -> dict[str, Any]:
+def changed(old: Any, new: Any, split: ModuleSplit) -> dict[str, Any]:
     """Return the attributes of a module that say how large it is, as they are now, by its rule.
 
     Raises:
@@ -104,7 +104,7 @@ def _linear(old: Any, new: Any) -> dict[str, Any]:
 
 
 @sizes_of("equinox.nn.Conv")
-def _conv(old: Any, new: Any, split: Split) -> dict[str, Any]:
+def _conv(old: Any, new: Any, split: ModuleSplit) -> dict[str, Any]:
     ins = new.weight.shape[1]
     groups, each = split("weight", 0, (old.groups, old.out_channels // old.groups))
     return {"in_channels": ins * groups, "out_channels": groups * each, "groups": groups}
@@ -148,7 +148,7 @@ def _mlp(old: Any, new: Any) -> dict[str, Any]:
 
 
 @sizes_of("equinox.nn.MultiheadAttention")
-def _multihead(old: Any, new: Any, split: Split) -> dict[str, Any]:
+def _multihead(old: Any, new: Any, split: ModuleSplit) -> dict[str, Any]:
     axis = layer_weight(old.query_proj).ndim - 2  # those of stacked layers come first
     heads, qk_size = split("query_proj.weight", axis, (old.num_heads, old.qk_size))
     _, vo_size = split("value_proj.weight", axis, (old.num_heads, old.vo_size))
@@ -170,7 +170,7 @@ def _nnx_linear(old: Any, new: Any) -> dict[str, Any]:
 
 
 @sizes_of("flax.nnx.Conv")
-def _nnx_conv(old: Any, new: Any, split: Split) -> dict[str, Any]:
+def _nnx_conv(old: Any, new: Any, split: ModuleSplit) -> dict[str, Any]:
     groups = old.feature_group_count
     *taps, ins, out = new.kernel.shape
     last = old.kernel.ndim - 1

@@ -14,7 +14,7 @@ Join = tuple[Indices, Indices]
 
 
 @dataclass(frozen=True)
-class Product:
+class AxisProduct:
     """An axis that is several axes in one.
 
     Attributes:
@@ -27,7 +27,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Solution:
+class UnitClasses:
     """What `solve` returns.
 
     Attributes:
@@ -45,12 +45,12 @@ class Solution:
     within: tuple[np.ndarray, np.ndarray]
 
 
-def solve(
+def solve_units(
     count: int,
     fixes: Sequence[tuple[Indices, int]],
     joins: Sequence[Join],
-    products: Sequence[Product],
-) -> Solution:
+    products: Sequence[AxisProduct],
+) -> UnitClasses:
     """Return which indices go together.
 
     With r = 1 for an index that is removed, the constraints are r = 0 (it stays), r_a = r_b (two go
@@ -72,7 +72,7 @@ def solve(
         if parts is not None:
             pairs = [(c, u) for c, units in parts.items() for u in units]
             within = np.array(pairs, int).reshape(-1, 2)
-            return Solution(
+            return UnitClasses(
                 system.classes, len(system.reasons), system.reasons, parts, (within[:, 0], within[:, 1])
             )  # fmt: skip
 
@@ -85,7 +85,7 @@ class _System:
         count: int,
         fixes: Sequence[tuple[Indices, int]],
         joins: Sequence[Join],
-        products: Sequence[Product],
+        products: Sequence[AxisProduct],
     ):
         self._count, self._products = count, products
         self._joins = [np.stack(pair) for pair in joins]
@@ -108,7 +108,9 @@ class _System:
         self._why.append(why)
         np.minimum.at(self.reasons, self.classes[labels], why)
 
-    def _factors(self, product: Product) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+    def _factors(
+        self, product: AxisProduct
+    ) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
         """Return the classes of a grid, those of each axis, and why each index of an axis stays."""
         axes = [self.classes[x] for x in product.axes]
         return self.classes[product.flat], axes, [self.reasons[x] for x in axes]
@@ -127,7 +129,7 @@ class _System:
                 return
             self._update()
 
-    def _fix_product(self, product: Product) -> bool:
+    def _fix_product(self, product: AxisProduct) -> bool:
         """Note what has to stay with what stays already; say whether anything did."""
         flat, _, whys = self._factors(product)
         why_flat, rank = self.reasons[flat], flat.ndim
@@ -148,7 +150,7 @@ class _System:
             changed = True
         return changed
 
-    def _join_product(self, product: Product) -> bool:
+    def _join_product(self, product: AxisProduct) -> bool:
         """Join each index with the only unit that it can go with; say whether any was not."""
         flat, axes, whys = self._factors(product)
         free = [why == NO_REASON for why in whys]

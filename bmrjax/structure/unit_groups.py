@@ -9,7 +9,7 @@ from bmrjax.structure.axis_sources import axis_sources
 from bmrjax.structure.dataflow import reached_by, sites
 from bmrjax.structure.flat_input import flat_input
 from bmrjax.structure.flatten import flatten_jaxpr
-from bmrjax.structure.named_units import Place, UnitGroups, kinds_of
+from bmrjax.structure.named_units import UnitGroups, UnitPlace, kinds_of
 from bmrjax.structure.network_arrays import (
     WithArguments,
     checked_arguments,
@@ -120,7 +120,7 @@ def unit_groups(
         total += int(mask.sum())
     names = [f"{name}.{x}" for x in parts.names]
     places = [
-        Place(names[i], axis, a.ndim, labels, owned.get(i) == (i, axis))
+        UnitPlace(names[i], axis, a.ndim, labels, owned.get(i) == (i, axis))
         for i, a in enumerate(parts.arrays)
         for axis, labels in enumerate(whole[i])
     ]

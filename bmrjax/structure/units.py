@@ -17,7 +17,7 @@ import jax.extend.core as jec
 import numpy as np
 
 from bmrjax.structure.dataflow import reached_by
-from bmrjax.structure.solve_units import NO_REASON, TWO_WAYS, Product, Solution, solve
+from bmrjax.structure.solve_units import NO_REASON, TWO_WAYS, AxisProduct, UnitClasses, solve_units
 from bmrjax.structure.unit_rules import Labels, reduced, rule_of
 
 INPUT = "the input has them"
@@ -45,7 +45,7 @@ class Units:
             to see that they add nothing to it.
 
     Attributes:
-        products: Axes that are several axes in one, as classes; see `Product`.
+        products: Axes that are several axes in one, as classes; see `AxisProduct`.
         within: Pairs of a class and one of the units that it goes with, for classes that go with several.
     """
 
@@ -58,7 +58,7 @@ class Units:
         self._why: dict[str, int] = {}
         self._fixes: list[tuple[np.ndarray, int]] = []
         self._joins: list[tuple[np.ndarray, np.ndarray]] = []
-        self._products: list[Product] = []
+        self._products: list[AxisProduct] = []
         self._labels: dict[Any, Labels] = {}
         for i, var in enumerate([*jaxpr.constvars, *jaxpr.invars]):
             self._labels[var] = [self.fresh(n) for n in var.aval.shape]
@@ -71,7 +71,9 @@ class Units:
             self._visit(eqn)
         for var in jaxpr.outvars:
             self.fix(self.of(var), OUTPUT)
-        self._solution: Solution = solve(self._count, self._fixes, self._joins, self._products)
+        self._solution: UnitClasses = solve_units(
+            self._count, self._fixes, self._joins, self._products
+        )
         self.within = self._solution.within
 
     @property
@@ -80,10 +82,10 @@ class Units:
         return self._solution.count
 
     @property
-    def products(self) -> list[Product]:
+    def products(self) -> list[AxisProduct]:
         """Axes that are several axes in one, as classes."""
         return [
-            Product(self.roots(p.flat), [self.roots(x) for x in p.axes]) for p in self._products
+            AxisProduct(self.roots(p.flat), [self.roots(x) for x in p.axes]) for p in self._products
         ]
 
     def of(self, var: Any) -> Labels:
@@ -163,7 +165,7 @@ class Units:
         elif len(wide) == 1:
             self.join(flat, wide[0])
         else:
-            self._products.append(Product(flat.reshape([len(x) for x in wide]), wide))
+            self._products.append(AxisProduct(flat.reshape([len(x) for x in wide]), wide))
 
     def _visit(self, eqn: Any) -> None:
         name = eqn.primitive.name

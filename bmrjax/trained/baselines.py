@@ -17,10 +17,10 @@ from bmrjax.trained.unit_baselines import UNIT_METHODS, UnitMethod, reduced_unit
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
 from bmrjax.trained.weight_rows import filled, masks_of, rows_of
 
-Method = Literal[
+RankedBy = Literal[
     "magnitude", "wanda", "obd", "posterior_damage", "obs_uniform", "obs_global", "l1", "random"
 ]
-METHODS: tuple[Method, ...] = (
+METHODS: tuple[RankedBy, ...] = (
     "magnitude", "wanda", "obd", "posterior_damage", "obs_uniform", "obs_global", "random"
 )  # fmt: skip
 
@@ -48,7 +48,7 @@ class Baseline:
 def reduce_by(
     network: Any,
     data: Any,
-    method: Method,
+    method: RankedBy,
     *,
     keep: Sequence[float],
     units: bool = False,
@@ -163,7 +163,7 @@ def _surgeon(
 
 
 def _by_score(
-    method: Method,
+    method: RankedBy,
     moments: Sequence[LayerMoments],
     rows: list[WeightRow],
     share: float,
@@ -191,7 +191,7 @@ def _by_score(
 
 
 def _score(
-    method: Method,
+    method: RankedBy,
     moments: Sequence[LayerMoments],
     row: WeightRow,
     rng: np.random.Generator,

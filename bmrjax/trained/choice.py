@@ -9,7 +9,7 @@ from jaxtyping import Float
 from bmrjax.trained.evaluation import QUANTILE, increase
 
 # What may be lost, as a share of the standard error with which the rows know the dense network's own loss.
-MARGIN = 0.5
+LOSS_MARGIN = 0.5
 
 # A difference in accuracy may be certain and still mean nothing: below this share of its standard error.
 NEGLIGIBLE = 0.1
@@ -81,7 +81,7 @@ def as_good(
     """
     mean, error = increase(dense["loss"], other["loss"])
     _, known = increase(np.zeros_like(dense["loss"]), dense["loss"])
-    if mean + QUANTILE * error > MARGIN * known:
+    if mean + QUANTILE * error > LOSS_MARGIN * known:
         return False
     if "accuracy" not in dense:
         return True

@@ -17,6 +17,8 @@ from bmrjax.trained.weight_rows import filled, layer_weights, masks_of, refresh
 
 # Each round keeps this share of the weights.
 RATIO = 0.85
+# Times that the weights of the chosen point are fitted once more.
+SETTLE = 2
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ import numpy as np
 from bmrjax.trained.choice import PathPoint, as_good
 from bmrjax.trained.evaluation import increase
 
-Scores = dict[str, np.ndarray]
+RowScores = dict[str, np.ndarray]
 
 
-def dense_point(dense: Scores) -> PathPoint:
+def dense_point(dense: RowScores) -> PathPoint:
     """Return the point of the given network."""
     means = {name: float(rows.mean()) for name, rows in dense.items()}
     return PathPoint(1.0, 0.0, 0.0, 0.0, 0.0, means, as_good=True)
 
 
-def measured_point(dense: Scores, scores: Scores, like: PathPoint) -> PathPoint:
+def measured_point(dense: RowScores, scores: RowScores, like: PathPoint) -> PathPoint:
     """Return a point with what was measured there, row by row.
 
     Args:

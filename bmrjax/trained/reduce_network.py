@@ -16,7 +16,7 @@ from bmrjax.trained.fine_tune import FineTune, Tune, tuner
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
-from bmrjax.trained.path import Packed, PathRound, pack_arrays, quadratics_of, walk
+from bmrjax.trained.path import SETTLE, Packed, PathRound, pack_arrays, quadratics_of, walk
 from bmrjax.trained.points import dense_point, measured_point
 from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.reduce_units import reduce_units
@@ -26,9 +26,6 @@ from bmrjax.trained.weight_rows import Pattern, filled, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
 PILOT = (0.6, 0.2)
-
-# Times that the weights of the chosen point are fitted once more.
-SETTLE = 2
 
 
 class _Options(TypedDict, total=False):

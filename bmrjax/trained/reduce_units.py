@@ -13,7 +13,7 @@ from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows, not_reached
 from bmrjax.trained.fine_tune import TuneArrays
-from bmrjax.trained.path import pack_arrays, quadratics_of
+from bmrjax.trained.path import RATIO, SETTLE, pack_arrays, quadratics_of
 from bmrjax.trained.points import dense_point, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
@@ -21,12 +21,8 @@ from bmrjax.trained.unit_path import UnitRound, UnitWalk
 from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import filled, masks_of, rows_of
 
-# Share of what is released that each round keeps, and that of the first pass.
-RATIO = 0.85
-PILOT = (0.7, 0.4)
-
-# Times that the weights of the chosen point are fitted once more.
-SETTLE = 2
+# Share of what is released that each round of the first pass keeps, and at which it ends.
+UNIT_PILOT = (0.7, 0.4)
 
 # Rows by which it is seen whether a network still depends on its inputs.
 PROBES = 16
@@ -66,7 +62,7 @@ def reduce_units(
             lambda gone: depends_on_inputs(ready, graph, gone),
         )
 
-    pilot, _ = walk(1)(PILOT, ready.num_data, first=first)
+    pilot, _ = walk(1)(UNIT_PILOT, ready.num_data, first=first)
     if not pilot:
         raise ValueError(
             "reduce_network: no unit may go: limits, round_to or leave keep all of them."

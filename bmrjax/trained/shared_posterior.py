@@ -9,7 +9,7 @@ from bmrjax.trained.quadratic import Quadratic, whitened_spectrum
 
 # Rows of a layer differ by the strength of the curvature at their output only. Their covariances are taken at
 # this many strengths at most, and each row's at the one next to its own.
-LEVELS = 8
+CURVATURE_LEVELS = 8
 
 
 class SharedPosterior:
@@ -46,8 +46,8 @@ class SharedPosterior:
         low, high = np.log(strengths.min()), np.log(strengths.max())
         if high - low < 1e-9:
             return [(float(self.strengths[0]), np.arange(len(strengths)))]
-        place = np.floor((np.log(strengths) - low) / (high - low) * LEVELS).astype(int)
-        place = np.minimum(place, LEVELS - 1)
+        place = np.floor((np.log(strengths) - low) / (high - low) * CURVATURE_LEVELS).astype(int)
+        place = np.minimum(place, CURVATURE_LEVELS - 1)
         return [
             (
                 float(np.exp(np.log(strengths[place == level]).mean())),

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.normality import log_joint, weighted_draws
+from bmrjax.fitted.pareto_smoothing import smooth_tails
 from bmrjax.fitted.program_function import program_function
 from bmrjax.fitted.verification import at_zero
 from bmrjax.infer.arguments import Data
@@ -59,7 +60,6 @@ def predictive_path(
         ValueError: If the program observes nothing, or the joint normal is singular.
     """
     import pandas as pd
-    from arviz_stats.base.array import array_stats
 
     at = whole.positions(layout)
     density, likelihood = log_joint(whole, model, data), _pointwise(whole, model, data)
@@ -83,8 +83,7 @@ def predictive_path(
         # Tails that carry little are left as they are; smoothing takes most of the time.
         varies = np.var(np.exp(smoothed) * count, axis=1) > _LITTLE
         if varies.any():
-            with np.errstate(all="ignore"):
-                smoothed[varies], shape[varies] = array_stats.psislw(-log_weights[varies])
+            smoothed[varies], shape[varies] = smooth_tails(log_weights[varies])
         pointwise.append(np.asarray(logsumexp(np.asarray(smoothed + of_points), axis=1)))
         shapes.append(np.max(np.nan_to_num(shape, nan=np.inf)))
     elpd = np.array(pointwise)

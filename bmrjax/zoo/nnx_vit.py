@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bmrjax.structure.sizes import Split, sizes_of
+from bmrjax.structure.sizes import ModuleSplit, sizes_of
 from bmrjax.zoo.patches import count_patches, to_patches
 from bmrjax.zoo.vit import EMBEDDING_SCALE, check_heads
 
@@ -54,7 +54,7 @@ class NNXAttention(nnx.Module):
 
 
 @sizes_of("bmrjax.zoo.nnx_vit.NNXAttention")
-def _attention_sizes(old: Any, new: Any, split: Split) -> dict[str, Any]:
+def _attention_sizes(old: Any, new: Any, split: ModuleSplit) -> dict[str, Any]:
     del new
     width = old.query.kernel.shape[1]
     return {"heads": split("query.kernel", 1, (old.heads, width // old.heads))[0]}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bmrjax.structure.sizes import Split, layer_weight, sizes_of
+from bmrjax.structure.sizes import ModuleSplit, layer_weight, sizes_of
 from bmrjax.zoo.feed_forward import FeedForward, on_rows
 from bmrjax.zoo.patches import count_patches, to_patches
 from bmrjax.zoo.scaled_init import scaled
@@ -65,7 +65,7 @@ class Attention(eqx.Module):
 
 
 @sizes_of("bmrjax.zoo.vit.Attention")
-def _attention_sizes(old: Any, new: Any, split: Split) -> dict[str, Any]:
+def _attention_sizes(old: Any, new: Any, split: ModuleSplit) -> dict[str, Any]:
     del new
     width = layer_weight(old.query).shape[0]
     return {"heads": split("query.weight", 0, (old.heads, width // old.heads))[0]}

@@ -73,7 +73,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
         self.prior_scale = prior_scale
         self.expected = expected
         self.groups = groups
-        self.heredity = heredity
+        self.heredity: HeredityOption = heredity
         self.average = average
         self.random_state = random_state
 

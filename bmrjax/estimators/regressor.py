@@ -75,7 +75,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         self.prior_scale = prior_scale
         self.expected = expected
         self.groups = groups
-        self.heredity = heredity
+        self.heredity: HeredityOption = heredity
         self.average = average
         self.random_state = random_state
 

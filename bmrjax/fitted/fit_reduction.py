@@ -265,7 +265,6 @@ class FitReduction:
 
         Raises:
             ValueError: Without a program, or draws of all its latent sites.
-            ImportError: Without ArviZ.
 
         References:
             Vehtari, Gelman and Gabry (2017), Statistics and Computing 27; Piironen, Paasiniemi and Vehtari
@@ -278,21 +277,16 @@ class FitReduction:
             )
             raise ValueError(f"FitReduction.path needs the joint posterior of a program: {why}.")
         masks = self._found.path
-        try:
-            return predictive_path(
-                masks,
-                self._precision.elements(masks),
-                self.candidates,
-                source.whole,
-                self._layout,
-                source.model,
-                source.data,
-                np.random.default_rng(seed),
-            )
-        except ImportError as error:
-            raise ImportError(
-                f"FitReduction.path needs ArviZ ({error}). Install it by pip install 'bmrjax[arviz]'."
-            ) from None
+        return predictive_path(
+            masks,
+            self._precision.elements(masks),
+            self.candidates,
+            source.whole,
+            self._layout,
+            source.model,
+            source.data,
+            np.random.default_rng(seed),
+        )
 
     def draws(self, num_draws: int = 4000, *, seed: int = 0) -> BySite:
         """Draw the judged sites from their posterior, averaged over submodels.

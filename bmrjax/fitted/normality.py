@@ -14,6 +14,7 @@ from numpyro.infer.util import potential_energy, unconstrain_fn
 from scipy.linalg import solve_triangular
 
 from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole
+from bmrjax.fitted.pareto_smoothing import smooth_tails
 from bmrjax.fitted.program_function import program_function
 from bmrjax.infer.arguments import Data
 
@@ -105,22 +106,16 @@ def measure_normality(
         )
     varies = np.diag(whole.covariance) > 0
     pareto_k = tail_shape(drawn.log_weights)
-    if pareto_k is None:
-        return Normality(math.nan, reason="it needs arviz: pip install 'bmrjax[arviz]'")
     tail = tail_share(drawn.log_weights, pareto_k)
     return Normality(pareto_k, int(varies.sum()), "", tail, *_shift(whole, drawn))
 
 
-def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float | None:
-    """Return the shape of the tail of importance weights, Pareto k; None without ArviZ.
+def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float:
+    """Return the shape of the tail of importance weights, Pareto k.
 
     Args:
         log_weights: ln of the weights, up to a constant.
     """
-    try:
-        from arviz_stats.base.array import array_stats
-    except ImportError:
-        return None
     finite = np.isfinite(log_weights)
     if not finite.any():
         return math.inf
@@ -132,10 +127,7 @@ def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float | None:
     if np.sum(log_weights > floor) <= 3 * math.sqrt(len(log_weights)):
         return math.inf
     log_weights = np.maximum(np.where(finite, log_weights, floor), floor)
-    with np.errstate(all="ignore"):
-        # ArviZ takes log likelihoods, whose negatives are the log weights of leave-one-out.
-        _, pareto_k = array_stats.psislw(-log_weights)
-    return float(pareto_k) if np.isfinite(pareto_k) else math.inf
+    return float(smooth_tails(log_weights[None])[1][0])
 
 
 def tail_share(log_weights: Float[np.ndarray, " draws"], pareto_k: float) -> float:

@@ -65,7 +65,7 @@ def reduce_fit(
 
     Whether the posterior is normal enough is measured: the program is evaluated at draws from the joint
     normal of *all* latent elements, on their unconstrained space, and the tail of the importance weights
-    shows whether the normal covers the posterior (`FitReduction.pareto_k`; this needs ArviZ). The evidence of
+    shows whether the normal covers the posterior (`FitReduction.pareto_k`). The evidence of
     the most probable submodels is measured with the program, too, at a fraction of the draws of `verify`,
     and it is a finding if inclusion probabilities would change by more than 0.03.
 

@@ -95,7 +95,7 @@ def verify_submodels(
     if full is None:
         return None
     evidence, error = _log_mean(full.log_weights)
-    shape = _shape(full.log_weights)
+    shape = tail_shape(full.log_weights)
     log_prior = _log_prior_at_zero(normal)
     found = []
     for kept in inside[:MOST_SUBMODELS]:
@@ -105,7 +105,7 @@ def verify_submodels(
         of_reduced, its_error = _log_mean(reduced.log_weights)
         measured = of_reduced - evidence - float(log_prior[~kept].sum())
         found.append(
-            (measured, math.hypot(error, its_error), max(shape, _shape(reduced.log_weights)))
+            (measured, math.hypot(error, its_error), max(shape, tail_shape(reduced.log_weights)))
         )
     return Verification(
         predicted[: len(found)], *(np.array(part) for part in zip(*found, strict=True))
@@ -179,11 +179,6 @@ def measure_spread(
 def _log_prior_at_zero(normal: JointNormal) -> Float[np.ndarray, " n"]:
     ratio = normal.prior_loc / normal.prior_scale
     return -0.5 * ratio**2 - np.log(normal.prior_scale) - 0.5 * math.log(2 * math.pi)
-
-
-def _shape(log_weights: Float[np.ndarray, " draws"]) -> float:
-    shape = tail_shape(log_weights)
-    return math.nan if shape is None else shape
 
 
 def at_zero(whole: Whole, removed: np.ndarray) -> Whole:

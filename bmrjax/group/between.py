@@ -155,11 +155,10 @@ def integrate_level(
     weight = np.exp(log_weight - np.asarray(logsumexp(log_weight)))
     log_mean = float(np.asarray(logsumexp(log_weight))) - np.log(len(weight))
     relative = np.exp(log_weight - log_mean)
-    shape = tail_shape(log_weight)
     return IntegratedLevel(
         log_mean,
         float(relative.std(ddof=1) / np.sqrt(len(weight))),
-        float("nan") if shape is None else shape,
+        tail_shape(log_weight),
         standard,
         weight,
         components.log_scale(standard),

@@ -34,7 +34,10 @@ def axis_sources(jaxpr: Any, params: Sequence[Any], reached: set[Any]) -> dict[A
 
 
 def _of(v: Any, found: dict[Any, Sources]) -> Sources:
-    return [set() for _ in v.aval.shape] if isinstance(v, jec.Literal) else found[v]
+    if not isinstance(v, jec.Literal):
+        return found[v]
+    aval: Any = v.aval
+    return [set() for _ in aval.shape]
 
 
 def _through(eqn: Any, ins: list[Sources], rank: int) -> Sources:

@@ -92,8 +92,9 @@ class Targets:
             if v in self._places:
                 return v, chain[::-1]
             eqn = self._made.get(v)
-            moves = eqn is not None and eqn.primitive.name in (*MOVES_CONSTANTS, "broadcast_in_dim")
-            if not moves or len(self._uses[v]) != 1:
+            if eqn is None or len(self._uses[v]) != 1:
+                return None
+            if eqn.primitive.name not in (*MOVES_CONSTANTS, "broadcast_in_dim"):
                 return None
             chain.append(eqn)
             v = eqn.invars[0]

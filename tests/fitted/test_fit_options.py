@@ -208,7 +208,6 @@ def test_heredity_without_interactions_is_refused():
 
 
 def test_predictions_by_size_are_those_of_leaving_each_point_out():
-    pytest.importorskip("arviz_stats")
     x, y = _data()
     table = _found().path()
     assert table["size"].tolist() == list(range(7))

@@ -116,6 +116,8 @@ def _parsed(arguments: list[str]) -> Any:
             description=DESCRIPTION,
             args=arguments,
         )
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError) as error:
         _refuse(error)
 

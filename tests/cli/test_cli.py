@@ -71,7 +71,7 @@ def test_report_explains_the_run_in_one_page(finished, tmp_path, capsys, monkeyp
     out, found = finished
     before = {path.name for path in out.iterdir()}
     page = tmp_path / "page.html"
-    cli.main(["report", str(out), "--out", str(page), "--samples", "3", "--latency"])
+    cli.main(["report", str(out), "--out", str(page), "--num-samples", "3", "--latency"])
     assert f"{page.stat().st_size:,} bytes in {page}" in capsys.readouterr().out
     assert page.stat().st_size < 1_000_000
     text = page.read_text()

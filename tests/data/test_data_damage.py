@@ -6,6 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from saved_document import DOCUMENT
 
 from bmrjax import cli
 from bmrjax.data import from_arrays, load_dataset
@@ -35,7 +36,6 @@ def test_a_header_that_the_file_does_not_hold(tmp_path, shape):
 
 
 def test_predict_reads_no_more_than_the_file_holds(tmp_path, capsys):
-    from test_saved_damage import DOCUMENT
 
     from bmrjax.cli.documents import write_json
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from campaigns.saved import damage, mutated
 from safetensors.numpy import load_file, save_file
+from saved_document import DOCUMENT
 
 import bmrjax as bmr
 from bmrjax import cli
@@ -31,20 +32,6 @@ def a_result():
         params, keep, {"w": "layer"}, 30, history=rows, path=points, facts=facts, vfe=49.0,
         metrics={"nll": 1.0}, inspection=bmr.Inspection((site,)),
     )  # fmt: skip
-
-
-DOCUMENT = {
-    "accuracy": None, "nll": 1.0, "ece": None, "rmse": 0.5, "vfe_per_datum": 1.5, "sparsity": 0.25,
-    "sparsity_per_layer": {"layer": 0.25}, "kept": 3, "total": 4, "target_mean": [1.0],
-    "target_scale": [2.0], "input_mean": [[0.0, 1.0]], "input_scale": [[1.0, 1.0]], "outputs": 1,
-    "columns": ["a", "b"], "inputs_kept": ["a"], "target_names": ["y"], "class_names": None,
-    "table": [{"name": "a", "levels": None, "fill": None}], "notes": [], "trivial": {"rmse": 1.0},
-    "findings": [{"code": "scale", "message": "m", "advice": "a"}], "compile_seconds": 1.0,
-    "seconds": 2.0, "step_ms": 0.1, "skipped_steps": 2, "num_classes": None, "input_shape": [2],
-    "config": {"data": "d.csv", "net": "mlp", "method": "bmr", "epochs": 3},
-    "history": [{"vfe": 1.0, "steps": 3, "taken_back": False}],
-    "path": [{"vfe_per_datum": 1.5, "epoch": 3, "kept": 3, "total": 4, "metrics": {"nll": None}}],
-}  # fmt: skip
 
 
 def use(result):

@@ -8,7 +8,7 @@ DOCUMENT = {
     "table": [{"name": "a", "levels": None, "fill": None}], "notes": [], "trivial": {"rmse": 1.0},
     "findings": [{"code": "scale", "message": "m", "advice": "a"}], "compile_seconds": 1.0,
     "seconds": 2.0, "step_ms": 0.1, "skipped_steps": 2, "num_classes": None, "input_shape": [2],
-    "config": {"data": "d.csv", "net": "mlp", "method": "bmr", "epochs": 3},
+    "config": {"data": "d.csv", "net": "mlp", "method": "bmr", "num_epochs": 3},
     "history": [{"vfe": 1.0, "steps": 3, "taken_back": False}],
     "path": [{"vfe_per_datum": 1.5, "epoch": 3, "kept": 3, "total": 4, "metrics": {"nll": None}}],
 }  # fmt: skip

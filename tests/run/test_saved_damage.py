@@ -101,7 +101,7 @@ def test_a_result_of_before_has_no_digests_and_loads(tmp_path):
 def test_info_of_damaged_documents_is_one_line(tmp_path, capsys):
     write_json(tmp_path / "results.json", DOCUMENT)
     cli.main(["info", str(tmp_path), "--path"])
-    assert "RMSE in the unit of y" in capsys.readouterr().out
+    assert "in the unit of y" in capsys.readouterr().out
     assert read_results(tmp_path) == DOCUMENT
     ends = []
     for number in range(150):

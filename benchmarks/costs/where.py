@@ -94,7 +94,12 @@ def by_command(
             table(args.data_root).to_csv(path, index=False)
             given += ["--data", str(path), "--target", "y"]
         if "fashion_mnist" in given:
-            given += ["--num-epochs", "10", "--steps-per-epoch", str(WHOLE if args.whole else STEPS)]
+            given += [
+                "--num-epochs",
+                "10",
+                "--steps-per-epoch",
+                str(WHOLE if args.whole else STEPS),
+            ]
             given += ["--data-root", str(args.data_root)] if args.data_root else []
         main(["sparsify", *given, "--out", str(folder / "run"), "--no-progress"])
 

@@ -7,9 +7,12 @@ one scan every two seconds, with white noise. In patients, the connection from S
 Hz; all others have the same mean in both groups. Each subject is fitted by itself, by Laplace's
 approximation, and `bmr.peb` receives means and covariances. Candidates are the differences of nine
 parameters between groups, of which one is expected; a difference survives if its measured inclusion
-probability is above 0.95.
+probability is above 0.75, where Kass and Raftery (1995) begin to speak of positive evidence.
 
-    python -m benchmarks.trust.dcm --simulations 20
+The effect, the noise and that rule were settled with pilots and with seeds 0 to 19 in view; seeds 20 to 39
+are the test, run once.
+
+    python -m benchmarks.trust.dcm --simulations 40
 """
 
 import time
@@ -41,7 +44,9 @@ MEANS = np.array([0.25, 0.05, 0.15, 0.2, 0.0, 0.05, 0.15, 0.1, 0.1])
 BETWEEN = np.array([0.05] * 8 + [0.02])
 PRIOR_SCALE, DECAY_SCALE, NOISE = 0.5, 0.25, 0.05
 SECONDS_PER_SCAN, STEPS_PER_SCAN = 2.0, 4
-SURVIVES = 0.95
+SURVIVES = 0.75
+# Seeds before this one were looked at when the rule was settled.
+FIRST_TEST = 20
 
 # Balloon model: decay and feedback of the vasodilatory signal, Grubb's exponent, transit time, resting
 # extraction and volume, and the coefficients of the signal.
@@ -232,9 +237,20 @@ def study(seed: int, scans: int, *, verify: bool = True) -> dict[str, Any]:
 
 def write_table(rows: Rows) -> None:
     """Write ``dcm.md``."""
-    found, count = rows.rows, len(rows.rows)
-    lines = []
-    for least in (0.5, 0.9, SURVIVES):
+    parts = (
+        ("Seeds from 20 on, run once after the rule was settled", lambda seed: seed >= FIRST_TEST),
+        ("Seeds 0 to 19, in view when it was", lambda seed: seed < FIRST_TEST),
+    )
+    text = ""
+    for title, belongs in parts:
+        found = [row for row in rows.rows if belongs(row["seed"])]
+        text += f"{title}:\n\n{_table(found)}\n" if found else ""
+    rows.write_table(text, "dcm.md")
+
+
+def _table(found: list[dict[str, Any]]) -> str:
+    count, lines = len(found), []
+    for least in (0.5, SURVIVES, 0.9, 0.95):
         passed = [{name for name, p in row["prob"].items() if p > least} for row in found]
         recovered = sum(DIFFERENT in names for names in passed)
         false = sum(len(names - {DIFFERENT}) for names in passed)
@@ -251,7 +267,7 @@ def write_table(rows: Rows) -> None:
     )
     differences = [row["difference"] for row in found]
     spread = np.std(differences, ddof=1) if count > 1 else 0.0
-    text += (
+    return text + (
         f"\nThe difference is {DIFFERENCE} Hz, estimated as {np.mean(differences):.3f} ± {spread:.3f} "
         f"(standard deviation over simulations). Errors of the subjects' parameters are "
         f"{np.mean([r['z_score_sd'] for r in found]):.2f} standard deviations of Laplace's approximation. "
@@ -259,13 +275,12 @@ def write_table(rows: Rows) -> None:
         f"fits, {np.median([r['group_cpu_seconds'] for r in found]):.0f} for the second level with 64 "
         f"submodels measured.\n"
     )
-    rows.write_table(text, "dcm.md")
 
 
 def main() -> None:
     """Run the study and write what it found."""
     parser = options.parser(__doc__, "trust", seeds=None, data=False, report=True)
-    parser.add_argument("--simulations", type=int, default=20)
+    parser.add_argument("--simulations", type=int, default=40)
     parser.add_argument("--first", type=int, default=0, help="seed of the first simulation")
     parser.add_argument("--scans", type=int, default=160)
     args = options.parse(parser)

@@ -78,13 +78,18 @@ def predictive_path(
         finite = np.isfinite(drawn.log_weights)
         base = np.where(finite, drawn.log_weights, drawn.log_weights[finite].max() - 300.0)
         log_weights = base - of_points
-        smoothed = log_weights - logsumexp(log_weights, axis=1, keepdims=True)
+        most = log_weights.max(1)
+        weights = np.exp(log_weights - most[:, None])
+        total = weights.sum(1)
+        # Without smoothing, a weight times the likelihood that it is divided by is the same for all points.
+        predicted = logsumexp(base) - most - np.log(total)
         shape = np.zeros(rows)
         # Tails that carry little are left as they are; smoothing takes most of the time.
-        varies = np.var(np.exp(smoothed) * count, axis=1) > _LITTLE
+        varies = count * np.einsum("rd,rd->r", weights, weights) / total**2 - 1 > _LITTLE
         if varies.any():
-            smoothed[varies], shape[varies] = smooth_tails(log_weights[varies])
-        pointwise.append(np.asarray(logsumexp(np.asarray(smoothed + of_points), axis=1)))
+            smoothed, shape[varies] = smooth_tails(log_weights[varies])
+            predicted[varies] = logsumexp(smoothed + of_points[varies], axis=1)
+        pointwise.append(predicted)
         shapes.append(np.max(np.nan_to_num(shape, nan=np.inf)))
     elpd = np.array(pointwise)
     difference = elpd - elpd[np.argmax(elpd.sum(1))]

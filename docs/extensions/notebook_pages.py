@@ -64,8 +64,10 @@ def write(source: Path, folder: Path) -> None:
             old.unlink()
     for path in paths:
         copy = folder / path.name
-        if not copy.exists() or copy.read_bytes() != path.read_bytes():
-            copy.write_bytes(path.read_bytes())
+        # The copy lies among the pages that the notebook links to.
+        content = path.read_bytes().replace(b"](../docs/", b"](../")
+        if not copy.exists() or copy.read_bytes() != content:
+            copy.write_bytes(content)
     cards = "\n".join(card(path, folder) for path in paths)
     tree = "\n".join(path.stem for path in paths)
     text = f"""# Notebooks

@@ -28,7 +28,7 @@ extensions = [
     "mathml",
     "slim_pages",
 ]
-exclude_patterns = ["_build", "extensions", "figures/*.py"]
+exclude_patterns = ["_build", "jupyter_execute", "extensions", "figures/*.py"]
 language = "en"
 
 html_theme = "sphinx_book_theme"

@@ -16,11 +16,15 @@ CALLS = {
     "sklearn (regressor)": "bmr.SparseRegressor()",
     "sklearn (classifier)": "bmr.SparseClassifier()",
     "tensorboard": "bmr.callbacks.TensorBoard('logs')",
+    "report": "bmr.report.write_page(bmr.report.Page('a', 'b', [], []), 'a.html')",
+    "onnx": "import jax; net = bmr.zoo.MLP(2, (2,), 1, key=jax.random.key(0)); "
+    "bmr.export.onnx(net, jax.numpy.ones(2), 'a.onnx')",
     "wandb": "bmr.callbacks.WeightsAndBiases(project='a')",
 }
 BLOCKED = (
-    "matplotlib sklearn datasets PIL arviz arviz_stats xarray tensorboardX torch wandb".split()
-)
+    "matplotlib sklearn datasets PIL arviz arviz_stats xarray tensorboardX torch wandb jinja2 vl_convert "
+    "jax2onnx onnx onnxruntime"
+).split()
 # Not imported by the package: pymdp's agents come from the user; the others are of developers.
 NOT_IMPORTED = {"pymdp", "notebooks", "docs", "release", "dev"}
 PROGRAM = """

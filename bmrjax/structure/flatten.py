@@ -14,44 +14,53 @@ from bmrjax.structure.repeated import repeated
 MAX_UNROLLED = 128
 # Of a loop of unknown length, so many turns stand for all of them.
 TURNS = 3
+# Returns what stands for an operation of these inputs; None if it stays.
+Simpler = Callable[[Any, list[Any]], list[Any] | None]
 
 
 def flatten(function: Callable[..., Any], *args: Array) -> jec.ClosedJaxpr:
     """Trace a function of arrays, calls written out, short loops unrolled, stacks and tiles as their parts.
 
-    All branches of a conditional are there, and one is selected. Of a loop of unknown length there are a few
-    turns, with `repeated` after each. So the result has the same arrays, and need not have the same values.
+    All branches of a conditional are there, and one is selected. A loop of unknown length stays one
+    operation, so the values are those of the function.
 
     Args:
         function: A pure, traceable function, to a pytree of arrays.
         *args: Arrays.
     """
-    return flatten_jaxpr(jax.make_jaxpr(function)(*args), *args)
+    return flatten_jaxpr(jax.make_jaxpr(function)(*args), *args, turns=0)
 
 
-def flatten_jaxpr(whole: Any, *args: Array) -> jec.ClosedJaxpr:
-    """Return a jaxpr as `flatten` does.
+def flatten_jaxpr(whole: Any, *args: Array, turns: int = TURNS) -> jec.ClosedJaxpr:
+    """Return a jaxpr as `flatten` does, with loops of unknown length in it written out too.
+
+    Of such a loop there are a few turns, with `repeated` after each. So the result has the same arrays, and
+    need not have the same values.
 
     Args:
         whole: A closed jaxpr.
         *args: Arrays of the shapes of its arguments.
+        turns: How many; with 0, these loops stay one operation.
     """
 
+    def simpler(eqn: Any, inputs: list[Any]) -> list[Any] | None:
+        return _simpler(eqn, inputs, turns, simpler)
+
     def flat(*values: Any) -> list[Any]:
-        return evaluate(whole.jaxpr, whole.consts, values, _simpler)
+        return evaluate(whole.jaxpr, whole.consts, values, simpler)
 
     return jax.make_jaxpr(flat)(*args)
 
 
-def _simpler(eqn: Any, inputs: list[Any]) -> list[Any] | None:
+def _simpler(eqn: Any, inputs: list[Any], turns: int, simpler: Simpler) -> list[Any] | None:
     """Return the results of an operation that others can stand for; None if there is no need."""
     name = eqn.primitive.name
     if name == "scan" and eqn.params["length"] <= MAX_UNROLLED:
-        return _unrolled(eqn, inputs)
+        return _unrolled(eqn, inputs, simpler)
     if name == "cond" and not any(b.effects for b in eqn.params["branches"]):
-        return _branched(eqn, inputs)
-    if name == "while" and not eqn.params["body_jaxpr"].effects:
-        return _looped(eqn, inputs)
+        return _branched(eqn, inputs, simpler)
+    if name == "while" and turns and not eqn.params["body_jaxpr"].effects:
+        return _looped(eqn, inputs, turns, simpler)
     if name == "stack":
         return [_stacked(inputs, eqn.params["axis"])]
     if name == "unstack":
@@ -78,7 +87,7 @@ def _tiled(x: Array, times: Sequence[int]) -> Array:
     return x
 
 
-def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
+def _unrolled(eqn: Any, inputs: list[Any], simpler: Simpler) -> list[Any]:
     params = eqn.params
     first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
     consts, carry, xs = inputs[:first], inputs[first:last], inputs[last:]
@@ -86,7 +95,7 @@ def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
     order = range(params["length"])
     for i in reversed(order) if params["reverse"] else order:
         step = [jax.lax.index_in_dim(x, i, keepdims=False) for x in xs]
-        found = evaluate(*closed(params["jaxpr"]), [*consts, *carry, *step], _simpler)
+        found = evaluate(*closed(params["jaxpr"]), [*consts, *carry, *step], simpler)
         carry = found[: len(carry)]
         rows.append(found[len(carry) :])
     if params["reverse"]:
@@ -97,19 +106,19 @@ def _unrolled(eqn: Any, inputs: list[Any]) -> list[Any]:
     return [*carry, *stacked]
 
 
-def _branched(eqn: Any, inputs: list[Any]) -> list[Any]:
+def _branched(eqn: Any, inputs: list[Any], simpler: Simpler) -> list[Any]:
     which, *operands = inputs
-    branches = [evaluate(*closed(b), operands, _simpler) for b in eqn.params["branches"]]
+    branches = [evaluate(*closed(b), operands, simpler) for b in eqn.params["branches"]]
     return [jax.lax.select_n(which, *cases) for cases in zip(*branches, strict=True)]
 
 
-def _looped(eqn: Any, inputs: list[Any]) -> list[Any]:
+def _looped(eqn: Any, inputs: list[Any], turns: int, simpler: Simpler) -> list[Any]:
     params = eqn.params
     first = params["cond_nconsts"]
     last = first + params["body_nconsts"]
     for_condition, for_body, carry = inputs[:first], inputs[first:last], inputs[last:]
-    for turn in range(TURNS):
-        goes_on = evaluate(*closed(params["cond_jaxpr"]), [*for_condition, *carry], _simpler)
-        after = evaluate(*closed(params["body_jaxpr"]), [*for_body, *carry], _simpler)
-        carry = repeated(carry, after, goes_on[0], last=turn == TURNS - 1)
+    for turn in range(turns):
+        goes_on = evaluate(*closed(params["cond_jaxpr"]), [*for_condition, *carry], simpler)
+        after = evaluate(*closed(params["body_jaxpr"]), [*for_body, *carry], simpler)
+        carry = repeated(carry, after, goes_on[0], last=turn == turns - 1)
     return carry

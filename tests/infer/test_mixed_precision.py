@@ -364,7 +364,7 @@ def test_what_is_measured_is_measured_in_full():
     data = normal(0, 8, 3), normal(1, 8)
     engine = engine_of(regression, data, matmul_dtype="bfloat16")
     state = engine.init(jax.random.key(0), data)
-    measure = engine._free_energy._step
+    measure = engine.free_energy._step
     args = jnp.zeros(()), 0, engine.constrain(state), {}, data, jax.random.key(1)
     assert products(measure, *args) == [FULL]
 

@@ -323,7 +323,7 @@ def test_sizes_of_transposed_convolutions() -> None:
 
 def test_inputs_that_are_no_arrays_are_refused() -> None:
     network = bmr.zoo.MLP(4, (8,), 2, key=KEYS[0])
-    with pytest.raises(TypeError, match="example inputs are arrays, got dict"):
+    with pytest.raises(ValueError, match="MLP does not run on"):
         bmr.compact(network, {"x": jnp.ones(4)})
     with pytest.raises(TypeError, match="State"):
         bmr.compact((network, network), jnp.ones(4))

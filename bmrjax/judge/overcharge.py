@@ -61,14 +61,15 @@ def overcharge(
     batch_size: int | None = None,
     options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
 ) -> Overcharge:
-    """Estimate how far a mean-field free energy is above that of a posterior with correlations.
+    r"""Estimate how far a mean-field free energy is above that of a posterior with correlations.
 
     Around its means m a factorised posterior N(m, S²) has, if the log joint is quadratic there with precision
     Λ, a free energy that exceeds that of N(m, Λ⁻¹) by their divergence,
 
-        ½ (tr M − n − ln |M|),  M = S Λ S,
+    .. math:: \tfrac12 (\operatorname{tr} M - n - \ln\det M), \qquad M = S \Lambda S,
 
-    which for a converged fit (M_ii = 1) is ½ (Σ ln Λ_ii − ln |Λ|). It grows with width and correlation, so a
+    which for a converged fit (:math:`M_{ii} = 1`) is :math:`\tfrac12 (\sum_i \ln \Lambda_{ii} - \ln\det
+    \Lambda)`. It grows with width and correlation, so a
     mean-field free energy makes removals look better than they are: what is compared should be the VFE less
     this. Λ is the Hessian of the expected negative log joint under the posterior; only products with it are
     computed, each as dear as a few gradients on all data, and the spectrum is summed by Lanczos quadrature,

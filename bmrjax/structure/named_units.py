@@ -72,7 +72,7 @@ class UnitPlace:
     units: np.ndarray
     owned: bool
 
-    def told(self, count: int, prefix: str) -> str:
+    def described(self, count: int, prefix: str) -> str:
         """Return how many of its indices belong to a unit, in the form of an index."""
         index = [":"] * self.rank
         index[self.axis] = f"{count} of {len(self.units)}"
@@ -127,6 +127,6 @@ def _kind(
         layer,
         tuple(groups),
         int(sizes[groups[0]]),
-        tuple(p.told(count, f"{'.'.join(common) or name}.") for p, count in own),
-        tuple(p.told(count, "") for p, count in where if not p.owned),
+        tuple(p.described(count, f"{'.'.join(common) or name}.") for p, count in own),
+        tuple(p.described(count, "") for p, count in where if not p.owned),
     )

@@ -290,9 +290,9 @@ def _scatter(units: Collector, eqn: Any, inputs: list[Labels]) -> list[Labels]:
     for i, j in pairs:
         units.join(whole[i], updates[j])
     units.fix(where, "they are indices")
-    told = "they are written to by their place"
-    units.fix([x for i, x in enumerate(whole) if i not in [p for p, _ in pairs]], told)
-    units.fix([x for j, x in enumerate(updates) if j not in [q for _, q in pairs]], told)
+    reason = "they are written to by their place"
+    units.fix([x for i, x in enumerate(whole) if i not in [p for p, _ in pairs]], reason)
+    units.fix([x for j, x in enumerate(updates) if j not in [q for _, q in pairs]], reason)
     return [whole]
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax import nn
+from bmrjax.cli.load_data import load_data
 from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.run_folder import PAGE
 from bmrjax.cli.saved_options import ReportOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
-from bmrjax.data import load_dataset
 from bmrjax.report import write_page
 from bmrjax.run.result_page import result_page
 from bmrjax.structure import compact
@@ -70,17 +71,7 @@ def _held_out(
 ) -> tuple[Any, list[str]]:
     """Return the held-out data of a run, None if they are not there any more, and notes for the reader."""
     try:
-        found = load_dataset(
-            run.data,
-            data_root=options.data_root,
-            task=run.task,
-            num_targets=run.num_targets,
-            target=run.target,
-            categories=run.categories,
-            drop=run.drop,
-            impute=run.impute,
-            seed=run.split_seed,
-        )
+        found = load_data(replace(run, data_root=options.data_root))
     except (OSError, ValueError, ImportError) as error:
         why = " ".join(str(error).split())
         return None, [

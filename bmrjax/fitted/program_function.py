@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 
+from bmrjax.backend.shared_programs import compiled
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.compiled import compiled
 
 # What JAX raises where a program computes with the values of its data while it is traced.
 _NEEDS_VALUES = (

@@ -10,12 +10,13 @@ from bmrjax.infer.arguments import Data
 class HeldOut:
     """Data kept out of the training, and when the metrics on them are taken.
 
-    Used for reporting only: the metrics stand in `Result.history`, in the points of `Result.path` and in
-    `Result.metrics`. `sparsify` and `ensemble` take it as ``held_out=``, or the data alone.
+    Used for reporting only, unless the schedule's `judge` is ``"held-out"``: the metrics stand in
+    `Result.history`, in the points of `Result.path` and in `Result.metrics`. `sparsify` and `ensemble` take
+    it as ``held_out=``, or the data alone.
 
     Attributes:
         data: Data like those that the program is fitted on.
-        samples: Posterior samples of the metrics of the history and of the path.
+        samples: Posterior samples of the metrics of the history and of the path, and of what judges rounds.
         every: Epochs between them; by default so many that they cost under a tenth of the training, counted
             in passes through the network. Points of the path have them too.
         final_samples: Posterior samples of the metrics at the end.

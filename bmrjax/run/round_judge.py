@@ -1,5 +1,7 @@
 """What decides whether a round is kept, where that is not the free energy itself."""
 
+from typing import get_args
+
 from jaxtyping import Array
 
 from bmrjax.infer.correlated import CorrelatedGuide
@@ -28,6 +30,11 @@ class RoundJudge:
     """
 
     def __init__(self, judge: Judge, fit: Fit, evaluator: Evaluator, held_out: HeldOut | None):
+        if judge not in get_args(Judge):
+            raise ValueError(
+                f"sparsify: the schedule's judge must be one of {', '.join(map(repr, get_args(Judge)))}, got "
+                f"{judge!r}."
+            )
         if judge == "held-out" and held_out is None:
             raise ValueError(
                 "sparsify: judge='held-out' judges rounds by rows that are kept out; give them as held_out=."

@@ -90,7 +90,7 @@ def test_report_explains_the_run_in_one_page(finished, tmp_path, capsys, monkeyp
     def gone(*_, **__):
         raise FileNotFoundError("no such file")
 
-    monkeypatch.setattr("bmrjax.cli.run_html_report.load_dataset", gone)
+    monkeypatch.setattr("bmrjax.cli.run_html_report.load_data", gone)
     cli.main(["report", str(out), "--no-costs"])
     assert "note: The held-out data could not be read" in capsys.readouterr().out
     assert {path.name for path in out.iterdir()} - before == {"report.html"}
@@ -104,7 +104,7 @@ def test_report_measures_nothing_on_data_that_changed(finished, tmp_path, capsys
     out, _ = finished
     changed = load_dataset("digits")
     changed = dataclasses.replace(changed, input_mean=changed.input_mean + 1)
-    monkeypatch.setattr("bmrjax.cli.run_html_report.load_dataset", lambda *_, **__: changed)
+    monkeypatch.setattr("bmrjax.cli.run_html_report.load_data", lambda *_, **__: changed)
     cli.main(["report", str(out), "--out", str(tmp_path / "page.html"), "--no-costs"])
     assert "digits has changed since the run" in capsys.readouterr().out
 

@@ -19,19 +19,19 @@ def document(outputs):
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_units_are_in_the_file(outputs, tmp_path):
-    told = document(outputs)
-    units = units_of_run(told, (3,))
+    saved = document(outputs)
+    units = units_of_run(saved, (3,))
     raw = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     equinox = zoo.MLP(3, (4,), outputs, key=jax.random.key(0))
     flax = zoo.NNXMLP(3, (4,), outputs, rngs=nnx.Rngs(0))
     flax.eval()
-    standard = (raw - told["input_mean"]) / told["input_scale"]
+    standard = (raw - saved["input_mean"]) / saved["input_scale"]
     for network, example, values in (
         (EquinoxInUnits(equinox, units), raw[0], jax.vmap(equinox)(standard)),
         (FlaxInUnits(flax, units), raw, flax(standard)),
     ):
         export.stablehlo(network, example, tmp_path / "n", repeats=0)
-        expected = np.asarray(values) * told["target_scale"] + told["target_mean"]
+        expected = np.asarray(values) * saved["target_scale"] + saved["target_mean"]
         expected = expected[:, 0] if outputs == 1 else expected
         found = export.load_stablehlo(tmp_path / "n")(raw)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -8,8 +8,8 @@ import pytest
 from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoMultivariateNormal
 
 import bmrjax as bmr
+from bmrjax.backend.shared_programs import compiled
 from bmrjax.fitted.guide_on_data import guide_on_data
-from bmrjax.infer.compiled import compiled
 
 PRIOR_SCALE, NOISE = 1.3, 0.7
 

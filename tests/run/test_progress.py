@@ -95,7 +95,7 @@ def test_an_ensemble_shows_the_range_over_its_members(terminal, capsys):
 
 
 class Bar:
-    """What a bar was told."""
+    """What a bar showed."""
 
     def set_description_str(self, text, refresh):
         self.text = text

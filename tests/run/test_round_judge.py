@@ -74,6 +74,9 @@ def test_a_run_goes_on_with_its_judge(tmp_path):
 def test_a_judge_that_cannot_judge_is_refused():
     with pytest.raises(ValueError, match="judge must be one of 'vfe', 'corrected', 'held-out'"):
         bmr.schedules.Verified(judge="evidence")
+    own = type("Own", (bmr.schedules.Every,), {"judge": "evidence"})
+    with pytest.raises(ValueError, match="the schedule's judge must be one of"):
+        run("vfe", schedule=own())
     with pytest.raises(ValueError, match="give them as held_out="):
         run("held-out", held_out=None)
     with pytest.raises(ValueError, match="AutoMultivariate has correlations"):

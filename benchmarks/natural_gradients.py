@@ -1,6 +1,6 @@
 """Natural gradients against AdaBelief, from scratch and from a trained network.
 
-    python benchmarks/natural_gradients.py --data-root DIR --nets mlp lenet5 --seeds 3 --out DIR
+    python -m benchmarks.natural_gradients --data-root DIR --nets mlp lenet5 --seeds 3 --out DIR
 
 Each run fits and reduces one network by one method. The sparsest point of its path that predicts within a
 standard error of the best one, on training rows that were kept out, is scored on the test rows, which decide
@@ -11,6 +11,7 @@ missing. ``--cost`` times the steps of one network instead, interleaved in one p
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -26,6 +27,7 @@ import numpy as np
 import optax
 
 import bmrjax as bmr
+from benchmarks.common import networks
 from bmrjax import criteria, priors, programs, schedules, zoo
 from bmrjax.infer import NaturalGradient
 
@@ -37,36 +39,46 @@ OPTIMIZERS: dict[str, Any] = {
 METHODS = ("natural from trained", "adabelief from trained", "natural", "adabelief")
 
 
-def build(name: str, key: Any) -> Any:
-    """Return a network for 28 x 28 images in ten classes."""
+def build(name: str, shape: tuple[int, ...], key: Any) -> Any:
+    """Return a network for images of a shape in ten classes."""
     if name == "lenet5":
-        return zoo.LeNet5(1, 10, key=key)
-    return zoo.MLP(784, {"mlp": (200, 200), "deep": (400,) * 5}[name], 10, key=key)
+        return zoo.LeNet5(shape[0], 10, **(networks.WIDE if shape[0] == 3 else {}), key=key)
+    sizes = {"mlp": (200, 200), "deep": (400,) * 5}[name]
+    return zoo.MLP(math.prod(shape), sizes, 10, key=key)
 
 
 def trained(network: Any, data: Any, epochs: int, key: Any) -> Any:
     """Return the network trained by Adam with a decaying rate and a little weight decay."""
     x, y = map(jnp.asarray, data)
     params, static = eqx.partition(network, eqx.is_array)
-    steps = epochs * (len(x) // BATCH)
-    rate = optax.cosine_decay_schedule(1e-3, steps)
+    batches = len(x) // BATCH
+    rate = optax.cosine_decay_schedule(1e-3, epochs * batches)
     optimizer = optax.adamw(rate, weight_decay=1e-2)
 
-    def loss(params: Any, rows: Any) -> Any:
-        logits = jax.vmap(eqx.combine(params, static))(x[rows])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        logits = jax.vmap(eqx.combine(params, static))(x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
-    @jax.jit
-    def step(params: Any, state: Any, rows: Any) -> Any:
-        updates, state = optimizer.update(jax.grad(loss)(params, rows), state, params)
-        return optax.apply_updates(params, updates), state
+    def step(carry: Any, rows: Any, data: Any) -> Any:
+        params, state = carry
+        grads = jax.grad(loss)(params, *(part[rows] for part in data))
+        updates, state = optimizer.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), None
 
-    state = optimizer.init(params)
+    def epoch(carry: Any, order: Any, data: Any) -> Any:
+        return jax.lax.scan(lambda c, rows: step(c, rows, data), carry, order)[0]
+
+    # Convolutions are slow in a loop on CPU, so there steps are dispatched one by one, as `Fit` does it.
+    once, whole = jax.jit(step), jax.jit(epoch)
+    carry = params, optimizer.init(params)
     for order in jax.random.split(key, epochs):
-        rows = jax.random.permutation(order, len(x))
-        for i in range(len(x) // BATCH):
-            params, state = step(params, state, rows[i * BATCH : (i + 1) * BATCH])
-    return eqx.combine(params, static)
+        rows = jax.random.permutation(order, len(x))[: batches * BATCH].reshape(batches, BATCH)
+        if jax.default_backend() == "cpu":
+            for each in rows:
+                carry, _ = once(carry, each, (x, y))
+        else:
+            carry = whole(carry, rows, (x, y))
+    return eqx.combine(carry[0], static)
 
 
 def score_of_point(network: Any, test: Any) -> dict[str, float]:
@@ -110,7 +122,7 @@ def run(method: str, network: Any, start: Any, data: Any, args: Any, seed: int) 
     if "trained" in method:
         fit = bmr.Fit(model, train, **settings)
         row["start"] = scores(fit.result(fit.init(keys[0])), test, keys[1])
-    begin = time.process_time()
+    begin, clock = time.process_time(), time.perf_counter()
     result = bmr.sparsify(
         model,
         train,
@@ -121,6 +133,7 @@ def run(method: str, network: Any, start: Any, data: Any, args: Any, seed: int) 
         **settings,
     )
     row["cpu_seconds"] = time.process_time() - begin
+    row["seconds"] = time.perf_counter() - clock
     chosen = result.most_predictive(keys[1], out, num_samples=SAMPLES, within=1.0)
     row |= scores(chosen, test, keys[2])
     row |= {"removed": chosen.sparsity, "kept": chosen.num_kept, "vfe": result.vfe_per_datum}
@@ -131,7 +144,7 @@ def run(method: str, network: Any, start: Any, data: Any, args: Any, seed: int) 
 def cost(name: str, data: Any, repeats: int) -> list[dict[str, Any]]:
     """Return milliseconds per step of CPU time, interleaved, and ratios to the deterministic step."""
     train, _, _ = data
-    network = build(name, jax.random.key(0))
+    network = build(name, data[0][0].shape[1:], jax.random.key(0))
     model = programs.classifier(network, priors.Flat())
     x, y = map(jnp.asarray, train)
     params, static = eqx.partition(network, eqx.is_array)
@@ -265,7 +278,7 @@ def main() -> None:
             if not waiting:
                 continue
             data = data_of(args.data, args.data_root, seed, args.rows)
-            network = build(net, jax.random.key(seed))
+            network = build(net, data[0][0].shape[1:], jax.random.key(seed))
             start = trained(network, data[0], args.train_epochs, jax.random.key(10 + seed))
             for method in waiting:
                 if time.monotonic() - begin > 60 * args.minutes:

@@ -23,13 +23,16 @@ def environment() -> dict[str, Any]:
 
     words = ["git", "rev-parse", "--short", "HEAD"]
     here = Path(__file__).parent
-    commit = subprocess.run(words, capture_output=True, text=True, cwd=here, check=False)
+    try:
+        commit = subprocess.run(words, capture_output=True, text=True, cwd=here).stdout.strip()
+    except OSError:  # no git: a copy of the files on another machine
+        commit = ""
     return {
         "versions": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
         "cores": len(os.sched_getaffinity(0)),
-        "commit": commit.stdout.strip(),
+        "commit": commit,
         "command": _command(),
     }
 

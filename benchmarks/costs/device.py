@@ -1,0 +1,350 @@
+"""What an accelerator makes of it: reduction, steps, ten seeds, bfloat16 and memory, in one command.
+
+    python -m benchmarks.costs.device
+
+Each part has a process of its own, and its row is written as soon as it is there; a part that fails leaves
+its last line of output in place of figures. All programs are first compiled, several parts at a time, into
+a cache; then the parts are timed one after the other, alone on the device, their steps in turn. The
+reduction is compared with a stream over as many bytes, in one process; `passes` says how many bytes of a
+weight a criterion must move. Data are random: only time and memory are measured. On a CPU the sizes are
+smaller, and ``--quick`` takes seconds a part.
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.common import datasets, networks, options, processes, steps
+from benchmarks.common.rows import Rows, environment, table
+from bmrjax import criteria, priors, programs, reduction
+
+SITES, COUNT = 10, 10
+GIB = 2.0**30
+# Networks with the shape of an image, and the steps of a turn on an accelerator and on a CPU.
+NETWORKS: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "LeNet-5": ((1, 28, 28), 500, 10),
+    "MLP 5x400": ((1, 28, 28), 500, 20),
+    "ViT": ((1, 28, 28), 50, 1),
+    "Mixer": ((1, 28, 28), 50, 1),
+    "ResNet-18": ((3, 32, 32), 50, 1),
+}
+SEEDS = ("LeNet-5", "MLP 5x400", "MLP 100-100")
+LARGE = ("ViT", "Mixer", "ResNet-18")
+BATCH = 128
+QUIET = ("compile_seconds", "versions", "python", "commit", "command")
+
+
+# --- reduction ------------------------------------------------------------------------------------
+
+
+# Bytes of a weight that a criterion moves at the least. All read a mean and a scale of four bytes each and a
+# mask of one, and write a mask. Spike-and-slab writes ΔF besides, and reads it and the mask once for each of
+# its fixed-point iterations, and once for the probabilities.
+def passes(iterations: int) -> float:
+    """Return the bytes of a weight that so many fixed-point iterations move; none for one pass over all."""
+    return 10.0 + (4.0 + 5.0 * iterations if iterations else 0.0)
+
+
+def times_of(run: Callable[[], Any], repeats: int) -> list[float]:
+    """Return the seconds of each call, after one that compiles."""
+    found = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        jax.block_until_ready(run())
+        found.append(time.perf_counter() - begin)
+    return found[1:]
+
+
+def reduction_row(weights: int, repeats: int) -> dict[str, Any]:
+    """Return what a reduction of so many weights takes, beside a stream over as many bytes.
+
+    The stream multiplies numbers in place: it reads four bytes and writes four for each.
+    """
+    each = weights // SITES
+    stream = jax.jit(lambda x: 0.999 * x + 0.001, donate_argnums=0)
+    box = [jnp.ones((SITES, each), jnp.float32)]
+
+    def streamed() -> Any:
+        box[0] = stream(box[0])
+        return box[0]
+
+    moved = 8.0 * SITES * each
+    rate = moved / statistics.median(times_of(streamed, repeats))
+    box.clear()
+
+    @jax.jit
+    def site(key: Any) -> reduction.Normal:
+        chosen, mean, scale = jax.random.split(key, 3)
+        size = jnp.where(jax.random.bernoulli(chosen, 0.2, (each,)), 0.06, 0.004)
+        loc = size * jax.random.normal(mean, (each,))
+        return reduction.Normal(loc, 0.006 * jnp.exp(0.5 * jax.random.normal(scale, (each,))))
+
+    keys = jax.random.split(jax.random.key(0), SITES)
+    posterior = {f"layer{i}": site(key) for i, key in enumerate(keys)}
+    prior = {name: reduction.Normal(jnp.zeros(()), jnp.asarray(0.1)) for name in posterior}
+    keep = {name: jnp.ones(each, bool) for name in posterior}
+    row: dict[str, Any] = {"weights": SITES * each, "stream_gb_per_s": rate / 1e9}
+    for name, criterion, iterations in (
+        ("shrinkage", criteria.Shrinkage(), 0),
+        ("spike-slab", criteria.SpikeAndSlab(), criteria.SpikeAndSlab().num_steps + 1),
+    ):
+
+        @functools.partial(jax.jit, donate_argnums=0)
+        def reduce(keep: Any, posterior: Any, criterion: Any = criterion) -> Any:
+            found = criteria.SitePosteriors(posterior, prior)
+            return criterion(found, keep, criterion.init(posterior)).keep
+
+        kept = [keep]
+
+        def run(reduce: Any = reduce, kept: Any = kept) -> Any:
+            kept[0] = reduce(jax.tree.map(jnp.ones_like, kept[0]), posterior)
+            return kept[0]
+
+        def ones(kept: Any = kept) -> Any:
+            return jax.tree.map(jnp.ones_like, kept[0])
+
+        seconds = statistics.median(times_of(run, repeats))
+        # New masks are made inside the timed call, since the old ones are given away.
+        seconds -= statistics.median(times_of(ones, repeats))
+        share = sum(float(jnp.mean(mask)) for mask in kept[0].values()) / SITES
+        planned = steps.planned(reduce.lower(kept[0], posterior).compile())
+        row[name] = {
+            "seconds": seconds,
+            "bytes_a_weight": passes(iterations),
+            "share_of_stream": passes(iterations) * SITES * each / seconds / rate,
+            "one_pass_share_of_stream": passes(0) * SITES * each / seconds / rate,
+            "kept": share,
+            "temporary_bytes_a_weight": planned.get("temporary", 0) / (SITES * each),
+        }
+        keep = ones()
+    return row
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def network_of(name: str) -> Any:
+    """Return a network by its name."""
+    kinds = {"LeNet-5": "lenet5", "MLP 5x400": "mlp", "ViT": "vit", "Mixer": "mixer"}
+    if name in kinds:
+        return networks.classifier_of(kinds[name], NETWORKS[name][0], 10, 0, dropout=0.0)
+    return networks.build(name)
+
+
+def steps_row(name: str, repeats: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a mean-field step of a network takes beside a deterministic one, in turn."""
+    shape, many, few = NETWORKS[name]
+    on_cpu = jax.default_backend() == "cpu"
+    turn, batch = (few, 16 if name in LARGE else BATCH) if on_cpu else (many, BATCH)
+    turn, batch = (1, 4) if args.quick else (turn, batch)
+    network, data = network_of(name), datasets.random_images(shape, 4096)
+    model = programs.classifier(network, priors.Flat())
+    mode = "auto" if on_cpu else "fused"
+    sides = {
+        "deterministic": steps.side("deterministic", network, data, batch, turn, mode),
+        "mean-field": steps.side("global", network, data, batch, turn, mode),
+        "mean-field, bfloat16": steps.engine_side(
+            model, data, batch, turn, masks=True, loop=mode, matmul_dtype="bfloat16"
+        ),
+    }
+    for one in sides.values():
+        steps.warm(one)
+    row: dict[str, Any] = {"network": name, "batch_size": batch, "steps_of_a_turn": turn}
+    row["weights"] = networks.weights(network[0] if isinstance(network, tuple) else network)[1]
+    row["compile_seconds"] = {side: one.compile_seconds for side, one in sides.items()}
+    if args.compile_only:
+        return row
+    steps.take_turns(sides, repeats)
+    plain = sides["deterministic"]
+    ratios = {side: steps.ratio(one, plain) for side, one in sides.items()}
+    return {
+        **row,
+        "milliseconds": {side: one.median for side, one in sides.items()},
+        "ratio_to_deterministic": ratios,
+        "peak_bytes_of_program": {side: one.plan.get("peak") for side, one in sides.items()},
+        "teraflop_per_s": steps.flops(network, data, batch) / plain.median / 1e9,
+    }
+
+
+def seeds_row(name: str, repeats: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a step of ten seeds in one program takes, beside a step of one."""
+    shape = NETWORKS[name][0] if name in NETWORKS else (1, 28, 28)
+    turn = 2 if args.quick else 20 if jax.default_backend() == "cpu" else 500
+    data = datasets.random_images(shape, 4096)
+    model = programs.classifier(network_of(name), priors.Flat())
+    sides = steps.seeds(model, "global", data, BATCH, turn, COUNT)
+    row = {"network": name, "batch_size": BATCH, "seeds": COUNT, "steps_of_a_turn": turn}
+    if args.compile_only:
+        return row
+    steps.take_turns(sides, repeats)
+    middle = {side: one.median for side, one in sides.items()}
+    return {**row, "milliseconds": middle, "ratio": steps.ratio(sides["many"], sides["one"])}
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def parts(args: argparse.Namespace) -> list[str]:
+    """Return the names of the parts."""
+    nets = ("LeNet-5", "MLP 5x400") if args.quick else tuple(NETWORKS)
+    return ["reduction", *(f"steps {n}" for n in nets), *(f"seeds {n}" for n in SEEDS)]
+
+
+def measured(part: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the row of a part, in the process that has it."""
+    kind, _, name = part.partition(" ")
+    begin, repeats = time.perf_counter(), 3 if args.quick else args.repeats
+    if kind == "reduction":
+        weights = args.weights or (10**9 if jax.default_backend() != "cpu" else 10**7)
+        row = reduction_row(10**6 if args.quick else weights, repeats)
+    else:
+        make = {"steps": steps_row, "seeds": seeds_row}[kind]
+        row = make(name, repeats, args)
+    stats = jax.local_devices()[0].memory_stats() or {}
+    more = {"peak_gib_of_device": stats.get("peak_bytes_in_use", 0) / GIB or None}
+    more["seconds_of_process"] = time.perf_counter() - begin
+    command = "python -m benchmarks.costs.device"  # that of the process which started this one
+    return {"part": part, **row, **more, **environment(), "command": command}
+
+
+def started(part: str, args: argparse.Namespace, *more: str) -> subprocess.Popen[str]:
+    """Start the process of a part."""
+    words = [sys.executable, "-m", "benchmarks.costs.device", "--part", part, *more]
+    words += ["--repeats", str(args.repeats), *(["--quick"] if args.quick else [])]
+    words += ["--weights", str(args.weights)] if args.weights else []
+    env = {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(args.cache.absolute()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
+
+
+def ended(part: str, process: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
+    """Wait for the process of a part and return its row; of one that failed, what it said last."""
+    try:
+        said, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return {"part": part, "failed": f"took longer than {seconds:.0f} s"}
+    if process.returncode:
+        lines = [line for line in said.splitlines() if line.strip()]
+        print("\n".join(lines[-25:]), flush=True)
+        return {"part": part, "failed": lines[-1][:300] if lines else f"{process.returncode}"}
+    return processes.printed_row(said)
+
+
+def run(args: argparse.Namespace, rows: Rows) -> None:
+    """Compile all parts, so many at a time, and time one after the other."""
+    wanted = args.parts or parts(args)
+    begin, waiting = time.perf_counter(), [part for part in wanted if part != "reduction"]
+    while args.jobs > 1 and waiting:
+        now, waiting = waiting[: args.jobs], waiting[args.jobs :]
+        running = {part: started(part, args, "--compile-only") for part in now}
+        for part, process in running.items():
+            row = ended(part, process, args.limit)
+            said = row.get("failed", row.get("compile_seconds", ""))
+            print(f"compiled {part}: {said} ({time.perf_counter() - begin:.0f} s)", flush=True)
+    for part in [] if args.compile_only else wanted:
+        row = ended(part, started(part, args), args.limit)
+        rows.rows = [one for one in rows.rows if one["part"] != part]
+        rows.add(row)
+        write_tables(rows)
+        print({k: v for k, v in row.items() if k not in QUIET}, flush=True)
+        print(f"{part} ended after {time.perf_counter() - begin:.0f} s", flush=True)
+
+
+def write_tables(rows: Rows) -> None:
+    """Write what is there as tables."""
+    found = [row for row in rows.rows if "failed" not in row]
+    said = []
+    for row in found:
+        if row["part"] != "reduction":
+            continue
+        lines = [
+            [
+                name,
+                f"{row['weights']:.0e}",
+                f"{row['stream_gb_per_s']:.0f}",
+                f"{1e3 * row[name]['seconds']:.1f}",
+                f"{row[name]['bytes_a_weight']:.0f}",
+                f"{row[name]['share_of_stream']:.0%}",
+                f"{row[name]['one_pass_share_of_stream']:.0%}",
+            ]
+            for name in ("shrinkage", "spike-slab")
+        ]
+        header = "criterion | weights | stream, GB/s | reduction, ms | bytes a weight"
+        said.append(table(f"{header} | share of the stream's rate | if one pass had to do", lines))
+    lines = []
+    for row in found:
+        if row["part"].startswith("steps "):
+            cost, ratios = row["milliseconds"], row["ratio_to_deterministic"]
+            peaks = row["peak_bytes_of_program"]
+            lines.append(
+                [
+                    row["network"],
+                    f"{row['weights']:,}",
+                    str(row["batch_size"]),
+                    *(f"{cost[side]:.3f}" for side in cost),
+                    *(
+                        "{:.2f} ({:.2f} to {:.2f})".format(*ratios[side])
+                        for side in list(ratios)[1:]
+                    ),
+                    " / ".join(f"{(peaks[side] or 0) / 2**20:.0f}" for side in peaks),
+                ]
+            )
+    if lines:
+        header = "network | weights | batch | deterministic, ms | mean-field, ms | bfloat16, ms"
+        header += " | ratio (range) | ratio in bfloat16 | memory of the three, MiB"
+        said.append(table(header, lines))
+    lines = [
+        [
+            row["network"],
+            *(f"{row['milliseconds'][side]:.3f}" for side in ("one", "many")),
+            "{:.2f} ({:.2f} to {:.2f})".format(*row["ratio"]),
+        ]
+        for row in found
+        if row["part"].startswith("seeds ")
+    ]
+    if lines:
+        said.append(table("network | one seed, ms | ten seeds, ms | ratio (range)", lines))
+    device = next((row["device"] for row in found), "device")
+    rows.write_table(f"On one {device}.\n\n" + "\n\n".join(said))
+
+
+def main() -> None:
+    """Measure all parts, or be the process of one."""
+    parser = options.parser(__doc__, "device", seeds=None, data=False, quick="tiny", report=True)
+    parser.add_argument("--repeats", type=int, default=7, help="turns")
+    parser.add_argument("--weights", type=int, help="of the reduction: 1e9, on a CPU 1e7")
+    parser.add_argument("--parts", nargs="+", help="by default all")
+    parser.add_argument("--jobs", type=int, default=8, help="parts compiled at a time; 1 for none")
+    parser.add_argument("--limit", type=float, default=600, help="seconds of a part")
+    parser.add_argument("--cache", type=Path, default=Path("runs/device_cache"))
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--compile-only", action="store_true", help="only fill the cache")
+    args = options.parse(parser)
+    if args.part:
+        processes.print_row(measured(args.part, args))
+        return
+    rows = Rows(args.out)
+    if args.report:
+        write_tables(rows)
+    else:
+        run(args, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """Steps of all kinds, each compiled, warmed up, and then taken in turn with the others."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -137,11 +138,15 @@ def looped(step: Callable, carry: Any, steps: int, mode: Any, *args: Any) -> Sid
 
 
 def flops(network: Any, data: Any, batch: int) -> float:
-    """Return the floating-point operations of a plain step, as XLA counts them before it optimises."""
+    """Return the floating-point operations of a plain step, as XLA counts them before it optimises.
+
+    Not a number where it does not count them, as for CUDA.
+    """
     step, carry = plain(network, optax.adabelief(RATE))
     lowered = jax.jit(lambda c, i, data: step(c, i, data, batch)).lower(carry, 0, data)
     found: Any = lowered.cost_analysis()
-    return float((found[0] if isinstance(found, list) else found)["flops"])
+    found = found[0] if isinstance(found, list) else found
+    return float(found["flops"]) if found else float("nan")
 
 
 def engine_side(
@@ -264,7 +269,9 @@ def matmul(count: float, steps: int) -> Side:
 def limits(network: Any, weights: int, data: Any, batch: int, steps: int) -> dict[str, Side]:
     """Return what no step of a network of so many weights can beat, warm."""
     found = {f"stream, {kind}": stream(n * weights, steps) for kind, n in FLOATS.items()}
-    found["matmul"] = matmul(flops(network, data, batch), steps)
+    count = flops(network, data, batch)
+    if not math.isnan(count):
+        found["matmul"] = matmul(count, steps)
     return {name: warm(one) for name, one in found.items()}
 
 

@@ -3,22 +3,24 @@
     python -m benchmarks.costs.device
 
 Each part has a process of its own, and its row is written as soon as it is there; a part that fails leaves
-its last line of output in place of figures. All programs are first compiled, several parts at a time, into
-a cache; then the parts are timed one after the other, alone on the device, their steps in turn. The
+its last line of output in place of figures. The processes compile side by side; when all have, they are timed
+one after the other, each alone on the device, its steps in turn. The
 reduction is compared with a stream over as many bytes, in one process; `passes` says how many bytes of a
 weight a criterion must move. Data are random: only time and memory are measured. On a CPU the sizes are
 smaller, and ``--quick`` takes seconds a part.
 """
 
 import argparse
+import contextlib
 import functools
+import math
 import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -41,6 +43,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, int]] = {
 SEEDS = ("LeNet-5", "MLP 5x400", "MLP 100-100")
 LARGE = ("ViT", "Mixer", "ResNet-18")
 BATCH = 128
+READY = "READY"
 QUIET = ("compile_seconds", "versions", "python", "commit", "command")
 
 
@@ -162,17 +165,16 @@ def steps_row(name: str, repeats: int, args: argparse.Namespace) -> dict[str, An
     row: dict[str, Any] = {"network": name, "batch_size": batch, "steps_of_a_turn": turn}
     row["weights"] = networks.weights(network[0] if isinstance(network, tuple) else network)[1]
     row["compile_seconds"] = {side: one.compile_seconds for side, one in sides.items()}
-    if args.compile_only:
-        return row
+    wait_for_turn()
     steps.take_turns(sides, repeats)
-    plain = sides["deterministic"]
+    plain, count = sides["deterministic"], steps.flops(network, data, batch)
     ratios = {side: steps.ratio(one, plain) for side, one in sides.items()}
     return {
         **row,
         "milliseconds": {side: one.median for side, one in sides.items()},
         "ratio_to_deterministic": ratios,
         "peak_bytes_of_program": {side: one.plan.get("peak") for side, one in sides.items()},
-        "teraflop_per_s": steps.flops(network, data, batch) / plain.median / 1e9,
+        "teraflop_per_s": None if math.isnan(count) else count / plain.median / 1e9,
     }
 
 
@@ -184,8 +186,7 @@ def seeds_row(name: str, repeats: int, args: argparse.Namespace) -> dict[str, An
     model = programs.classifier(network_of(name), priors.Flat())
     sides = steps.seeds(model, "global", data, BATCH, turn, COUNT)
     row = {"network": name, "batch_size": BATCH, "seeds": COUNT, "steps_of_a_turn": turn}
-    if args.compile_only:
-        return row
+    wait_for_turn()
     steps.take_turns(sides, repeats)
     middle = {side: one.median for side, one in sides.items()}
     return {**row, "milliseconds": middle, "ratio": steps.ratio(sides["many"], sides["one"])}
@@ -217,53 +218,83 @@ def measured(part: str, args: argparse.Namespace) -> dict[str, Any]:
     return {"part": part, **row, **more, **environment(), "command": command}
 
 
-def started(part: str, args: argparse.Namespace, *more: str) -> subprocess.Popen[str]:
-    """Start the process of a part."""
-    words = [sys.executable, "-m", "benchmarks.costs.device", "--part", part, *more]
-    words += ["--repeats", str(args.repeats), *(["--quick"] if args.quick else [])]
-    words += ["--weights", str(args.weights)] if args.weights else []
-    env = {
-        **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": str(args.cache.absolute()),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    }
-    pipe = subprocess.PIPE
-    return subprocess.Popen(words, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
+def wait_for_turn() -> None:
+    """Say that all is compiled, and wait until this process has the device for itself."""
+    print(READY, flush=True)
+    sys.stdin.readline()
 
 
-def ended(part: str, process: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
-    """Wait for the process of a part and return its row; of one that failed, what it said last."""
-    try:
-        said, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return {"part": part, "failed": f"took longer than {seconds:.0f} s"}
-    if process.returncode:
-        lines = [line for line in said.splitlines() if line.strip()]
-        print("\n".join(lines[-25:]), flush=True)
-        return {"part": part, "failed": lines[-1][:300] if lines else f"{process.returncode}"}
-    return processes.printed_row(said)
+class Part:
+    """A part in a process of its own.
+
+    Args:
+        name: Of the part.
+        args: Those of the command.
+    """
+
+    def __init__(self, name: str, args: argparse.Namespace):
+        words = [sys.executable, "-m", "benchmarks.costs.device", "--part", name]
+        words += ["--repeats", str(args.repeats), *(["--quick"] if args.quick else [])]
+        words += ["--weights", str(args.weights)] if args.weights else []
+        pipe, env = subprocess.PIPE, {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        self.name, self.lines, self.ready = name, [], threading.Event()
+        self.process = subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self.lines.append(line.rstrip())
+            if line.startswith(READY):
+                self.ready.set()
+        self.ready.set()
+
+    def row(self, seconds: float) -> dict[str, Any]:
+        """Let the process go on, wait for it, and return its row; of one that failed, what it said last."""
+        failed = f"nothing after {seconds:.0f} s"
+        if self.ready.is_set():
+            try:
+                with contextlib.suppress(OSError):  # it has ended
+                    self.process.stdin.write("\n")  # pyright: ignore[reportOptionalMemberAccess]
+                    self.process.stdin.flush()  # pyright: ignore[reportOptionalMemberAccess]
+                if self.process.wait(seconds) == 0:
+                    self.reader.join()
+                    return processes.printed_row("\n".join(self.lines))
+                self.reader.join()
+                failed = next((line for line in reversed(self.lines) if line.strip()), "")[:300]
+                print("\n".join(self.lines[-25:]), flush=True)
+            except subprocess.TimeoutExpired:
+                pass
+        self.process.kill()
+        return {"part": self.name, "failed": failed}
 
 
 def run(args: argparse.Namespace, rows: Rows) -> None:
-    """Compile all parts, so many at a time, and time one after the other."""
-    wanted = args.parts or parts(args)
-    begin, waiting = time.perf_counter(), [part for part in wanted if part != "reduction"]
-    while args.jobs > 1 and waiting:
-        now, waiting = waiting[: args.jobs], waiting[args.jobs :]
-        running = {part: started(part, args, "--compile-only") for part in now}
-        for part, process in running.items():
-            row = ended(part, process, args.limit)
-            said = row.get("failed", row.get("compile_seconds", ""))
-            print(f"compiled {part}: {said} ({time.perf_counter() - begin:.0f} s)", flush=True)
-    for part in [] if args.compile_only else wanted:
-        row = ended(part, started(part, args), args.limit)
-        rows.rows = [one for one in rows.rows if one["part"] != part]
-        rows.add(row)
-        write_tables(rows)
-        print({k: v for k, v in row.items() if k not in QUIET}, flush=True)
-        print(f"{part} ended after {time.perf_counter() - begin:.0f} s", flush=True)
+    """Run the parts, so many at a time: compile side by side, and time one after the other."""
+    begin, waiting = time.perf_counter(), args.parts or parts(args)
+    while waiting:
+        # The reduction fills the device.
+        many = 1 if waiting[0] == "reduction" else args.jobs
+        now, waiting = waiting[:many], waiting[many:]
+        running = [Part(name, args) for name in now]
+        if now[0] == "reduction":
+            running[0].ready.set()
+        until = time.perf_counter() + args.limit
+        for part in running:
+            part.ready.wait(max(until - time.perf_counter(), 0))
+        for part in running:
+            if not part.ready.is_set():
+                part.process.kill()  # it compiles still, and would take the device from the others
+        print(f"{', '.join(now)}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
+        for part in running:
+            row = part.row(args.limit)
+            rows.rows = [one for one in rows.rows if one["part"] != part.name]
+            rows.add(row)
+            write_tables(rows)
+            print({k: v for k, v in row.items() if k not in QUIET}, flush=True)
+    print(f"ended after {time.perf_counter() - begin:.0f} s", flush=True)
 
 
 def write_tables(rows: Rows) -> None:
@@ -330,11 +361,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="turns")
     parser.add_argument("--weights", type=int, help="of the reduction: 1e9, on a CPU 1e7")
     parser.add_argument("--parts", nargs="+", help="by default all")
-    parser.add_argument("--jobs", type=int, default=8, help="parts compiled at a time; 1 for none")
-    parser.add_argument("--limit", type=float, default=600, help="seconds of a part")
-    parser.add_argument("--cache", type=Path, default=Path("runs/device_cache"))
+    parser.add_argument("--jobs", type=int, default=8, help="parts that compile at a time")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=600,
+        help="seconds of compilation, and of a turn on the device",
+    )
     parser.add_argument("--part", help=argparse.SUPPRESS)
-    parser.add_argument("--compile-only", action="store_true", help="only fill the cache")
     args = options.parse(parser)
     if args.part:
         processes.print_row(measured(args.part, args))

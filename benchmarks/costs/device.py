@@ -292,12 +292,12 @@ def run(args: argparse.Namespace, rows: Rows) -> None:
             row = part.row(args.limit)
             rows.rows = [one for one in rows.rows if one["part"] != part.name]
             rows.add(row)
-            write_tables(rows)
+            write_table(rows)
             print({k: v for k, v in row.items() if k not in QUIET}, flush=True)
     print(f"ended after {time.perf_counter() - begin:.0f} s", flush=True)
 
 
-def write_tables(rows: Rows) -> None:
+def write_table(rows: Rows) -> None:
     """Write what is there as tables."""
     found = [row for row in rows.rows if "failed" not in row]
     said = []
@@ -307,6 +307,7 @@ def write_tables(rows: Rows) -> None:
         lines = [
             [
                 name,
+                row["device"],
                 f"{row['weights']:.0e}",
                 f"{row['stream_gb_per_s']:.0f}",
                 f"{1e3 * row[name]['seconds']:.1f}",
@@ -316,7 +317,7 @@ def write_tables(rows: Rows) -> None:
             ]
             for name in ("shrinkage", "spike-slab")
         ]
-        header = "criterion | weights | stream, GB/s | reduction, ms | bytes a weight"
+        header = "criterion | device | weights | stream, GB/s | reduction, ms | bytes a weight"
         said.append(table(f"{header} | share of the stream's rate | if one pass had to do", lines))
     lines = []
     for row in found:
@@ -326,6 +327,7 @@ def write_tables(rows: Rows) -> None:
             lines.append(
                 [
                     row["network"],
+                    row["device"],
                     f"{row['weights']:,}",
                     str(row["batch_size"]),
                     *(f"{cost[side]:.3f}" for side in cost),
@@ -337,12 +339,15 @@ def write_tables(rows: Rows) -> None:
                 ]
             )
     if lines:
-        header = "network | weights | batch | deterministic, ms | mean-field, ms | bfloat16, ms"
+        header = (
+            "network | device | weights | batch | deterministic, ms | mean-field, ms | bfloat16, ms"
+        )
         header += " | ratio (range) | ratio in bfloat16 | memory of the three, MiB"
         said.append(table(header, lines))
     lines = [
         [
             row["network"],
+            row["device"],
             *(f"{row['milliseconds'][side]:.3f}" for side in ("one", "many")),
             "{:.2f} ({:.2f} to {:.2f})".format(*row["ratio"]),
         ]
@@ -350,9 +355,10 @@ def write_tables(rows: Rows) -> None:
         if row["part"].startswith("seeds ")
     ]
     if lines:
-        said.append(table("network | one seed, ms | ten seeds, ms | ratio (range)", lines))
-    device = next((row["device"] for row in found), "device")
-    rows.write_table(f"On one {device}.\n\n" + "\n\n".join(said))
+        said.append(table("network | device | one seed, ms | ten seeds, ms | ratio (range)", lines))
+    lines = [[row["part"], row["failed"]] for row in rows.rows if "failed" in row]
+    said += [table("part | failed", lines)] if lines else []
+    rows.write_table("\n\n".join(said))
 
 
 def main() -> None:
@@ -375,7 +381,7 @@ def main() -> None:
         return
     rows = Rows(args.out)
     if args.report:
-        write_tables(rows)
+        write_table(rows)
     else:
         run(args, rows)
 

@@ -67,6 +67,7 @@ def once(fn: Callable[..., Array], like: jax.ShapeDtypeStruct, *args: Array) -> 
 
     XLA on CPU fuses what looks cheap, such as a hash or an inverse CDF, into each of its uses and
     computes it many times over. It cannot see that this loop always runs once, and fuses nothing across one.
+    Elsewhere a barrier does: the hash, a hundred operations long, would be compiled into each of its uses.
 
     Args:
         fn: Pure; not differentiated through.
@@ -80,7 +81,10 @@ def once(fn: Callable[..., Array], like: jax.ShapeDtypeStruct, *args: Array) -> 
         times = jnp.where((first | np.uint32(1)) != 0, 1, 0)
         return lax.fori_loop(0, times, lambda _, __: fn(*args), start)
 
-    return lax.platform_dependent(*args, cpu=on_cpu, default=fn)
+    def elsewhere(*args: Array) -> Array:
+        return lax.optimization_barrier(fn(*args))
+
+    return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
 
 
 _ONE_BY_ONE: ContextVar[bool] = ContextVar("one_by_one", default=False)

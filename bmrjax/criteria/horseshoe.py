@@ -14,6 +14,7 @@ from bmrjax import reduction
 from bmrjax.criteria.base import Criterion, Decision, Masks, Sites, by_layer, masks, require
 from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import Normal
+from bmrjax.reduction.full_precision import full_precision
 
 # Edges of the cells of ln(υ λ), 64 of them over nine orders of magnitude; what lies outside
 # belongs to the first and the last. The integrands vary over about two units.
@@ -84,6 +85,7 @@ class RegularizedHorseshoe(Criterion):
             n: Normal(jnp.zeros_like(q.loc), jnp.ones_like(q.loc)) for n, q in posterior.items()
         }
 
+    @full_precision
     def __call__(
         self, found: SitePosteriors, keep: Masks | None = None, memory: Any = None
     ) -> Decision:

@@ -17,6 +17,7 @@ from bmrjax.backend.noise import normal_noise
 from bmrjax.families.elements import Prunable
 from bmrjax.families.normal import normal_parameters
 from bmrjax.families.pruned import PrunedElements
+from bmrjax.reduction.full_precision import full_precision
 
 
 class ScaledMatrixNormal(Prunable):
@@ -81,6 +82,7 @@ class ScaledMatrixNormal(Prunable):
         """Return R E Cᵀ."""
         return unit_lower(self.row_factor) @ noise @ unit_lower(self.column_factor).T
 
+    @full_precision
     def covariance_of_unit(self, x: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """Return the product with the covariance of the elements at S = 1, zero where removed."""
         rows, columns = unit_lower(self.row_factor), unit_lower(self.column_factor)
@@ -96,6 +98,7 @@ class ScaledMatrixNormal(Prunable):
         noise = self.correlated(noise).reshape(sample_shape + self.event_shape)
         return jnp.where(self.keep, self.loc + self.scale * noise, 0.0)
 
+    @full_precision
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Log density of the elements that stay."""
         del intermediates
@@ -132,6 +135,7 @@ class ScaledMatrixNormal(Prunable):
         return jnp.where(self.keep, self.loc, 0.0)
 
     @property
+    @full_precision
     def variance(self) -> Array:
         """Variance an element; zero where removed."""
         rows, columns = unit_lower(self.row_factor), unit_lower(self.column_factor)
@@ -146,6 +150,7 @@ def unit_lower(factor: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jnp.tril(factor, -1) + jnp.eye(factor.shape[0], dtype=factor.dtype)
 
 
+@full_precision
 def _kl_from_normals(q: ScaledMatrixNormal, p: Any) -> Array:
     prior = normal_parameters(p)
     if prior is None:

@@ -9,7 +9,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from bmrjax.reduction import removal
-from bmrjax.reduction.normal import Normal, normal, spike
+from bmrjax.reduction.full_precision import full_precision
+from bmrjax.reduction.normal import Normal, narrowing, normal, spike
 
 
 @jax.tree_util.register_dataclass
@@ -36,6 +37,7 @@ class LowRankReduction(NamedTuple):
     reduced: LowRankNormal
 
 
+@full_precision
 def low_rank_normal(
     posterior: LowRankNormal, prior: Normal, reduced_prior: Normal
 ) -> LowRankReduction:
@@ -101,7 +103,7 @@ def low_rank_normal(
 
     # The variance of the prior changes, element by element but for the r × r matrix N.
     reduced_variance = jnp.square(reduced_scale)
-    gain = 1.0 - jnp.square(reduced_scale / prior_scale)
+    gain = narrowing(prior_scale, reduced_scale)
     total = reduced_variance + diag * gain
     narrower = reduced_scale <= prior_scale
     positive = jnp.all(narrower | (total > 0))

@@ -9,6 +9,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from bmrjax.reduction import removal
+from bmrjax.reduction.full_precision import full_precision
 from bmrjax.reduction.multivariate_normal import MultivariateNormal, multivariate_normal
 from bmrjax.reduction.normal import Normal, normal, spike
 
@@ -61,6 +62,7 @@ def _marginal_scales(
     )
 
 
+@full_precision
 def matrix_normal(posterior: MatrixNormal, prior: Normal, reduced_prior: Normal) -> MatrixReduction:
     r"""Compute the evidence difference and the marginals under a reduced prior of each row.
 
@@ -145,6 +147,7 @@ def delta_f_each(posterior: MatrixNormal, prior: Normal) -> Float[Array, "n p"]:
     ).delta_f
 
 
+@full_precision
 def delta_f_rows(posterior: MatrixNormal, prior: Normal) -> Float[Array, " n"]:
     r"""Compute the evidence difference of removing each whole row.
 
@@ -183,6 +186,7 @@ def delta_f_rows(posterior: MatrixNormal, prior: Normal) -> Float[Array, " n"]:
     return at_prior - log_ratio - 0.5 * jnp.sum(jnp.square(whitened), axis=0)
 
 
+@full_precision
 def delta_f_columns(posterior: MatrixNormal, prior: Normal) -> Float[Array, " p"]:
     r"""Compute the evidence difference of removing each whole column.
 

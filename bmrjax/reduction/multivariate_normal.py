@@ -10,7 +10,8 @@ from jax.scipy.linalg import lu_factor, lu_solve, solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 from bmrjax.reduction import removal
-from bmrjax.reduction.normal import Normal, normal, spike
+from bmrjax.reduction.full_precision import full_precision
+from bmrjax.reduction.normal import Normal, narrowing, normal, spike
 
 
 @jax.tree_util.register_dataclass
@@ -105,6 +106,7 @@ def multivariate_normal(
 
 
 @partial(jnp.vectorize, signature="(n),(n,n),(n),(n),(n),(n)->(),(n),(n,n)")
+@full_precision
 def _reduce(loc, scale_tril, prior_loc, prior_scale, reduced_loc, reduced_scale):
     tiny = jnp.finfo(loc.dtype).tiny
     # The mean of the prior moves: a tilt by exp(z · shift / S), which keeps the covariance.
@@ -120,7 +122,7 @@ def _reduce(loc, scale_tril, prior_loc, prior_scale, reduced_loc, reduced_scale)
     # elements are at most one whatever the scales; E = I where the prior is unchanged.
     marginal = jnp.linalg.norm(scale_tril, axis=1)
     factor = scale_tril / marginal[:, None]
-    gain = 1.0 - jnp.square(reduced_scale / prior_scale)
+    gain = narrowing(prior_scale, reduced_scale)
     root = jnp.sqrt(
         jnp.maximum(jnp.square(reduced_scale) + jnp.abs(gain) * jnp.square(marginal), tiny)
     )
@@ -181,6 +183,7 @@ def remove(
 
 
 @partial(jnp.vectorize, signature="(n),(n,n),(n),(n),(n)->(),(n),(n,n)")
+@full_precision
 def _remove(loc, scale_tril, prior_loc, prior_scale, keep):
     # With L_S the rows of scale_tril that go, the evidence is N(0; μ_S, L_S L_Sᵀ) / p_S(0), and the rows
     # that stay lose what they have in the span of those. Covariances are never formed: a factor has
@@ -235,6 +238,7 @@ def delta_f_each(posterior: MultivariateNormal, prior: Normal) -> Float[Array, "
     return jnp.where(absent, 0.0, normal(there, prior, spike(there)).delta_f)
 
 
+@full_precision
 def prune_greedily(
     posterior: MultivariateNormal, prior: Normal, *, limit: int | Int[Array, ""] | None = None
 ) -> Pruning:

@@ -54,6 +54,14 @@ def spike(like: Normal) -> Normal:
     return Normal(zero, zero)
 
 
+def narrowing(scale: Any, reduced_scale: Any) -> Any:
+    """Return 1 - r / s, of the variances of a prior and a reduced one: exactly zero where they agree.
+
+    One less the quotient would not be: on GPUs a number divided by itself is not always one.
+    """
+    return ((scale - reduced_scale) / scale) * ((scale + reduced_scale) / scale)
+
+
 def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction:
     r"""Compute the evidence difference and the posterior under a reduced normal prior.
 
@@ -93,10 +101,10 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
         Friston, Parr and Zeidman (2019), arXiv:1805.07092; Marković, Friston and Kiebel
         (2024), section II-G, which is the case m = m̃ = 0, s = 1.
     """
-    variance, prior_variance = jnp.square(posterior.scale), jnp.square(prior.scale)
+    variance = jnp.square(posterior.scale)
     reduced_variance = jnp.square(reduced_prior.scale)
-    ratio = reduced_variance / prior_variance
-    denominator = reduced_variance + variance * (1.0 - ratio)
+    gain = narrowing(prior.scale, reduced_prior.scale)
+    denominator = reduced_variance + variance * gain
     dtype = denominator.dtype
     proper = (reduced_prior.scale <= prior.scale) | (denominator > 0)
     safe = jnp.where(proper, jnp.maximum(denominator, jnp.finfo(dtype).tiny), 1.0)
@@ -109,14 +117,17 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
     quadratic = (
         (reduced_variance / safe) * (shift / prior.scale) * ((to_reduced + to_prior) / prior.scale)
         + (variance / safe) * jnp.square(shift / prior.scale)
-        - ((1.0 - ratio) / safe) * jnp.square(to_reduced)
+        - (gain / safe) * jnp.square(to_reduced)
     )
-    log_ratio = -2.0 * jnp.log(root / prior.scale)
+    # ln(D / s), from its distance to one where the prior changes little.
+    little = proper & (gain < 0.5)
+    distance = gain * (jnp.square(posterior.scale / prior.scale) - 1.0)
+    log_ratio = -jnp.where(
+        little, jnp.log1p(jnp.where(little, distance, 0.0)), 2.0 * jnp.log(root / prior.scale)
+    )
     finite = jnp.maximum(0.5 * (log_ratio + quadratic), jnp.finfo(dtype).min)
     delta_f = jnp.where(proper, finite, jnp.inf)
-    loc = posterior.loc * (reduced_variance / safe) + (reduced_prior.loc - prior.loc * ratio) * (
-        variance / safe
-    )
+    loc = posterior.loc * (reduced_variance / safe) + (shift + prior.loc * gain) * (variance / safe)
     scale = reduced_prior.scale * (posterior.scale / root)
     nan = jnp.asarray(jnp.nan, loc.dtype)
     return Reduction(delta_f, Normal(jnp.where(proper, loc, nan), jnp.where(proper, scale, nan)))

@@ -36,10 +36,13 @@ class Price:
 # A character of the description, a value in it, a module.
 CHARACTER = Price(40, 70)
 NODE = Price(1500, 300)
-MODULE = Price(10_000, 2000)
+MODULE = Price(14_000, 2000)
 # An array, and running statistics that are held apart.
 ARRAY = Price(100_000, 6000)
 STATE = Price(80_000, 6000)
+# A module, and an object of Flax in each of its places, if there are running statistics: Equinox then walks
+# through the network eight times.
+STATEFUL_MODULE, STATEFUL_OBJECT = Price(8000, 1000), Price(60_000, 3000)
 # A number of an array, zero or not.
 NUMBER = Price(4, 17)
 # An entry of a sparse array: its place and its value; one that is drawn costs more.

@@ -4,7 +4,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from bmrjax.codec.budget import ARRAY, MODULE, NODE, NUMBER, STATE, Budget
+from bmrjax.codec.budget import (
+    ARRAY,
+    MODULE,
+    NODE,
+    NUMBER,
+    STATE,
+    STATEFUL_MODULE,
+    STATEFUL_OBJECT,
+    Budget,
+)
 from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.describe_network import ARRAY_DTYPES, Hole, path_to
 from bmrjax.codec.flax_networks import flax_prices, is_form_name
@@ -62,8 +71,10 @@ class DescriptionCheck:
         self.foreign: set[str] = set()
         # Of each object so far that can be in a second place: how many nodes it has, and how deep they are.
         # Whatever walks through the network meets them once for each place.
-        self._numbered: list[tuple[int, int]] = []
-        self._nodes = self._deepest = 0
+        # How many of them are objects of Flax is counted too.
+        self._numbered: list[tuple[int, int, int]] = []
+        self._nodes = self._deepest = self._objects = 0
+        self._stateful = False
         self._kinds: dict[str, Callable[[Any, str, int], bool]] = {
             "tuple": self._items,
             "dict": self._dict,
@@ -87,6 +98,9 @@ class DescriptionCheck:
             ),
         }
         self._check(tree, "", 0)
+        if self._stateful:
+            self._budget.charge(STATEFUL_MODULE, self.modules)
+            self._budget.charge(STATEFUL_OBJECT, self._objects)
 
     def _check(self, node: Any, path: str, depth: int) -> None:
         self._visit(1, depth)
@@ -129,8 +143,9 @@ class DescriptionCheck:
     def _same(self, inner: Any, path: str, depth: int) -> bool:
         if type(inner) is not int or not 0 <= inner < len(self._numbered):
             return False
-        nodes, height = self._numbered[inner]
+        nodes, height, objects = self._numbered[inner]
         self._visit(nodes, depth + height)
+        self._objects += objects
         return True
 
     def _array(self, node: dict[str, Any], path: str, where: str) -> None:
@@ -219,18 +234,20 @@ class DescriptionCheck:
 
     def _state(self, inner: Any, path: str, depth: int) -> bool:
         self._budget.charge(STATE)
+        self._stateful = True
         self._check(inner, path, depth + 1)
         return True
 
-    def _begin(self, depth: int) -> tuple[int, int]:
-        before = self._nodes, self._deepest
+    def _begin(self, depth: int) -> tuple[int, int, int]:
+        before = self._nodes, self._deepest, self._objects
         self._deepest = depth
         return before
 
-    def _number(self, before: tuple[int, int], depth: int) -> None:
+    def _number(self, before: tuple[int, int, int], depth: int) -> None:
         """Note an object that is described whole, and that others may refer to."""
-        nodes, deepest = before
-        self._numbered.append((self._nodes - nodes + 1, self._deepest - depth))
+        nodes, deepest, objects = before
+        counts = self._nodes - nodes + 1, self._deepest - depth, self._objects - objects
+        self._numbered.append(counts)
         self._deepest = max(self._deepest, deepest)
 
     def _key(self, inner: Any, path: str, depth: int) -> bool:
@@ -273,6 +290,7 @@ class DescriptionCheck:
         if flax == "object" and not all(is_attribute(name) for name in inner):
             return False
         before = self._begin(depth)
+        self._objects += bool(flax)
         for name, each in inner.items():
             inside = path if flax == "variable" and name == "value" else path_to(path, name)
             # A name that is not looked up may be of such a module.

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from bmrjax.errors import warn
 from bmrjax.files import naming_full_disk, sync_file, sync_tree, write_atomically
 from bmrjax.infer.saved_leaves import with_structure_of
+from bmrjax.run.checkpoint_arrays import array_arguments
 from bmrjax.run.checkpoint_seal import (
     SEAL,
     DamagedCheckpoint,
@@ -125,7 +126,7 @@ class Checkpointer:
         import orbax.checkpoint as ocp
 
         items = ocp.args.Composite(
-            arrays=ocp.args.StandardSave(tree), document=ocp.args.JsonSave(document)
+            arrays=array_arguments().save(tree), document=ocp.args.JsonSave(document)
         )
         # Checkpoints are numbered by themselves: a run that a schedule stops writes two an epoch.
         step = max(self.steps(), default=-1) + 1
@@ -231,7 +232,7 @@ class Checkpointer:
         for step in self.steps():
             try:
                 document = self._document(step)
-                self._saved(step, document, None)
+                self._saved(step, document)
                 for i, expected in enumerate(document[SEAL]["points"]):
                     read_point(self._path.parent / "points" / f"{i:04d}.safetensors", expected)
             except DamagedCheckpoint as error:
@@ -257,12 +258,9 @@ class Checkpointer:
         check_document(found, self._path / str(step))
         return found
 
-    def _saved(self, step: int, document: Any, target: Any) -> dict[str, np.ndarray]:
+    def _saved(self, step: int, document: Any) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint, if they are what was written."""
-        import orbax.checkpoint as ocp
-
-        tree = self._read(step, arrays=ocp.args.StandardRestore(target))["arrays"]
-        tree = {name: np.asarray(array) for name, array in tree.items()}
+        tree = self._read(step, arrays=array_arguments().restore())["arrays"]
         expected = document[SEAL]
         if seal({}, tree, [])["arrays"] != expected["arrays"]:
             raise DamagedCheckpoint(
@@ -281,8 +279,7 @@ class Checkpointer:
                 "arguments that the run started with, or give another directory."
             )
         leaves, structure = jax.tree.flatten(like)
-        data = jax.eval_shape(lambda: [_key_data(leaf) for leaf in leaves])
-        tree = self._saved(step, document, {f"{i:06d}": shape for i, shape in enumerate(data)})
+        tree = self._saved(step, document)
         restored = [jax.numpy.asarray(tree[f"{i:06d}"]) for i in range(len(leaves))]
         for i, leaf in enumerate(leaves):
             if _is_key(leaf):

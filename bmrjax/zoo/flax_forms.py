@@ -21,7 +21,7 @@ _LARGEST_SIDE = 2**14
 
 
 # A layer of a Flax perceptron, and a transformer and each of its blocks.
-FLAX_LAYER = Price(2_000_000, 100_000)
+FLAX_LAYER = Price(2_500_000, 100_000)
 FLAX_TRANSFORMER = Price(10_000_000, 500_000)
 FLAX_BLOCK = Price(32_000_000, 1_000_000)
 

@@ -189,6 +189,16 @@ MADE_UP = {
         + "]",
         "can pay for",
     ),
+    "doubled, with a state": (
+        '[{"nnx.List":{}},'
+        + ",".join(f'{{"nnx.List":{{"0":{{"same":{i}}},"1":{{"same":{i}}}}}}}' for i in range(9))
+        + ',{"state":{"array":[]}}]',
+        "can pay for",
+    ),
+    "a state of thousands of modules": (
+        '{"state":[' + ",".join(['{"eqx.Identity":{}}'] * 2000) + "]}",
+        "can pay for",
+    ),
     "chained": (
         '[{"nnx.List":{}},'
         + ",".join(f'{{"nnx.List":{{"0":{{"same":{i}}}}}}}' for i in range(80))

@@ -65,7 +65,6 @@ def flip(path, at=None):
 
 
 def damage_arrays(step, change=flip):
-    # Orbax keeps files that it does not read again, and which these are differs from run to run.
     for path in (step / "arrays").rglob("*"):
         if path.is_file() and path.stat().st_size:
             change(path)

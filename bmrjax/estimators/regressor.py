@@ -26,7 +26,8 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
     Args:
         prior_scale: Standard deviation of the prior of a coefficient: standard deviations of the target per
             standard deviation of a column.
-        expected: Expected number of columns (or groups) with an effect. By default half of them.
+        expected: Expected number of columns (or groups) with an effect; by default every number is equally
+            probable.
         groups: Name of a group to the names of the columns that are in or out together, such as the dummies
             of a factor.
         heredity: Whether interactions such as ``"age:bmi"`` are in only with ``"age"`` and ``"bmi"``;

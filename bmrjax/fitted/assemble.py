@@ -7,10 +7,10 @@ from jaxtyping import Float
 
 from bmrjax.fitted.credible_sets import likelihood_correlation
 from bmrjax.fitted.fit_reduction import FitReduction
-from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import Averaged
+from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.search import Found
 from bmrjax.fitted.source import Source
@@ -29,14 +29,13 @@ def fit_reduction(
     delta_f: Float[np.ndarray, " units"],
     delta_f_given: Float[np.ndarray, " units"],
     *,
-    log_odds: float,
+    prior: ModelPrior,
     text: str,
     normality: Normality,
     findings: tuple[Finding, ...],
     inspection: Inspection,
     verification: Verification | None,
     precision: Precision,
-    heredity: Heredity,
     source: Source | None = None,
 ) -> FitReduction:
     """Return the result by site.
@@ -49,14 +48,13 @@ def fit_reduction(
         averaged: Each element under all of them.
         delta_f: Of each candidate alone.
         delta_f_given: Of each candidate, given the chosen submodel.
-        log_odds: ln of the prior odds of each candidate to be in.
+        prior: Prior on submodels.
         text: What was fitted, in words.
         normality: How normal it is.
         findings: What is wrong with the draws.
         inspection: Which sites were judged.
         verification: Of the most probable submodels.
         precision: The posterior and the units.
-        heredity: Which submodels are allowed.
         source: Where the posterior is from, with its program.
     """
 
@@ -97,10 +95,9 @@ def fit_reduction(
         _layout=layout,
         _found=found,
         _correlation=likelihood_correlation(normal, list(units.values())),
-        _log_odds=log_odds,
+        _prior=prior,
         _text=text,
         _normality=normality,
         _precision=precision,
-        _heredity=heredity,
         _source=source,
     )

@@ -1,7 +1,6 @@
 """Families of submodels: which of several sets of candidates have an effect at all."""
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,13 +8,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bmrjax.fitted.enumerate_submodels import all_masks
-from bmrjax.fitted.heredity import Heredity
+from bmrjax.fitted.model_prior import ModelPrior
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Up to this many units the prior is summed over all submodels; beyond, over draws of many short chains.
-_ENUMERATED, _CHAINS, _SWEEPS = 12, 20_000, 50
+# Under heredity, the prior is summed over all submodels of up to this many units; beyond, over draws.
+_ENUMERATED, _DRAWS = 12, 20_000
 
 # The most sets of candidates at once: two to this power are the families.
 _MOST = 6
@@ -25,8 +24,7 @@ def compare_families(
     weight: Float[np.ndarray, " terms"],
     sets: Bool[np.ndarray, "terms units"],
     families: Mapping[str, Sequence[int]],
-    log_odds: float,
-    heredity: Heredity,
+    prior: ModelPrior,
 ) -> "DataFrame":
     """Return the probability of each combination of sets with and without an effect in them.
 
@@ -34,8 +32,7 @@ def compare_families(
         weight: Weight of each submodel; they add up to one, and corrections may be negative.
         sets: Units that are in, by submodel.
         families: Name of a set to its units; the sets are disjoint.
-        log_odds: ln of the prior odds of each unit to be in.
-        heredity: Which submodels are allowed.
+        prior: Prior on submodels.
 
     Raises:
         ValueError: For sets that overlap, or too many of them.
@@ -59,43 +56,36 @@ def compare_families(
                 )
             owner[unit] = name
     present = np.stack([sets[:, list(units)].any(1) for units in families.values()], 1)
-    prior_of = _prior(list(families.values()), sets.shape[1], log_odds, heredity)
+    prior_of = _prior(list(families.values()), prior)
     rows = []
     for combination in itertools.product([False, True], repeat=len(families)):
         prob = float(np.clip(weight @ (present == combination).all(1), 0.0, 1.0))
-        prior = prior_of(np.array(combination))
+        before = prior_of(np.array(combination))
         # A family that heredity excludes is as improbable after the data as before.
-        rows.append((*combination, prior, prob, prob / prior if prior else 0.0))
+        rows.append((*combination, before, prob, prob / before if before else 0.0))
     table = pd.DataFrame(rows, columns=[*families, "prior", "prob", "prob_equal"])
     table["prob_equal"] /= table["prob_equal"].sum()
     return table.sort_values("prob", ascending=False, ignore_index=True)
 
 
 def _prior(
-    families: Sequence[Sequence[int]], units: int, log_odds: float, heredity: Heredity
+    families: Sequence[Sequence[int]], prior: ModelPrior
 ) -> Callable[[Bool[np.ndarray, " families"]], float]:
     """Return the prior probability of a combination of sets with and without an effect, as a function."""
-    if heredity.is_empty:
+    if prior.heredity.is_empty:
+        weights, prob = prior.mixture()
         # Probability that none of k candidates is in.
-        log_none = np.array([-len(f) * float(np.logaddexp(0.0, log_odds)) for f in families])
+        log_none = np.array([len(family) * np.log1p(-prob) for family in families])
         parts = np.stack([log_none, np.log(-np.expm1(log_none))])
-        return lambda there: math.exp(sum(parts[1 if t else 0, i] for i, t in enumerate(there)))
-    masks = _allowed(units, log_odds, heredity)
+        return lambda there: float(
+            weights @ np.exp(sum(parts[1 if t else 0, i] for i, t in enumerate(there)))
+        )
+    if prior.units <= _ENUMERATED:
+        masks = all_masks(prior.units)
+        masks = masks[prior.heredity.allows(masks)]
+        weight = np.exp(prior.log_prob(masks))
+    else:
+        masks = prior.draw(_DRAWS, np.random.default_rng(0))
+        weight = np.ones(len(masks))
     present = np.stack([masks[:, list(members)].any(1) for members in families], 1)
-    weight = np.exp(log_odds * masks.sum(1)) if units <= _ENUMERATED else np.ones(len(masks))
     return lambda there: float(weight @ (present == there).all(1) / weight.sum())
-
-
-def _allowed(units: int, log_odds: float, heredity: Heredity) -> Bool[np.ndarray, "masks units"]:
-    """Return every submodel that heredity allows, or draws of them from their prior if there are many."""
-    if units <= _ENUMERATED:
-        masks = all_masks(units)
-        return masks[heredity.allows(masks)]
-    rng = np.random.default_rng(0)
-    prob = 1 / (1 + math.exp(-log_odds))
-    masks = np.zeros((_CHAINS, units), bool)
-    for _ in range(_SWEEPS):
-        for unit in rng.permutation(units):
-            free = heredity.is_free(int(unit), masks)
-            masks[:, unit] = np.where(free, rng.random(_CHAINS) < prob, masks[:, unit])
-    return masks

@@ -12,8 +12,8 @@ from bmrjax.fitted.averaged_draws import averaged_draws
 from bmrjax.fitted.compare_families import compare_families
 from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
 from bmrjax.fitted.fit_text import fit_text
-from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.layout import ElementLayout, shortened
+from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.predictive_path import predictive_path
 from bmrjax.fitted.reduction_page import reduction_page
@@ -71,9 +71,9 @@ class FitReduction:
         ... )
         >>> best = found.models().iloc[0]
         >>> bool(best["dose"]), bool(best["age"]), f"{best['prob']:.2f}", f"{best['delta_f']:.2f} nats"
-        (True, False, '0.85', '1.71 nats')
+        (True, False, '0.73', '1.71 nats')
         >>> found.table()[["element", "kept", "inclusion_prob"]].round(2).values.tolist()
-        [['dose', True, 1.0], ['age', False, 0.15]]
+        [['dose', True, 1.0], ['age', False, 0.27]]
     """
 
     inclusion_prob: BySite
@@ -94,11 +94,10 @@ class FitReduction:
     _layout: ElementLayout = field(repr=False)
     _found: Found = field(repr=False)
     _correlation: Float[np.ndarray, "units units"] = field(repr=False)
-    _log_odds: float = field(repr=False)
+    _prior: ModelPrior = field(repr=False)
     _text: str = field(repr=False)
     _normality: Normality = field(repr=False)
     _precision: Precision = field(repr=False)
-    _heredity: Heredity = field(repr=False)
     _source: Source | None = field(repr=False)
 
     def models(self) -> "DataFrame":
@@ -243,7 +242,7 @@ class FitReduction:
             if not members[name]:
                 raise ValueError(f"FitReduction.families: the set '{name}' is empty.")
         weight, submodels = self._terms()
-        return compare_families(weight, submodels, members, self._log_odds, self._heredity)
+        return compare_families(weight, submodels, members, self._prior)
 
     def path(self, *, seed: int = 0) -> "DataFrame":
         """Say how well submodels of each size predict, by leaving each data point out.
@@ -372,5 +371,5 @@ class FitReduction:
 
     def __repr__(self) -> str:
         """Return what was chosen, whether to trust it, and the table."""
-        text = f"{self._text}; {self._found.text}"
+        text = f"{self._text}; {self._found.text}; {self._prior}"
         return fit_text(self, self._found, text, self._normality)

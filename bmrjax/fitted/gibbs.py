@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bmrjax.fitted.heredity import Heredity
+from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.swept import Precision, Swept
 
 # Units that are drawn together at most: 16 submodels are looked at for each draw.
@@ -35,8 +35,7 @@ class Visited:
 def sample_submodels(
     precision: Precision,
     start: Bool[np.ndarray, " units"],
-    log_odds: float,
-    heredity: Heredity,
+    prior: ModelPrior,
     *,
     sweeps: int,
     warmup: int,
@@ -51,8 +50,7 @@ def sample_submodels(
     Args:
         precision: The posterior and the units.
         start: Units that are in at the start.
-        log_odds: ln of the prior odds of each unit to be in.
-        heredity: Which submodels are allowed.
+        prior: Prior on submodels.
         sweeps: Number of sweeps that are kept.
         warmup: Number of sweeps before.
         rng: Source of randomness.
@@ -67,38 +65,39 @@ def sample_submodels(
     inclusion, masks = np.empty((sweeps, units)), np.empty((sweeps, units), bool)
     loc, variance = np.empty((sweeps, precision.size)), np.empty((sweeps, precision.size))
     log_prob = np.empty(sweeps)
-    families = [heredity.family(int(u)) for u in np.flatnonzero(heredity.parents.any(1))]
+    rule = prior.heredity
+    families = [rule.family(int(u)) for u in np.flatnonzero(rule.parents.any(1))]
     families = [family for family in families if len(family) <= _LARGEST_BLOCK]
-    current = swept.delta_f() + log_odds * float(swept.mask.sum())
+    current = swept.delta_f() + float(prior.log_prob(swept.mask))
     for sweep in range(-warmup, sweeps):
-        current += _scan(swept, log_odds, heredity, rng)
+        current += _scan(swept, prior, rng)
         for one, other in pairs[sweep]:
             if swept.mask[one] != swept.mask[other]:
-                current += _swap(swept, int(one), int(other), heredity, rng)
+                current += _swap(swept, int(one), int(other), prior, rng)
         for _ in range((len(families) + 7) // 8):
             family = families[rng.integers(len(families))]
-            current += _draw_block(swept, family, log_odds, heredity, rng)
+            current += _draw_block(swept, family, prior, rng)
         if sweep < 0:
             continue
-        odds = swept.log_bayes_factors() + log_odds
+        odds = swept.log_bayes_factors() + prior.log_odds(swept.mask)
         probability = 0.5 * (1 + np.tanh(0.5 * odds))
-        inclusion[sweep] = np.where(heredity.free(swept.mask), probability, swept.mask)
+        inclusion[sweep] = np.where(prior.heredity.free(swept.mask), probability, swept.mask)
         masks[sweep], log_prob[sweep] = swept.mask, current
         loc[sweep], variance[sweep] = swept.moments()
     return Visited(inclusion, loc, variance, masks, log_prob)
 
 
-def _scan(swept: Swept, log_odds: float, heredity: Heredity, rng: np.random.Generator) -> float:
+def _scan(swept: Swept, prior: ModelPrior, rng: np.random.Generator) -> float:
     """Draw each unit given the others, and return by how much ln of the probability has changed."""
     units = len(swept.mask)
     order, thresholds = rng.permutation(units), rng.logistic(size=units)
     done, change = 0, 0.0
     # What a unit is drawn from changes only when another one is flipped.
     while done < units:
-        odds = swept.log_bayes_factors() + log_odds
+        odds = swept.log_bayes_factors() + prior.log_odds(swept.mask)
         left = order[done:]
         flipped = (odds[left] > thresholds[left]) != swept.mask[left]
-        flips = np.flatnonzero(flipped & heredity.free(swept.mask)[left])
+        flips = np.flatnonzero(flipped & prior.heredity.free(swept.mask)[left])
         if not len(flips):
             break
         unit = int(left[flips[0]])
@@ -108,17 +107,18 @@ def _scan(swept: Swept, log_odds: float, heredity: Heredity, rng: np.random.Gene
     return float(change)
 
 
-def _swap(
-    swept: Swept, one: int, other: int, heredity: Heredity, rng: np.random.Generator
-) -> float:
+def _swap(swept: Swept, one: int, other: int, prior: ModelPrior, rng: np.random.Generator) -> float:
     """Exchange two units of which one is in, by Metropolis; return the change of ln of the probability."""
     incoming, outgoing = (other, one) if swept.mask[one] else (one, other)
-    if not heredity.is_empty:
+    change = 0.0
+    if not prior.heredity.is_empty:
         proposed = swept.mask.copy()
         proposed[[incoming, outgoing]] = True, False
-        if not heredity.allows(proposed):
+        if not prior.heredity.allows(proposed):
             return 0.0
-    gain = swept.log_bayes_factor(incoming)
+        change = float(prior.log_prob(proposed) - prior.log_prob(swept.mask))
+    # Without heredity, submodels of one size are equally probable before the data.
+    gain = change + swept.log_bayes_factor(incoming)
     swept.flip(incoming)
     gain -= swept.log_bayes_factor(outgoing)
     if gain >= 0 or rng.random() < math.exp(gain):
@@ -131,8 +131,7 @@ def _swap(
 def _draw_block(
     swept: Swept,
     block: list[int],
-    log_odds: float,
-    heredity: Heredity,
+    prior: ModelPrior,
     rng: np.random.Generator,
 ) -> float:
     """Draw a unit and its parents together, given the others; return the change of ln of the probability.
@@ -140,22 +139,25 @@ def _draw_block(
     One at a time, an interaction could come in only after main effects that the data may not support.
     """
     before = swept.mask.copy()
-    changes, allowed, current = [0.0], [True], 0.0
+    changes, visited, current = [0.0], [before], 0.0
     gray = [i ^ (i >> 1) for i in range(2 ** len(block))]
     for last, now in zip(gray, gray[1:], strict=False):
         unit = block[(last ^ now).bit_length() - 1]
-        odds = swept.log_bayes_factor(unit) + log_odds
-        current += -odds if swept.mask[unit] else odds
+        of_unit = swept.log_bayes_factor(unit)
+        current += -of_unit if swept.mask[unit] else of_unit
         swept.flip(unit)
         changes.append(current)
-        allowed.append(bool(heredity.allows(swept.mask)))
-    score = np.where(allowed, changes, -np.inf) + rng.gumbel(size=len(changes))
+        visited.append(swept.mask.copy())
+    masks = np.stack(visited)
+    of_prior = prior.log_prob(masks)
+    total = np.array(changes) + of_prior - of_prior[0]
+    score = np.where(prior.heredity.allows(masks), total, -np.inf) + rng.gumbel(size=len(total))
     chosen = int(np.argmax(score))
     for place, unit in enumerate(block):
         is_flipped = bool(gray[chosen] >> place & 1)
         if swept.mask[unit] != (before[unit] != is_flipped):
             swept.flip(unit)
-    return changes[chosen]
+    return float(total[chosen])
 
 
 def _correlated_pairs(

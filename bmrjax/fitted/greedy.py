@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool
 
-from bmrjax.fitted.heredity import Heredity
+from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.swept import Precision, Swept
 
 # A move has to gain this much, in nats, so that rounding cannot make the climb run in circles.
@@ -13,8 +13,7 @@ _LEAST_GAIN = 1e-9
 def climb(
     precision: Precision,
     start: Bool[np.ndarray, " units"],
-    log_odds: float,
-    heredity: Heredity,
+    prior: ModelPrior,
 ) -> Bool[np.ndarray, " units"]:
     """Add, remove or swap units, each time by the best move, until no move raises the probability.
 
@@ -24,8 +23,7 @@ def climb(
     Args:
         precision: The posterior and the units.
         start: Units that are in at the start.
-        log_odds: ln of the prior odds of each unit to be in.
-        heredity: Which submodels are allowed.
+        prior: Prior on submodels.
 
     Returns:
         The units that are in at the end.
@@ -34,42 +32,43 @@ def climb(
     if not len(swept.mask):
         return swept.mask
     while True:
-        gain = _gains(swept, log_odds, heredity)
+        gain = _gains(swept, prior)
         best = int(np.argmax(gain))
         if gain[best] > _LEAST_GAIN:
             swept.flip(best)
             continue
-        move = _best_swap(swept, log_odds, heredity)
+        move = _best_swap(swept, prior)
         if move is None:
             return swept.mask
         for unit in move:
             swept.flip(unit)
 
 
-def _gains(swept: Swept, log_odds: float, heredity: Heredity) -> np.ndarray:
+def _gains(swept: Swept, prior: ModelPrior) -> np.ndarray:
     """Return what flipping each unit gains, in nats; minus infinity where it may not be flipped."""
-    log_posterior_odds = swept.log_bayes_factors() + log_odds
+    log_posterior_odds = swept.log_bayes_factors() + prior.log_odds(swept.mask)
     gain = np.where(swept.mask, -log_posterior_odds, log_posterior_odds)
-    return np.where(heredity.free(swept.mask), gain, -np.inf)
+    return np.where(prior.heredity.free(swept.mask), gain, -np.inf)
 
 
-def _best_swap(swept: Swept, log_odds: float, heredity: Heredity) -> list[int] | None:
+def _best_swap(swept: Swept, prior: ModelPrior) -> list[int] | None:
     """Return the units to flip: one in and one out, or one in with its parents; None if none gains."""
-    first = _gains(swept, log_odds, heredity)
+    first = _gains(swept, prior)
     found, most = None, _LEAST_GAIN
     for unit in np.flatnonzero(~swept.mask):
         if not np.isfinite(first[unit]):
-            for way in heredity.ways_in(int(unit), swept.mask):
+            for way in prior.heredity.ways_in(int(unit), swept.mask):
                 trial, gain = swept.copy(), 0.0
                 for u in way:
-                    gain += trial.log_bayes_factor(u) + log_odds
+                    gain += trial.log_bayes_factor(u)
                     trial.flip(u)
+                gain += float(prior.log_prob(trial.mask) - prior.log_prob(swept.mask))
                 if gain > most:
                     found, most = way, gain
         elif swept.mask.any():
             trial = swept.copy()
             trial.flip(int(unit))
-            second = np.where(swept.mask, _gains(trial, log_odds, heredity), -np.inf)
+            second = np.where(swept.mask, _gains(trial, prior), -np.inf)
             other = int(np.argmax(second))
             gain = first[unit] + second[other]
             if gain > most:
@@ -80,8 +79,7 @@ def _best_swap(swept: Swept, log_odds: float, heredity: Heredity) -> list[int] |
 def best_by_size(
     precision: Precision,
     start: Bool[np.ndarray, " units"],
-    log_odds: float,
-    heredity: Heredity,
+    prior: ModelPrior,
     largest: int,
 ) -> Bool[np.ndarray, "sizes units"]:
     """Return good submodels of all sizes, from one by adding or removing the best unit each time.
@@ -89,8 +87,7 @@ def best_by_size(
     Args:
         precision: The posterior and the units.
         start: Units that are in at the start.
-        log_odds: ln of the prior odds of each unit to be in.
-        heredity: Which submodels are allowed.
+        prior: Prior on submodels.
         largest: Size to stop at.
 
     Returns:
@@ -99,13 +96,13 @@ def best_by_size(
     down = [np.array(start, bool)]
     swept = Swept(precision, start)
     while swept.mask.any():
-        gain = np.where(swept.mask, _gains(swept, log_odds, heredity), -np.inf)
+        gain = np.where(swept.mask, _gains(swept, prior), -np.inf)
         swept.flip(int(np.argmax(gain)))
         down.append(swept.mask.copy())
     up = []
     swept = Swept(precision, start)
     while int(swept.mask.sum()) < largest and not swept.mask.all():
-        gain = np.where(~swept.mask, _gains(swept, log_odds, heredity), -np.inf)
+        gain = np.where(~swept.mask, _gains(swept, prior), -np.inf)
         swept.flip(int(np.argmax(gain)))
         up.append(swept.mask.copy())
     return np.stack([*down[::-1], *up])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from bmrjax.fitted.layout import shortened
 
@@ -71,6 +71,58 @@ class Heredity:
         left = masks.astype(int) @ others.T > 0
         may_enter = masks[:, parents].any(1) if parents.any() else True
         return np.where(masks[:, unit], (~masks[:, children] | left).all(1), may_enter)
+
+    def could_enter(
+        self, masks: Bool[np.ndarray, "*lead units"]
+    ) -> Bool[np.ndarray, "*lead units"]:
+        """Return which units are out and may come in, by submodel that is allowed."""
+        if self.is_empty:
+            return ~masks
+        if self.weak:
+            return ~masks & (~self._bound | (masks.astype(int) @ self._counts.T > 0))
+        return ~masks & ((~masks).astype(int) @ self._counts.T == 0)
+
+    def openings(self, mask: Bool[np.ndarray, " units"]) -> tuple[int, Int[np.ndarray, " units"]]:
+        """Return how many units could come in, and by how much the number changes if each unit is flipped.
+
+        Args:
+            mask: Units that are in, an allowed submodel.
+
+        Returns:
+            The number, and for each unit that is free the change by flipping it.
+        """
+        could = self.could_enter(mask)
+        change = np.where(mask, 1, -1)
+        if not self.is_empty:
+            # What a unit lets in by coming in, or keeps out by going out.
+            held = self._counts @ mask
+            short = (held == 0) & self._bound if self.weak else self._counts @ ~mask == 1
+            by_one = (held == 1) & self._bound if self.weak else np.ones(len(mask), bool)
+            let_in = (~mask & short) @ self._counts
+            kept_out = (could & by_one) @ self._counts
+            change = change + np.where(mask, -kept_out, let_in)
+        return int(could.sum()), change
+
+    def may_enter(
+        self, unit: int, masks: Bool[np.ndarray, "masks units"]
+    ) -> Bool[np.ndarray, " masks"]:
+        """Return in which submodels a unit that is out may come in."""
+        parents = self.parents[unit]
+        if not parents.any():
+            return np.ones(len(masks), bool)
+        return masks[:, parents].any(1) if self.weak else masks[:, parents].all(1)
+
+    def parents_first(self) -> list[int]:
+        """Return the units in an order in which each comes after its parents."""
+        order: list[int] = []
+        left = set(range(len(self.parents)))
+        while left:
+            ready = [
+                u for u in sorted(left) if not left.intersection(np.flatnonzero(self.parents[u]))
+            ]
+            order += ready
+            left -= set(ready)
+        return order
 
     def family(self, unit: int) -> list[int]:
         """Return a unit and its parents."""

@@ -15,6 +15,7 @@ from bmrjax.fitted.heredity import HeredityOption, heredity_of
 from bmrjax.fitted.joint_normal import check_joint_normal, wide_elements
 from bmrjax.fitted.layout import Names
 from bmrjax.fitted.model_average import average
+from bmrjax.fitted.model_prior import model_prior
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality, measure_normality
 from bmrjax.fitted.search import search
 from bmrjax.fitted.source import Source, from_draws, from_fit, source_from_arrays
@@ -92,8 +93,11 @@ def reduce_fit(
             ``{"age:bmi": ["age", "bmi"]}``. True reads this from the names: ``"age:bmi"``, ``"age bmi"`` and
             ``"age^2"`` are in only with the candidates that are parts of them. ``"weak"`` reads the names as
             well, and asks for one of the parts only. By default there is no such rule.
-        expected: Expected number of candidates that are in, before the data. By default half of them; with
-            `heredity`, before the submodels that it excludes are left out.
+        expected: Expected number of candidates that are in, before the data, each independently of the
+            others; with `heredity`, before the submodels that it excludes are left out. By default every
+            number of effects from none to all is equally probable, and so is every submodel of one size,
+            which corrects for the number of candidates. A group counts as one candidate, and what is forced
+            does not count. With `heredity`, candidates that may not come in yet do not count as left out.
         num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance
@@ -130,6 +134,7 @@ def reduce_fit(
         True
 
     References:
+        Scott and Berger (2010), Annals of Statistics 38, for the prior on the number of effects;
         Friston, Parr and Zeidman (2019), arXiv:1805.07092; Friston and Penny (2011), NeuroImage 56, for the
         search over submodels; Dickey (1971), Annals of Mathematical Statistics 42.
     """
@@ -160,11 +165,11 @@ def reduce_fit(
     units = units_of(layout, groups, forced)
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
-    log_odds = log_prior_odds(expected, len(units))
     free = {i for members in units.values() for i in members}
     in_all = [label for i, label in enumerate(layout.label) if i not in free]
     rule = heredity_of(list(units), heredity, forced=in_all)
-    found = search(precision, log_odds, rng, rule)
+    of_submodels = model_prior(expected, len(units), rule)
+    found = search(precision, of_submodels, rng)
     normality, verification = Normality(math.nan, reason=str(whole)), None
     spread: Spread | None = None
     if source.model is not None:
@@ -196,27 +201,15 @@ def reduce_fit(
         average(found),
         -Swept(precision, np.ones(len(units), bool)).log_bayes_factors(),
         -Swept(precision, found.masks[0]).log_bayes_factors(),
-        log_odds=log_odds,
+        prior=of_submodels,
         text=source.text,
         normality=normality,
         findings=findings,
         inspection=source.inspection,
         verification=verification,
         precision=precision,
-        heredity=rule,
         source=source,
     )
-
-
-def log_prior_odds(expected: float | None, candidates: int) -> float:
-    """Return ln of the prior odds of each candidate to be in."""
-    if expected is None:
-        return 0.0
-    if not 0 < expected < candidates:
-        raise ValueError(
-            f"reduce_fit: expected is a number of candidates between 0 and {candidates}, got {expected}."
-        )
-    return math.log(expected) - math.log(candidates - expected)
 
 
 def _wide(source: Source) -> list[Finding]:

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from bmrjax.fitted.enumerate_submodels import all_masks, evaluate_submodels
 from bmrjax.fitted.gibbs import Visited, sample_submodels
 from bmrjax.fitted.greedy import best_by_size, climb
-from bmrjax.fitted.heredity import Heredity
+from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.swept import Precision, Swept
 
 # Up to this many units every submodel is computed: 4,096 of them.
@@ -55,9 +55,8 @@ class Found:
 
 def search(
     precision: Precision,
-    log_odds: float,
+    prior: ModelPrior,
     rng: np.random.Generator,
-    heredity: Heredity | None = None,
 ) -> Found:
     """Find the submodels that matter.
 
@@ -67,22 +66,19 @@ def search(
 
     Args:
         precision: The posterior and the units.
-        log_odds: ln of the prior odds of each unit to be in.
+        prior: Prior on submodels.
         rng: Source of randomness.
-        heredity: Which submodels are allowed; by default all.
     """
-    if heredity is None:
-        heredity = Heredity.none(len(precision.units))
     if len(precision.units) <= EXHAUSTIVE_UNITS:
-        return _exhaustive(precision, log_odds, heredity)
-    return _sampled(precision, log_odds, rng, heredity)
+        return _exhaustive(precision, prior)
+    return _sampled(precision, prior, rng)
 
 
-def _exhaustive(precision: Precision, log_odds: float, heredity: Heredity) -> Found:
+def _exhaustive(precision: Precision, prior: ModelPrior) -> Found:
     masks = all_masks(len(precision.units))
-    masks = masks[heredity.allows(masks)]
+    masks = masks[prior.heredity.allows(masks)]
     delta_f, loc, variance = evaluate_submodels(precision, masks)
-    log_prob = delta_f + log_odds * masks.sum(1)
+    log_prob = delta_f + prior.log_prob(masks)
     weight = np.exp(log_prob - log_prob.max())
     weight /= weight.sum()
     order = np.argsort(-weight, kind="stable")
@@ -91,7 +87,7 @@ def _exhaustive(precision: Precision, log_odds: float, heredity: Heredity) -> Fo
     inclusion = precision.elements(masks).astype(float)
     size = masks.sum(1)
     path = np.stack([masks[order[size[order] == k][0]] for k in range(len(precision.units) + 1)])
-    which = "" if heredity.is_empty else " that heredity allows"
+    which = "" if prior.heredity.is_empty else " that heredity allows"
     text = f"all {len(masks):,} submodels{which} computed"
     return Found(
         masks[listed],
@@ -108,22 +104,18 @@ def _exhaustive(precision: Precision, log_odds: float, heredity: Heredity) -> Fo
     )
 
 
-def _sampled(
-    precision: Precision, log_odds: float, rng: np.random.Generator, heredity: Heredity
-) -> Found:
+def _sampled(precision: Precision, prior: ModelPrior, rng: np.random.Generator) -> Found:
     units = len(precision.units)
     full, smallest = np.ones(units, bool), np.zeros(units, bool)
-    peaks = [climb(precision, start, log_odds, heredity) for start in (full, smallest)]
-    best = max(peaks, key=lambda mask: _log_prob(precision, mask, log_odds))
+    peaks = [climb(precision, start, prior) for start in (full, smallest)]
+    best = max(peaks, key=lambda mask: _log_prob(precision, mask, prior))
     runs = [
-        sample_submodels(
-            precision, start, log_odds, heredity, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng
-        )
+        sample_submodels(precision, start, prior, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng)
         for start in (best, smallest)
     ]
     met = max(runs, key=lambda run: run.log_prob.max())
-    peaks.append(climb(precision, met.masks[np.argmax(met.log_prob)], log_odds, heredity))
-    masks, log_prob, prob = _probabilities(runs, peaks, precision, log_odds)
+    peaks.append(climb(precision, met.masks[np.argmax(met.log_prob)], prior))
+    masks, log_prob, prob = _probabilities(runs, peaks, precision, prior)
     window = log_prob >= log_prob[0] - np.log(OCCAMS_WINDOW)
     listed = window | (np.arange(len(window)) < LISTED)
     of_units = np.concatenate([run.inclusion for run in runs])
@@ -139,26 +131,24 @@ def _sampled(
     return Found(
         masks[listed],
         prob[listed],
-        (log_prob - log_odds * masks.sum(1))[listed],
+        (log_prob - prior.log_prob(masks))[listed],
         np.full(len(of_units), 1 / len(of_units)),
         inclusion,
         np.concatenate([run.loc for run in runs]),
         np.concatenate([run.variance for run in runs]),
         np.concatenate([run.masks for run in runs]),
-        best_by_size(
-            precision, masks[0], log_odds, heredity, min(2 * int(masks[0].sum()) + 10, units)
-        ),
+        best_by_size(precision, masks[0], prior, min(2 * int(masks[0].sum()) + 10, units)),
         error,
         text,
     )
 
 
-def _log_prob(precision: Precision, mask: np.ndarray, log_odds: float) -> float:
-    return Swept(precision, mask).delta_f() + log_odds * float(mask.sum())
+def _log_prob(precision: Precision, mask: np.ndarray, prior: ModelPrior) -> float:
+    return Swept(precision, mask).delta_f() + float(prior.log_prob(mask))
 
 
 def _probabilities(
-    runs: list[Visited], peaks: list[np.ndarray], precision: Precision, log_odds: float
+    runs: list[Visited], peaks: list[np.ndarray], precision: Precision, prior: ModelPrior
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the submodels that were met, the most probable first, ln of their weights, and probabilities.
 
@@ -170,7 +160,7 @@ def _probabilities(
         for mask, value in zip(run.masks, run.log_prob, strict=True):
             met[mask.tobytes()] = value
     for mask in peaks:
-        met[mask.tobytes()] = _log_prob(precision, mask, log_odds)
+        met[mask.tobytes()] = _log_prob(precision, mask, prior)
     masks = np.array([np.frombuffer(key, bool) for key in met])
     log_prob = np.array(list(met.values()))
     order = np.argsort(-log_prob, kind="stable")

@@ -10,12 +10,11 @@ from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.given_groups import GivenGroups, units_of
-from bmrjax.fitted.heredity import Heredity
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import average
+from bmrjax.fitted.model_prior import model_prior
 from bmrjax.fitted.normality import Normality
-from bmrjax.fitted.reduce_fit import log_prior_odds
 from bmrjax.fitted.search import OCCAMS_WINDOW, search
 from bmrjax.fitted.swept import Precision, Swept
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
@@ -65,8 +64,8 @@ def reduce_effects(
     units = units_of(layout, groups, forced)
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
-    log_odds = log_prior_odds(expected, len(units))
-    found = search(precision, log_odds, rng)
+    prior = model_prior(expected, len(units))
+    found = search(precision, prior, rng)
     verification = None
     if verify:
         inside = precision.elements(found.masks[:MOST_SUBMODELS])
@@ -84,14 +83,13 @@ def reduce_effects(
         average(found),
         -Swept(precision, np.ones(len(units), bool)).log_bayes_factors(),
         -Swept(precision, found.masks[0]).log_bayes_factors(),
-        log_odds=log_odds,
+        prior=prior,
         text=text,
         normality=Normality(math.nan, reason=_REASON),
         findings=findings,
         inspection=Inspection(),
         verification=verification,
         precision=precision,
-        heredity=Heredity.none(len(units)),
     )
 
 

@@ -116,7 +116,7 @@ def test_classes_have_names_and_probabilities_are_those_of_the_classes():
 def test_probabilities_of_an_uncertain_classifier_are_calibrated():
     x, y = load_breast_cancer(return_X_y=True)
     x = x[:, :8]
-    fit = bmr.SparseClassifier().fit(x[:100], y[:100])
+    fit = bmr.SparseClassifier(expected=4).fit(x[:100], y[:100])
     plain = 1 / (1 + np.exp(-(x[100:] @ fit.coef_[0] + fit.intercept_[0])))
     prob = fit.predict_proba(x[100:])[:, 1]
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import bmrjax as bmr
 from bmrjax import reduction
@@ -41,13 +41,21 @@ def copies(seed=0, rows=60):
 NAMES = ["a", "a2", "a3", "b", "b2", "c", "d", "e"]
 
 
-def enumerate_submodels(x, y, log_odds=0.0):
+def log_prior(masks, expected=None):
+    """Return ln of the prior of submodels: uniform over sizes, or an expected number of effects."""
+    size, count = masks.sum(-1), masks.shape[-1]
+    if expected is None:
+        return -np.log(special.comb(count, size)) - np.log(count + 1)
+    return np.log(expected / (count - expected)) * size
+
+
+def enumerate_submodels(x, y, expected=None):
     masks = np.array(list(itertools.product([True, False], repeat=x.shape[1])))
     log_prob = [
         stats.multivariate_normal(
             cov=PRIOR**2 * x[:, m] @ x[:, m].T + NOISE**2 * np.eye(len(y))
         ).logpdf(y)
-        + log_odds * m.sum()
+        + log_prior(m, expected)
         for m in masks
     ]
     weight = np.exp(log_prob - np.max(log_prob))
@@ -102,7 +110,7 @@ def test_unrelated_columns_do_not_share_a_set():
     rng = np.random.default_rng(7)
     x = rng.normal(size=(60, 6))
     y = 0.3 * x[:, 0] + 0.3 * x[:, 1] + NOISE * rng.normal(size=60)
-    found = bmr.reduce_fit(**regression(x, y))
+    found = bmr.reduce_fit(**regression(x, y), expected=3)
     weak = found.inclusion_prob["z"][:2]
     assert weak.max() < 0.8
     assert found.credible_sets(0.8) == ()
@@ -209,11 +217,10 @@ def test_bad_options_are_refused(options, message):
 def test_families_are_those_of_enumeration(expected):
     x, y = copies()
     found = bmr.reduce_fit(**regression(x, y), names=NAMES, expected=expected)
-    log_odds = 0.0 if expected is None else np.log(2 / 6)
     table = found.families({"noise": ["c", "d"], "b": ["b", "b2"]})
-    masks, weight = enumerate_submodels(x, y, log_odds)
+    masks, weight = enumerate_submodels(x, y, expected)
     noise, b = masks[:, [5, 6]].any(1), masks[:, [3, 4]].any(1)
-    prior = np.exp(log_odds * masks.sum(1))
+    prior = np.exp(log_prior(masks, expected))
     prior /= prior.sum()
     ratio = {}
     for _, row in table.iterrows():
@@ -242,7 +249,8 @@ def test_families_of_a_second_level_are_named_by_covariate():
     table = study.reduce(forced=["mean"]).families({"any": ["group"]})
     assert bool(table["any"][0])
     assert table["prob"][0] > 0.99
-    assert table["prior"][0] == pytest.approx(0.75)
+    # Of two candidates, zero, one and two are equally probable.
+    assert table["prior"][0] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import bmrjax as bmr
 from bmrjax import plot
@@ -15,6 +15,7 @@ from bmrjax.fitted import search
 from bmrjax.fitted.greedy import best_by_size, climb
 from bmrjax.fitted.heredity import heredity_of
 from bmrjax.fitted.joint_normal import JointNormal
+from bmrjax.fitted.model_prior import Independent
 from bmrjax.fitted.swept import Precision
 
 PRIOR_SCALE, NOISE = 1.3, 0.7
@@ -65,6 +66,24 @@ def _enumerated():
     return masks, np.array([stats.multivariate_normal(cov=c).logpdf(y) for c in cov])
 
 
+def _log_prior(masks, expected, enough):
+    """Return ln of the prior: in proportion to odds, or k! m! / (k + m + 1)! with m that may come in.
+
+    Args:
+        masks: Submodels that are allowed.
+        expected: Expected number of effects, or None.
+        enough: `all` if all parents have to be in, `any` if one is enough.
+    """
+    size = masks.sum(1)
+    if expected is not None:
+        return np.log(expected / (6 - expected)) * size
+    parents = {3: (0, 1), 4: (0, 2), 5: (1, 2)}
+    may = np.array([[u < 3 or enough(m[p] for p in parents[u]) for u in range(6)] for m in masks])
+    return -np.log(special.comb(size + (may & ~masks).sum(1), size)) - np.log(
+        size + (may & ~masks).sum(1) + 1
+    )
+
+
 # --- heredity -----------------------------------------------------------------------------
 
 
@@ -75,8 +94,8 @@ def test_heredity_gives_what_enumeration_of_the_allowed_submodels_gives(
 ):
     monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", exhaustive)
     masks, evidence = _enumerated()
-    log_odds = 0.0 if expected is None else np.log(expected / (6 - expected))
-    weight = np.exp(evidence + log_odds * masks.sum(1) - evidence.max())
+    log_prior = _log_prior(masks, expected, all)
+    weight = np.exp(evidence + log_prior - evidence.max())
     weight /= weight.sum()
     found = _arrays(heredity=True, expected=expected)
     # The sampler has 1,000 sweeps.
@@ -86,7 +105,7 @@ def test_heredity_gives_what_enumeration_of_the_allowed_submodels_gives(
     listed = found.models()[NAMES].to_numpy()
     assert not (listed[:, 3] & ~(listed[:, 0] & listed[:, 1])).any()
     table = found.families({"interactions": ["a:b", "a:c", "b:c"]}).set_index("interactions")
-    prior = np.exp(log_odds * masks.sum(1))
+    prior = np.exp(log_prior)
     with_one = masks[:, 3:].any(1)
     assert table.loc[True, "prior"] == pytest.approx(prior[with_one].sum() / prior.sum())
     assert table.loc[True, "prob"] == pytest.approx(weight[with_one].sum(), abs=atol)
@@ -103,7 +122,9 @@ def test_weak_heredity_gives_what_enumeration_of_the_allowed_submodels_gives(
     masks = masks[[all(m[a] or m[b] for u, (a, b) in parents.items() if m[u]) for m in masks]]
     cov = [PRIOR_SCALE**2 * x[:, m] @ x[:, m].T + NOISE**2 * np.eye(40) for m in masks]
     evidence = np.array([stats.multivariate_normal(cov=c).logpdf(y) for c in cov])
-    weight = np.exp(evidence - evidence.max())
+    prior = np.exp(_log_prior(masks, None, any))
+    assert prior.sum() == pytest.approx(1.0)
+    weight = np.exp(evidence - evidence.max()) * prior
     weight /= weight.sum()
     found = _arrays(heredity="weak")
     # The sampler has 1,000 sweeps.
@@ -113,7 +134,7 @@ def test_weak_heredity_gives_what_enumeration_of_the_allowed_submodels_gives(
     assert len(masks) > len(_enumerated()[0])
     table = found.families({"interactions": ["a:b", "a:c", "b:c"]}).set_index("interactions")
     with_one = masks[:, 3:].any(1)
-    assert table.loc[True, "prior"] == pytest.approx(with_one.mean())
+    assert table.loc[True, "prior"] == pytest.approx(prior[with_one].sum())
 
 
 @pytest.mark.parametrize("option", [True, "weak"])
@@ -156,10 +177,10 @@ def test_an_interaction_comes_in_with_its_main_effects():
     normal = JointNormal(loc, covariance, np.zeros(3), np.full(3, 0.5))
     precision = Precision(normal, [np.array([i]) for i in range(3)])
     rule = heredity_of(["a", "b", "a:b"], option=True)
-    assert climb(precision, np.zeros(3, bool), -2.2, rule).all()
+    assert climb(precision, np.zeros(3, bool), Independent(3, 0.3, rule)).all()
     by_one = heredity_of(["a", "b", "a:b"], option="weak")
-    assert climb(precision, np.zeros(3, bool), -2.2, by_one).sum() == 2
-    sizes = best_by_size(precision, np.ones(3, bool), -2.2, rule, 3)
+    assert climb(precision, np.zeros(3, bool), Independent(3, 0.3, by_one)).sum() == 2
+    sizes = best_by_size(precision, np.ones(3, bool), Independent(3, 0.3, rule), 3)
     assert sizes.sum(1).tolist() == [0, 1, 2, 3]
     assert rule.allows(sizes).all()
 

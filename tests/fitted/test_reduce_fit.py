@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoLaplaceApproximation, AutoNormal
-from scipy import stats
+from scipy import special, stats
 
 import bmrjax as bmr
 from bmrjax import infer, reduction
@@ -67,11 +67,25 @@ class Linear:
         masks = np.array(list(itertools.product([True, False], repeat=len(self.loc))))
         return masks, np.array([self.log_evidence(mask) for mask in masks])
 
-    def enumerated(self, log_odds: float = 0.0):
-        """Return inclusion probabilities and the most probable submodel."""
+    def posterior(self, expected: float | None = None):
+        """Return all submodels with their posterior probabilities."""
         masks, evidence = self.submodels
-        weight = np.exp(evidence + log_odds * masks.sum(1) - evidence.max())
-        return weight @ masks / weight.sum(), masks[np.argmax(weight)]
+        log_prob = evidence + log_prior(masks, expected)
+        weight = np.exp(log_prob - log_prob.max())
+        return masks, weight / weight.sum()
+
+    def enumerated(self, expected: float | None = None):
+        """Return inclusion probabilities and the most probable submodel."""
+        masks, prob = self.posterior(expected)
+        return prob @ masks, masks[np.argmax(prob)]
+
+
+def log_prior(masks, expected=None):
+    """Return ln of the prior of submodels: uniform over sizes, or an expected number of effects."""
+    size, count = masks.sum(-1), masks.shape[-1]
+    if expected is None:
+        return -np.log(special.comb(count, size)) - np.log(count + 1)
+    return np.log(expected / (count - expected)) * size
 
 
 def svi(model, guide, data, steps=10):
@@ -92,13 +106,14 @@ def test_the_exact_posterior_gives_what_enumeration_gives(seed):
     np.testing.assert_array_equal(found.median["z"], inclusion > 0.5)
     masks, evidence = exact.submodels
     best = found.models().iloc[0]
-    assert best["delta_f"] == pytest.approx(evidence.max() - evidence[0], abs=1e-5)
-    assert best["prob"] == pytest.approx(1 / np.exp(evidence - evidence.max()).sum(), abs=1e-6)
+    _, posterior = exact.posterior()
+    at = np.argmax(posterior)
+    assert best["delta_f"] == pytest.approx(evidence[at] - evidence[0], abs=1e-5)
+    assert best["prob"] == pytest.approx(posterior.max(), abs=1e-6)
     prob = found.models()["prob"]
     assert prob.is_monotonic_decreasing
     assert len(prob) >= 64
-    weight = np.exp(evidence - evidence.max())
-    assert len(prob) >= np.sum(weight > 1 / 20)
+    assert len(prob) >= np.sum(posterior > posterior.max() / 20)
 
 
 def test_evidences_are_those_of_the_closed_forms(x64):
@@ -125,9 +140,7 @@ def test_evidences_are_those_of_the_closed_forms(x64):
 def test_averages_are_those_of_the_mixture():
     exact = Linear(5, seed=4)
     found = bmr.reduce_fit(**exact.arrays)
-    masks, evidence = exact.submodels
-    weight = np.exp(evidence - evidence.max())
-    weight /= weight.sum()
+    masks, weight = exact.posterior()
     rng = np.random.default_rng(0)
     draws = np.zeros((200_000, 5))
     which = rng.choice(len(masks), len(draws), p=weight)
@@ -175,12 +188,16 @@ def test_a_swept_submodel_stays_exact():
 # --- draws --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("expected", "draws"), [(5.0, 4000), (None, 16_000)])
 @pytest.mark.parametrize("seed", range(3))
-def test_draws_come_close_to_enumeration(seed):
+def test_draws_come_close_to_enumeration(seed, expected, draws):
     exact = Linear(10, seed=10 + seed)
-    found = bmr.reduce_fit(exact.draws(seed=seed), model=exact.model, data=exact.data)
-    inclusion, _ = exact.enumerated()
-    # The covariance of 4,000 draws has a relative error of some 2 %.
+    found = bmr.reduce_fit(
+        exact.draws(draws, seed=seed), model=exact.model, data=exact.data, expected=expected
+    )
+    inclusion, _ = exact.enumerated(expected)
+    # The covariance of 4,000 draws has a relative error of some 2 %. Uniform sizes carry an error of one
+    # evidence on to the other candidates.
     np.testing.assert_allclose(found.inclusion_prob["beta"], inclusion, atol=0.05)
     assert found.pareto_k < 0.5
     assert not found.findings
@@ -314,7 +331,9 @@ def test_groups_go_together():
     assert found.candidates == ("0", "1", "colour", "shape")
     masks, evidence = exact.submodels
     together = (masks[:, 2] == masks[:, 3]) & (masks[:, 4] == masks[:, 5])
-    weight = np.exp(evidence[together] - evidence.max())
+    # A group counts once in the size of a submodel.
+    of_prior = log_prior(masks[together][:, [0, 1, 2, 4]])
+    weight = np.exp(evidence[together] + of_prior - evidence.max())
     expected = weight @ masks[together] / weight.sum()
     np.testing.assert_allclose(found.inclusion_prob["z"], expected, atol=1e-6)
     assert found.delta_f["z"][2] == found.delta_f["z"][3]
@@ -337,7 +356,8 @@ def test_forced_elements_stay():
     names = list("abcdef")
     found = bmr.reduce_fit(**exact.arrays, names=names, forced=["f"])
     masks, evidence = exact.submodels
-    weight = np.exp(evidence - evidence.max()) * masks[:, 5]
+    # What is forced does not count in the size of a submodel.
+    weight = np.exp(evidence + log_prior(masks[:, :5]) - evidence.max()) * masks[:, 5]
     expected = weight @ masks / weight.sum()
     np.testing.assert_allclose(found.inclusion_prob["z"], expected, atol=1e-6)
     assert found.inclusion_prob["z"][5] == 1
@@ -349,7 +369,7 @@ def test_forced_elements_stay():
 def test_the_expected_number_shifts_the_posterior_by_its_odds(expected):
     exact = Linear(8, seed=8)
     found = bmr.reduce_fit(**exact.arrays, expected=expected)
-    inclusion, chosen = exact.enumerated(np.log(expected / (8 - expected)))
+    inclusion, chosen = exact.enumerated(expected)
     np.testing.assert_allclose(found.inclusion_prob["z"], inclusion, atol=1e-6)
     np.testing.assert_array_equal(found.chosen["z"], chosen)
 

@@ -1,0 +1,198 @@
+"""Prior on submodels: how probable a set of candidates is before the data."""
+
+import abc
+import math
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.special import gammaln
+
+from bmrjax.fitted.heredity import Heredity
+
+
+class ModelPrior(abc.ABC):
+    """Probability of every submodel before the data, under which the candidates are exchangeable.
+
+    The size of a submodel is the number of its candidates: a group counts once, however many elements it has,
+    and what is forced does not count. Submodels that heredity excludes have no probability.
+
+    Implementing a prior: `log_prob` for many submodels at once, `log_odds` for all moves away from one
+    submodel, which has to agree with it, and `mixture`, by which families of submodels are summed.
+
+    Args:
+        units: Number of candidates.
+        heredity: Which submodels are allowed; by default all.
+    """
+
+    def __init__(self, units: int, heredity: Heredity | None = None):
+        self.units = units
+        self.heredity = Heredity.none(units) if heredity is None else heredity
+
+    @abc.abstractmethod
+    def log_prob(self, masks: Bool[np.ndarray, "*lead units"]) -> Float[np.ndarray, "*lead"]:
+        """Return ln of the prior probability of submodels, up to one constant; all have to be allowed."""
+
+    @abc.abstractmethod
+    def log_odds(self, mask: Bool[np.ndarray, " units"]) -> Float[np.ndarray, " units"]:
+        """Return ln of the prior odds of each unit to be in, given the others, in an allowed submodel.
+
+        Args:
+            mask: Units that are in.
+
+        Returns:
+            ln of the prior with the unit over that without it. Of no meaning for units that are not free.
+        """
+
+    @abc.abstractmethod
+    def mixture(self) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]]:
+        """Return the prior as a mixture of independent candidates, for sums over submodels.
+
+        Returns:
+            Weights, which add up to one, and for each the probability of a candidate to be in where nothing
+            keeps it out. Sums over polynomials of that probability, of a degree up to the number of
+            candidates, are exact.
+        """
+
+    @abc.abstractmethod
+    def draw(self, count: int, rng: np.random.Generator) -> Bool[np.ndarray, "count units"]:
+        """Draw submodels from the prior."""
+
+    @abc.abstractmethod
+    def __str__(self) -> str:
+        """Return what is assumed, in words."""
+
+
+@final
+class UniformSize(ModelPrior):
+    r"""Every size is equally probable, and so is every submodel of one size: the beta-binomial prior.
+
+    A candidate is in with a probability π that is the same for all and uniform between 0 and 1. A set S of k
+    out of n candidates then has the prior probability
+
+    .. math::  p(S) = \int_0^1 π^k (1 - π)^{n - k} dπ = \frac{1}{n + 1} \binom{n}{k}^{-1},
+
+    and the prior odds of one more are (k + 1) / (n - k): the more candidates are found to have no effect, the
+    more evidence each asks for, which corrects for multiplicity.
+
+    Under heredity, π is the probability of a candidate that may come in: one whose parents are in (one of
+    them, if heredity is weak). With k candidates in and m that could come in but are out,
+
+    .. math::  p(S) = \int_0^1 π^k (1 - π)^m dπ = \frac{k!\, m!}{(k + m + 1)!}.
+
+    Candidates whose parents are out do not count as found without effect. Sizes are not
+    equally probable then, since few submodels of some sizes are allowed.
+
+    References:
+        Scott and Berger (2010), Annals of Statistics 38, equation 10; Taylor-Rodriguez, Womack and Bliznyuk
+        (2016), Journal of Computational and Graphical Statistics 25, for the prior under heredity.
+    """
+
+    def __init__(self, units: int, heredity: Heredity | None = None):
+        super().__init__(units, heredity)
+        self._log_factorial = gammaln(np.arange(units + 2) + 1.0)
+
+    def log_prob(self, masks: Bool[np.ndarray, "*lead units"]) -> Float[np.ndarray, "*lead"]:
+        """Return ln of the prior probability of submodels."""
+        return self._log_prob(masks.sum(-1), self.heredity.could_enter(masks).sum(-1))
+
+    def log_odds(self, mask: Bool[np.ndarray, " units"]) -> Float[np.ndarray, " units"]:
+        """Return ln of the prior odds of each unit to be in, given the others, in an allowed submodel."""
+        k = int(mask.sum())
+        m, change = self.heredity.openings(mask)
+        with_it = self._log_prob(np.where(mask, k, k + 1), np.where(mask, m, m + change))
+        without = self._log_prob(np.where(mask, k - 1, k), np.where(mask, m + change, m))
+        return with_it - without
+
+    def _log_prob(self, inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
+        f = self._log_factorial
+        return f[inside] + f[outside] - f[inside + outside + 1]
+
+    def mixture(self) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]]:
+        """Return nodes of Gauss-Legendre quadrature over π, exact up to the number of candidates."""
+        nodes, weights = np.polynomial.legendre.leggauss(self.units // 2 + 1)
+        return 0.5 * weights, 0.5 * (nodes + 1)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Bool[np.ndarray, "count units"]:
+        """Draw π, and then each candidate after its parents."""
+        prob = rng.random(count)
+        masks = np.zeros((count, self.units), bool)
+        for unit in self.heredity.parents_first():
+            may = self.heredity.may_enter(unit, masks)
+            masks[:, unit] = may & (rng.random(count) < prob)
+        return masks
+
+    def __str__(self) -> str:
+        """Return what is assumed, in words."""
+        if self.heredity.is_empty:
+            return "every number of effects is equally probable before the data"
+        return "candidates that may be in share a probability that is uniform before the data"
+
+
+@final
+class Independent(ModelPrior):
+    """Candidates are in independently of each other, with one probability for all: the Bernoulli prior.
+
+    Under heredity, submodels that are not allowed are left out, and the others keep their proportions.
+
+    Args:
+        units: Number of candidates.
+        expected: Expected number of candidates that are in, above 0 and below `units`; under heredity,
+            before submodels are left out.
+        heredity: Which submodels are allowed; by default all.
+
+    Raises:
+        ValueError: For an expected number out of range.
+    """
+
+    # Chains that draw from the prior under heredity make this many sweeps.
+    _SWEEPS = 50
+
+    def __init__(self, units: int, expected: float, heredity: Heredity | None = None):
+        super().__init__(units, heredity)
+        if not 0 < expected < units:
+            raise ValueError(
+                f"reduce_fit: expected is a number of candidates between 0 and {units}, got {expected}."
+            )
+        self.expected = expected
+        self.prob = expected / units
+        self._log_odds = math.log(expected) - math.log(units - expected)
+
+    def log_prob(self, masks: Bool[np.ndarray, "*lead units"]) -> Float[np.ndarray, "*lead"]:
+        """Return ln of the prior probability of submodels, up to one constant."""
+        return self._log_odds * masks.sum(-1)
+
+    def log_odds(self, mask: Bool[np.ndarray, " units"]) -> Float[np.ndarray, " units"]:
+        """Return ln of the prior odds, which are the same for all."""
+        return np.full(len(mask), self._log_odds)
+
+    def mixture(self) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]]:
+        """Return the one part that there is."""
+        return np.ones(1), np.array([self.prob])
+
+    def draw(self, count: int, rng: np.random.Generator) -> Bool[np.ndarray, "count units"]:
+        """Draw by independent chains, each unit given the others."""
+        masks = np.zeros((count, self.units), bool)
+        for _ in range(self._SWEEPS):
+            for unit in rng.permutation(self.units):
+                free = self.heredity.is_free(int(unit), masks)
+                masks[:, unit] = np.where(free, rng.random(count) < self.prob, masks[:, unit])
+        return masks
+
+    def __str__(self) -> str:
+        """Return what is assumed, in words."""
+        return f"{self.expected:g} effects expected before the data"
+
+
+def model_prior(expected: float | None, units: int, heredity: Heredity | None = None) -> ModelPrior:
+    """Return the prior on submodels that the option `expected` of `reduce_fit` stands for.
+
+    Args:
+        expected: Expected number of candidates that are in, which makes them independent; None for
+            equally probable sizes.
+        units: Number of candidates.
+        heredity: Which submodels are allowed; by default all.
+    """
+    if expected is None:
+        return UniformSize(units, heredity)
+    return Independent(units, expected, heredity)

@@ -14,6 +14,7 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.loop import Loop
 from bmrjax.run import run_files
 from bmrjax.run.fit import Fit
+from bmrjax.run.measured import Measurer
 from bmrjax.run.one_run import Run
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
@@ -39,7 +40,7 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "compilation": (*_COMPILING, (Loop, "_build")),
     "set-up": ((Fit, "__init__"), (Fit, "begin")),
     "training": ((Training, "_train"),),
-    "measuring": ((Fit, "measure"),),
+    "measuring": ((Measurer, "against"), (Measurer, "exactly")),
     "evaluation": ((Run, "evaluate"), (Run, "_facts"), (Evaluator, "metrics")),
     "reduction": ((Reducer, "reduce"), (Reducer, "reduce_by_evidence")),
     "files": (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax._src.compiler
 import jax._src.interpreters.mlir
 
@@ -62,12 +63,13 @@ class Phases:
         seconds: CPU seconds by phase.
         fits: The fits that were begun.
         steps: How many training steps the epochs had.
+        state_bytes: Size of the parameters and the optimiser's state of the first fit.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.fits: list[Fit] = []
-        self.steps = 0
+        self.steps = self.state_bytes = 0
         self._stack = ["other"]
         # Loading Python, JAX and this library.
         self._at = 0.0
@@ -110,6 +112,8 @@ class Phases:
                 found = function(*args, **kwargs)
             if method == "_train":
                 self.steps += args[0]._shared.steps
+            if method == "begin" and not self.state_bytes:
+                self.state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(found[0].svi))
             if method == "__init__" and isinstance(args[0], Fit):
                 self.fits.append(args[0])
             return found

@@ -1,7 +1,7 @@
 """The free energy of the states of a run, measured on as many batches as a decision needs."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,13 @@ class Measured:
     vfe: float
     error: float = 0.0
     values: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def exact(self) -> float | None:
+        """The VFE by all batches, if all are known; `vfe` counts from a reference."""
+        if self.values is None or np.isnan(self.values).any():
+            return None
+        return float(np.mean(self.values))
 
 
 class Measurer:
@@ -88,14 +95,14 @@ class Measurer:
         order = self._order()
         size, mine = len(order), np.full(len(order), np.nan)
         if reference is None:
-            sample = order[: next(looks(size))]
+            sample = order[: _FIRST if 2 * _FIRST <= size else size]
             self._fill(mine, state, sample)
             values = mine[sample]
             return Measured(float(np.mean(values)), standard_error(values, size), mine)
         other, before = reference
         theirs = np.full(size, np.nan) if before.values is None else before.values
-        vfe = error = math.nan
-        for count in looks(size):
+        count = _FIRST if 2 * _FIRST <= size else size
+        while True:
             sample = order[:count]
             self._fill(mine, state, sample)
             self._fill(theirs, other, sample)
@@ -103,8 +110,10 @@ class Measurer:
                 differences = mine[sample] - theirs[sample]
                 vfe = before.vfe + float(np.mean(differences))
                 error = standard_error(differences, size)
-            if is_clear(vfe, error, limits, count):
+            lacking = shortage(vfe, error, limits, count)
+            if lacking < 1 or count == size:
                 break
+            count = next_look(count, size, lacking)
         return Measured(vfe, math.hypot(error, before.error), mine)
 
     def _order(self) -> np.ndarray:
@@ -130,7 +139,7 @@ class Measurer:
 
 
 def settled(
-    path: Sequence[Point], state: FitState, measured: Measured, measurer: Measurer
+    path: Sequence[Point], last: tuple[FitState, Measured] | None, measurer: Measurer
 ) -> list[Point]:
     """Return a path whose points are measured against its best one, and that one on all rows.
 
@@ -138,12 +147,13 @@ def settled(
 
     Args:
         path: Points of a run.
-        state: That of the last one.
-        measured: What was measured of it, exactly.
+        last: The state of the last one, with what was measured of it, exactly.
         measurer: Of the run.
     """
     path = list(path)
-    reference: tuple[FitState | Point, Measured] | None = (state, measured)
+    if last is None or not any(point.vfe_error for point in path):
+        return path
+    reference: tuple[FitState | Point, Measured] | None = last
     lowest = path[-1].objective
     if not math.isfinite(lowest):
         reference, lowest = None, math.inf
@@ -164,13 +174,18 @@ def settled(
     return path
 
 
-def looks(size: int) -> Iterator[int]:
-    """Yield how many batches each look at a sample has; all of them at last."""
-    count = _FIRST
-    while 2 * count <= size:
-        yield count
+def next_look(count: int, size: int, lacking: float) -> int:
+    """Return how many batches the next look has: so many doublings that it may be clear, or all.
+
+    Args:
+        count: Batches of the last look.
+        size: Of how many.
+        lacking: What `shortage` returned for it.
+    """
+    wanted = count * min(lacking, size) ** 2
+    while count < wanted and count < size:
         count *= 2
-    yield size
+    return count if 2 * count <= size else size
 
 
 def standard_error(values: np.ndarray, size: int) -> float:
@@ -181,8 +196,8 @@ def standard_error(values: np.ndarray, size: int) -> float:
     return float(np.std(values, ddof=1)) * math.sqrt(1 / count - 1 / size)
 
 
-def is_clear(vfe: float, error: float, limits: Sequence[float], count: int) -> bool:
-    """Return whether a sample says on which side of each limit the mean of all values is.
+def shortage(vfe: float, error: float, limits: Sequence[float], count: int) -> float:
+    """Return how many times closer to a limit a value is than a sample can tell; below 1, it is clear.
 
     Args:
         vfe: Estimate by the sample.
@@ -190,10 +205,11 @@ def is_clear(vfe: float, error: float, limits: Sequence[float], count: int) -> b
         limits: What it is compared with.
         count: Size of the sample.
     """
-    if not (math.isfinite(vfe) and math.isfinite(error)):
-        return False
-    far = -stdtrit(count - 1, _RISK) * error
-    return all(abs(vfe - limit) > far for limit in limits)
+    gaps = [abs(vfe - limit) for limit in limits]
+    if not (math.isfinite(vfe) and math.isfinite(error)) or any(map(math.isnan, gaps)):
+        return math.inf
+    told = -float(stdtrit(count - 1, _RISK)) * error if count > 1 else math.inf
+    return max((told / gap if gap else math.inf for gap in gaps), default=0.0)
 
 
 def _words(key: Array) -> np.ndarray:

@@ -96,6 +96,7 @@ class Run:
         self.state = RunState(now, {} if self.reducer is None else shared.schedule.init())
         self._measurer = Measurer(fit, self._vfe_key)
         self._judged: tuple[float, float | None] = float("nan"), None
+        self._evaluated: tuple[FitState, dict[str, float]] | None = None
         self._rounds = None
         if self.reducer is not None:
             self._rounds = Rounds(
@@ -259,11 +260,12 @@ class Run:
         held_out, state = self.shared.held_out, self.state
         if held_out is None:
             return {}
-        begin = time.perf_counter()
+        begin, last = time.perf_counter(), self._evaluated
         state.evaluated_at = state.epoch
-        key = fold_in(self._vfe_key, np.uint32(state.epoch))
-        found = self.shared.judge.metrics(state.now, key)
-        return {**found, "eval_seconds": time.perf_counter() - begin}
+        if last is None or last[0] is not state.now:
+            key = fold_in(self._vfe_key, np.uint32(state.epoch))
+            self._evaluated = last = state.now, self.shared.judge.metrics(state.now, key)
+        return {**last[1], "eval_seconds": time.perf_counter() - begin}
 
     def add_point(self, measured: float) -> None:
         """Put the current state on the path, with what `measure` returned for it."""
@@ -273,8 +275,7 @@ class Run:
             if measured != self._judged[1]:
                 self.measure()
             vfe, judged = self._judged
-        found = state.measured_now
-        error = found.error if found is not None and found.vfe == vfe else 0.0
+        vfe, error = state.known(vfe)
         cost = self.mask_cost()
         kept, total = kept_counts(state.now.keep)
         metrics = {k: v for k, v in self.evaluate().items() if k != "eval_seconds"}
@@ -322,16 +323,14 @@ class Run:
         shared, held_out = self.shared, self.shared.held_out
         if not isinstance(self.fit.source, Batches):
             self.add_point(self.measure())
-            state = self.state
-            measured = state.measured_now
-            if measured is not None and any(point.vfe_error for point in state.path):
-                state.path = settled(state.path, state.now, measured, self._measurer)
+            self.state.path = settled(self.state.path, self.state.measured, self._measurer)
         result = self.result()
         if result.path:
             measured = shared.schedule.verifies or shared.schedule.measures
             result = result.at(best(result.path) if self.reducer and measured else -1)
         if held_out is not None:
             samples = held_out.final_samples
+            assert samples is not None
             result.metrics = shared.evaluator.metrics(
                 result.params, result.keep, held_out.data, self._final_key, num_samples=samples
             )

@@ -62,6 +62,17 @@ class RunState:
             return None
         return self.measured[1]
 
+    def known(self, vfe: float) -> tuple[float, float]:
+        """Return what is known of the VFE of the current state, with its standard error.
+
+        Args:
+            vfe: What the schedule takes it for.
+        """
+        found = self.measured_now
+        if found is None or found.vfe != vfe:
+            return vfe, 0.0
+        return (found.vfe, found.error) if found.exact is None else (found.exact, 0.0)
+
     @property
     def reference(self) -> tuple[FitState, Measured] | None:
         """The state before the last reduction, with what was measured of it."""

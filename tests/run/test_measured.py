@@ -1,5 +1,6 @@
 """Free energies that are measured on a part of the batches decide as those on all of them."""
 
+import math
 from types import SimpleNamespace
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 import bmrjax as bmr
 from bmrjax.run.fit_state import FitState
-from bmrjax.run.measured import Measured, Measurer, looks, settled, standard_error
+from bmrjax.run.measured import Measured, Measurer, next_look, settled, shortage, standard_error
 from bmrjax.run.point import Point, best
 from bmrjax.schedules import Verified
 
@@ -92,8 +93,17 @@ def test_its_error_is_that_of_a_sample_without_replacement():
     errors = [standard_error(values[rng.permutation(50)[:20]], 50) for _ in range(2_000)]
     assert np.mean(np.square(errors)) == pytest.approx(np.var(means), rel=0.04)
     assert standard_error(values, 50) == 0.0
-    assert list(looks(100)) == [16, 32, 100]
-    assert list(looks(7)) == [7]
+
+
+def test_a_look_is_as_large_as_the_last_one_says():
+    assert next_look(16, 400, 1.01) == 32
+    assert next_look(16, 400, 3.0) == 400  # 256 would cost nearly as much
+    assert next_look(16, 1000, 3.0) == 256
+    assert next_look(32, 100, 1.01) == 100
+    assert shortage(10.0, 1.0, (math.inf,), 16) == 0.0
+    assert shortage(10.0, 0.0, (10.5,), 16) == 0.0
+    assert shortage(10.0, 1.0, (10.5, 1000.0), 16) > 10
+    assert shortage(10.0, 1.0, (10.0,), 16) == shortage(math.nan, 1.0, (1.0,), 16) == math.inf
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -119,7 +129,7 @@ def test_the_best_point_of_a_path_is_that_of_exact_values():
         measure = Measurer(fit, jax.random.key(3))
         path = [point(fit, row, error=0.5 * rng.normal()) for row in range(5)]
         path.append(point(fit, 5, error=0.0))
-        found = settled(path, state(5), measure.exactly(state(5)), measure)
+        found = settled(path, (state(5), measure.exactly(state(5))), measure)
         exact = values.mean(1)
         assert best(found) == exact.argmin()
         assert found[best(found)].vfe == pytest.approx(exact.min(), abs=1e-12)
@@ -135,7 +145,7 @@ def test_where_the_last_point_is_not_finite_the_others_are_measured_exactly():
     measure = Measurer(fit, jax.random.key(3))
     path = [point(fit, row, error=0.5) for row in range(2)]
     path.append(point(fit, 2, error=0.0))
-    found = settled(path, state(2), measure.exactly(state(2)), measure)
+    found = settled(path, (state(2), measure.exactly(state(2))), measure)
     assert best(found) == values[:2].mean(1).argmin()
     assert found[best(found)].vfe == pytest.approx(values[:2].mean(1).min(), abs=1e-12)
 

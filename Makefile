@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
 ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
-.PHONY: install demo test campaigns notebooks lint types docs tables clean
+.PHONY: install demo test campaigns costs-check notebooks lint types docs tables clean
 
 install: $(INSTALLED)
 
@@ -42,6 +42,12 @@ campaigns: $(INSTALLED)
 	../$(BIN)/python -m campaigns.soak --seed $(SEED) --minutes $(SOAK) \
 		--keep ../runs/campaigns/soak --out ../runs/campaigns/soak.json || failed=1; \
 	test -z "$$failed"
+
+# Where the CPU seconds of six jobs go, beside the committed rows: ten minutes on a free machine; to be scheduled, and no part of CI.
+# DATA is the folder of Fashion-MNIST and the UCI tables.
+DATA ?= data
+costs-check: $(INSTALLED)
+	$(BIN)/python -m benchmarks.costs.where --data-root $(DATA) --check
 
 # All of them, the longer ones too.
 notebooks: $(INSTALLED)

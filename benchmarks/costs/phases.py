@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax._src.compiler
 import jax._src.interpreters.mlir
 
@@ -14,6 +15,7 @@ from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.loop import Loop
 from bmrjax.run import run_files
 from bmrjax.run.fit import Fit
+from bmrjax.run.measured import Measurer
 from bmrjax.run.one_run import Run
 from bmrjax.run.reducer import Reducer
 from bmrjax.run.result import Result
@@ -39,7 +41,7 @@ _METHODS: dict[str, tuple[tuple[Any, str], ...]] = {
     "compilation": (*_COMPILING, (Loop, "_build")),
     "set-up": ((Fit, "__init__"), (Fit, "begin")),
     "training": ((Training, "_train"),),
-    "measuring": ((Fit, "measure"),),
+    "measuring": ((Measurer, "against"), (Measurer, "exactly")),
     "evaluation": ((Run, "evaluate"), (Run, "_facts"), (Evaluator, "metrics")),
     "reduction": ((Reducer, "reduce"), (Reducer, "reduce_by_evidence")),
     "files": (
@@ -61,12 +63,13 @@ class Phases:
         seconds: CPU seconds by phase.
         fits: The fits that were begun.
         steps: How many training steps the epochs had.
+        state_bytes: Size of the parameters and the optimiser's state of the first fit.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.fits: list[Fit] = []
-        self.steps = 0
+        self.steps = self.state_bytes = 0
         self._stack = ["other"]
         # Loading Python, JAX and this library.
         self._at = 0.0
@@ -109,6 +112,8 @@ class Phases:
                 found = function(*args, **kwargs)
             if method == "_train":
                 self.steps += args[0]._shared.steps
+            if method == "begin" and not self.state_bytes:
+                self.state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(found[0].svi))
             if method == "__init__" and isinstance(args[0], Fit):
                 self.fits.append(args[0])
             return found

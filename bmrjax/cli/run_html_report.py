@@ -51,7 +51,7 @@ def run_report(options: ReportOptions) -> None:
             # That of the run's own metrics.
             key=None if data is None else jax.random.key(run.seed + 1),
             inputs=(example,),
-            num_samples=1 if run.method == "map" else options.num_samples or run.num_samples,
+            num_samples=1 if run.method == "map" else options.num_samples or run.num_samples or 100,
             anew=False,
             title=_title(run, document),
             command=_command(options, document, out),

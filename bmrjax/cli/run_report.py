@@ -113,7 +113,7 @@ def in_target_units(options: SparsifyOptions, found: Any, result: Any) -> dict[s
     if y.shape[1] == 1:
         errors = np.array([result.metrics["rmse"]])
     else:
-        samples = 1 if options.method == "map" else options.num_samples
+        samples = 1 if options.method == "map" else options.num_samples or 100
         key = jax.random.key(options.seed + 2)
         prediction = result.predict(key, found.test[0], num_samples=samples)
         errors = np.sqrt(np.square(np.asarray(prediction.mean).reshape(y.shape) - y).mean(0))

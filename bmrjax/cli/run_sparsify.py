@@ -150,7 +150,7 @@ def _fit(
                 validation,
                 test,
                 jax.random.key(options.seed + 1),
-                num_samples=options.num_samples,
+                num_samples=options.num_samples or 100,
                 within=options.within or 0.0,
                 first_layer=FIRST_LAYER,
             )

@@ -33,10 +33,6 @@ from bmrjax.infer.stacked import stacked, unstacked
 from bmrjax.infer.state import EpochInfo, State
 from bmrjax.infer.svi_step import SVIStep
 
-# A measured VFE averages over at least so many posterior samples: on small data, one pass has so
-# few that their noise, not the reduction, would decide which rounds are taken back.
-_VFE_DRAWS = 100
-
 
 class Engine:
     """Compile and run SVI for a model, a guide, an ELBO and an optimiser.
@@ -360,8 +356,7 @@ class Engine:
             data: The whole data set, every row of which counts.
             key: PRNG key; with the same one, states are compared under the same random numbers.
         """
-        passes = -(-_VFE_DRAWS // -(-self.num_data // self.batch_size))
-        return self.free_energy(self.constrain(state), keep, data, key, num_passes=passes)
+        return self.free_energy.measured(self.constrain(state), keep, data, key)
 
     def condition(self, state: State, before: Keep, after: Keep) -> State:
         """Move the posterior to where it is given that the elements that `after` drops are zero.

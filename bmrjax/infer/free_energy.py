@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
@@ -13,6 +14,10 @@ from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, scal
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.placement import Placement
+
+# A VFE that decides averages over at least so many posterior samples: on small data, one pass has so few
+# that their noise, not the reduction, would decide which rounds are taken back.
+_DRAWS = 100
 
 
 class FreeEnergy:
@@ -44,12 +49,25 @@ class FreeEnergy:
         self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
         self.row_sites = row_sites
         self._loop = Loop(self._step, loop, num_steps=STEPS_OF_A_MEASUREMENT)
+        self._each = Loop(self._note, loop, num_steps=STEPS_OF_A_MEASUREMENT)
         self._divergence = quick_jit(self._divergence_on, static_argnames="num_samples")
 
     def _step(
         self, total: Array, i: Array, params: Any, keep: Keep, data: Data, key: Array
     ) -> Array:
         return total + self.of_batch(i, params, keep, data, key)
+
+    def _note(
+        self,
+        values: Array,
+        i: Array,
+        numbers: Array,
+        params: Any,
+        keep: Keep,
+        data: Data,
+        key: Array,
+    ) -> Array:
+        return values.at[i].set(self.of_batch(numbers[i], params, keep, data, key))
 
     def of_batch(self, i: Array, params: Any, keep: Keep, data: Data, key: Array) -> Array:
         """Return the VFE by one batch, with one posterior sample: an estimate of that of all data, in nats.
@@ -116,6 +134,51 @@ class FreeEnergy:
         total, key = self._placement.everywhere((jnp.zeros(()), key))
         args = (dict(params), self._placement.parted(dict(keep)), data, key)
         return float(self._loop(total, batches, *args)) / batches
+
+    def num_batches(self, rows: int) -> int:
+        """Return of how many batches `measured` is the mean: those of whole passes, a hundred at least."""
+        batches = -(-rows // self.batch_size)
+        return batches * -(-_DRAWS // batches)
+
+    def measured(self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array) -> float:
+        """Return the VFE that decides, in nats for all of `data`: the mean over `by_batch`.
+
+        Args:
+            params: Constrained parameters and mutable sites.
+            keep: Masks by site.
+            data: The data, every row of which counts.
+            key: PRNG key; with the same one, states are compared under the same random numbers.
+        """
+        every = np.arange(self.num_batches(length(data)))
+        return float(np.mean(self.by_batch(params, keep, data, key, every)))
+
+    def by_batch(
+        self,
+        params: Mapping[str, Any],
+        keep: Keep,
+        data: Data,
+        key: Array,
+        numbers: np.ndarray,
+    ) -> np.ndarray:
+        """Return what some batches say of the VFE, each in nats for all of `data`; see `of_batch`.
+
+        With the same key, two states are compared batch by batch under the same random numbers.
+
+        Args:
+            params: Constrained parameters and mutable sites.
+            keep: Masks by site.
+            data: All of the data.
+            key: PRNG key.
+            numbers: Which batches, from 0 to ``num_batches(rows) - 1``; one program serves any of them.
+        """
+        size = self.num_batches(length(data))
+        padded = np.zeros(size, np.int32)
+        padded[: len(numbers)] = numbers
+        values = jnp.zeros(size, jnp.result_type(float))
+        values, padded, key = self._placement.everywhere((values, jnp.asarray(padded), key))
+        args = (padded, dict(params), self._placement.parted(dict(keep)), data, key)
+        values = self._each(values, len(numbers), *args)
+        return np.asarray(values, np.float64)[: len(numbers)]
 
     def divergence(
         self,

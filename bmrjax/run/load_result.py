@@ -20,7 +20,9 @@ from bmrjax.run.result import Result
 from bmrjax.run.save_result import FILES, FORMAT, NAMES, PLAIN, file_digest
 from bmrjax.run.saved_schema import lacking, saved_schema
 
-POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back", "judged")
+POINT = (
+    "epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back", "judged", "vfe_error",
+)  # fmt: skip
 
 
 def load(

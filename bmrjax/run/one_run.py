@@ -18,6 +18,7 @@ from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.hyperparameter import GridPoint
+from bmrjax.run.measured import Measurer, settled
 from bmrjax.run.point import Point, best, kept_counts, layer_sparsities
 from bmrjax.run.reporter import Reporter
 from bmrjax.run.result import Result
@@ -93,7 +94,9 @@ class Run:
         _check_declared(member.point, now.svi)
         self._layers = {} if self.reducer is None else self.reducer.layers
         self.state = RunState(now, {} if self.reducer is None else shared.schedule.init())
-        self._measured: tuple[float, float | None] = float("nan"), None
+        self._measurer = Measurer(fit, self._vfe_key)
+        self._judged: tuple[float, float | None] = float("nan"), None
+        self._evaluated: tuple[FitState, dict[str, float]] | None = None
         self._rounds = None
         if self.reducer is not None:
             self._rounds = Rounds(
@@ -222,12 +225,22 @@ class Run:
 
     # --- looking --------------------------------------------------------------------------
 
-    def measure(self) -> float:
-        """Measure what rounds are judged by, of the current state, in nats for all data."""
-        vfe = self.fit.measure(self.state.now, self._vfe_key)
-        judged = self.shared.judge(self.state.now, vfe, self._vfe_key)
-        self._measured = vfe, judged
-        return vfe if judged is None else judged
+    def measure(self, *limits: float) -> float:
+        """Measure what rounds are judged by, of the current state, in nats for all data.
+
+        Args:
+            *limits: What it is compared with; see `schedules.Report`.
+        """
+        state = self.state
+        limits = limits if self.shared.judge.judge == "vfe" else ()
+        if limits:
+            measured = self._measurer.against(state.now, limits, state.reference)
+        else:
+            measured = self._measurer.exactly(state.now)
+        state.measured = state.now, measured
+        judged = self.shared.judge(state.now, measured.vfe, self._vfe_key)
+        self._judged = measured.vfe, judged
+        return measured.vfe if judged is None else judged
 
     def mask_cost(self) -> float:
         """Return minus the log probability of the masks, in nats, if the schedule counts it."""
@@ -247,26 +260,39 @@ class Run:
         held_out, state = self.shared.held_out, self.state
         if held_out is None:
             return {}
-        begin = time.perf_counter()
+        begin, last = time.perf_counter(), self._evaluated
         state.evaluated_at = state.epoch
-        key = fold_in(self._vfe_key, np.uint32(state.epoch))
-        found = self.shared.judge.metrics(state.now, key)
-        return {**found, "eval_seconds": time.perf_counter() - begin}
+        if last is None or last[0] is not state.now:
+            key = fold_in(self._vfe_key, np.uint32(state.epoch))
+            self._evaluated = last = state.now, self.shared.judge.metrics(state.now, key)
+        return {**last[1], "eval_seconds": time.perf_counter() - begin}
 
     def add_point(self, measured: float) -> None:
         """Put the current state on the path, with what `measure` returned for it."""
         state, fit = self.state, self.fit
         vfe, judged = measured, None
         if self.shared.schedule.judge != "vfe":
-            if measured != self._measured[1]:
+            if measured != self._judged[1]:
                 self.measure()
-            vfe, judged = self._measured
+            vfe, judged = self._judged
+        vfe, error = state.known(vfe)
         cost = self.mask_cost()
         kept, total = kept_counts(state.now.keep)
         metrics = {k: v for k, v in self.evaluate().items() if k != "eval_seconds"}
         whole = fit.placement.fetch((fit.params(state.now), dict(state.now.keep)))
         params, keep = jax.tree.map(np.asarray, whole)
-        point = Point(state.epoch, vfe, kept, total, metrics, params, keep, cost, judged=judged)
+        point = Point(
+            state.epoch,
+            vfe,
+            kept,
+            total,
+            metrics,
+            params,
+            keep,
+            cost,
+            judged=judged,
+            vfe_error=error,
+        )
         state.path.append(point)
         if self._files is not None:
             self._files.save_point(len(state.path) - 1, point)
@@ -297,12 +323,14 @@ class Run:
         shared, held_out = self.shared, self.shared.held_out
         if not isinstance(self.fit.source, Batches):
             self.add_point(self.measure())
+            self.state.path = settled(self.state.path, self.state.measured, self._measurer)
         result = self.result()
         if result.path:
             measured = shared.schedule.verifies or shared.schedule.measures
             result = result.at(best(result.path) if self.reducer and measured else -1)
         if held_out is not None:
             samples = held_out.final_samples
+            assert samples is not None
             result.metrics = shared.evaluator.metrics(
                 result.params, result.keep, held_out.data, self._final_key, num_samples=samples
             )

@@ -25,6 +25,7 @@ class Point:
             (`schedules.Verified`, `mask_prior`); else 0.
         taken_back: Whether the run went back to a point before it.
         judged: What the schedule's `judge` measured, in nats for all data; None where it is the VFE.
+        vfe_error: Standard error of `vfe`, if it was measured on a part of the batches; 0 if on all rows.
     """
 
     epoch: int
@@ -37,6 +38,7 @@ class Point:
     mask_cost: float = 0.0
     taken_back: bool = False
     judged: float | None = None
+    vfe_error: float = 0.0
 
     @property
     def objective(self) -> float:

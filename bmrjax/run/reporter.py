@@ -151,12 +151,12 @@ class Reporter:
             metrics = {k: v for k, v in metrics.items() if k != "eval_seconds"}
             self.callbacks(EpochEnd(**numbers, total=total, metrics=metrics, **self._common))
 
-    def noting(self, measure: Callable[[], float]) -> Callable[[], float]:
+    def noting(self, measure: Callable[..., float]) -> Callable[..., float]:
         """Return the function that measures the VFE for a decision, and note what it measures."""
         self._measured = None
 
-        def noted() -> float:
-            self._measured = measure()
+        def noted(*limits: float) -> float:
+            self._measured = measure(*limits)
             return self._measured
 
         return noted

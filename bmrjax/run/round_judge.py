@@ -67,6 +67,7 @@ class RoundJudge:
         assert self._held_out is not None
         params, data = self._fit.params(now), self._held_out.data
         samples = self._held_out.samples
+        assert samples is not None
         return self._evaluator.metrics(params, now.keep, data, key, num_samples=samples)
 
     def _overcharge(self, now: FitState, key: Array) -> float:

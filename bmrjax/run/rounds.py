@@ -39,7 +39,7 @@ class Rounds:
         reporter: Reporter,
         *,
         num_epochs: int,
-        measure: Callable[[], float],
+        measure: Callable[..., float],
         mask_cost: Callable[[], float],
         add_point: Callable[[float], None],
     ):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bmrjax.run.fit_state import FitState
+from bmrjax.run.measured import Measured
 from bmrjax.run.point import Point
 from bmrjax.schedules import Memory
 
@@ -15,7 +16,9 @@ _PLAIN = (
     "stopped",
 )  # fmt: skip
 
-_POINT = ("epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back", "judged")
+_POINT = (
+    "epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back", "judged", "vfe_error",
+)  # fmt: skip
 
 
 @dataclass
@@ -34,6 +37,8 @@ class RunState:
         snapshot: State before the last reduction, if it is kept to go back to.
         snapshot_row: Length of `history` at the snapshot.
         snapshot_point: Length of `path` at the snapshot.
+        measured: The state that was measured last, with what was measured.
+        snapshot_measured: What was measured of the snapshot, if it was.
     """
 
     now: FitState
@@ -47,9 +52,37 @@ class RunState:
     snapshot: FitState | None = None
     snapshot_row: int = 0
     snapshot_point: int = 0
+    measured: tuple[FitState, Measured] | None = None
+    snapshot_measured: Measured | None = None
+
+    @property
+    def measured_now(self) -> Measured | None:
+        """What was measured of the current state, if it was."""
+        if self.measured is None or self.measured[0] is not self.now:
+            return None
+        return self.measured[1]
+
+    def known(self, vfe: float) -> tuple[float, float]:
+        """Return what is known of the VFE of the current state, with its standard error.
+
+        Args:
+            vfe: What the schedule takes it for.
+        """
+        found = self.measured_now
+        if found is None or found.vfe != vfe:
+            return vfe, 0.0
+        return (found.vfe, found.error) if found.exact is None else (found.exact, 0.0)
+
+    @property
+    def reference(self) -> tuple[FitState, Measured] | None:
+        """The state before the last reduction, with what was measured of it."""
+        if self.snapshot is None or self.snapshot_measured is None:
+            return None
+        return self.snapshot, self.snapshot_measured
 
     def take_snapshot(self) -> None:
         """Keep the state to go back to it."""
+        self.snapshot_measured = self.measured_now
         # The engine consumes the state it is given, so what may be needed again is copied.
         self.snapshot = replace(self.now, svi=jax.tree.map(jnp.copy, self.now.svi))
         self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
@@ -58,6 +91,8 @@ class RunState:
         """Go back to the snapshot, and mark what came after it as taken back."""
         assert self.snapshot is not None
         self.now, self.snapshot = self.snapshot, None
+        if self.snapshot_measured is not None:
+            self.measured = self.now, self.snapshot_measured
         for row in self.history[self.snapshot_row :]:
             row["taken_back"] = True
         since = self.snapshot_point
@@ -70,9 +105,11 @@ class RunState:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON values of a checkpoint."""
+        measured = self.snapshot_measured
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "has_snapshot": self.snapshot is not None,
+            "snapshot_measured": None if measured is None else [measured.vfe, measured.error],
             "path": [{k: getattr(p, k) for k in _POINT} for p in self.path],
         }
 
@@ -81,5 +118,8 @@ class RunState:
         now, snapshot = arrays
         self.now = FitState(*now)
         self.snapshot = FitState(*snapshot) if document["has_snapshot"] else None
+        # What was measured by batch comes out the same again.
+        measured = document.get("snapshot_measured")
+        self.snapshot_measured = None if measured is None else Measured(*measured)
         for name in _PLAIN:
             setattr(self, name, document[name])

@@ -51,6 +51,7 @@ def save_result(result: Any, directory: Path) -> None:
             "mask_cost": point.mask_cost,
             "taken_back": point.taken_back,
             "judged": point.judged,
+            "vfe_error": point.vfe_error,
             "params": flatten_arrays(f"path/{i}/params", point.params, arrays),
             "keep": flatten_arrays(f"path/{i}/keep", point.keep, arrays),
         }

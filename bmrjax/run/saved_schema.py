@@ -42,6 +42,7 @@ class SavedPoint(TypedDict):
     mask_cost: NotRequired[float]
     taken_back: NotRequired[bool]
     judged: NotRequired[float | None]
+    vfe_error: NotRequired[float]
 
 
 @with_config(_CLOSED)

@@ -21,7 +21,7 @@ from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.fit import Fit
-from bmrjax.run.held_out import HeldOut
+from bmrjax.run.held_out import HeldOut, with_samples
 from bmrjax.run.interrupt import ended_by_its_signal, finishing_on_interrupt
 from bmrjax.run.one_run import EpochPlan, Member, Run
 from bmrjax.run.progress import Progress
@@ -81,7 +81,15 @@ class Training:
                 raise ValueError(f"sparsify: {name} must be at least 1, got {value}.")
         check_schedule(schedule, settings.criterion, fit.source, steps)
         held_out = settings.held_out
-        held_out = None if held_out is None else _checked(held_out, fit, steps)
+        if held_out is not None:
+            held_out = _checked(held_out, fit)
+            held_out = with_samples(
+                held_out,
+                steps=settings.num_epochs * steps,
+                batch_size=fit.engine.batch_size,
+                judges=schedule.judge == "held-out",
+            )
+            held_out = _with_epochs(held_out, fit, steps)
         # Rows are evaluated in parts if they are fitted in parts.
         evaluator = Evaluator(
             fit.model,
@@ -307,8 +315,8 @@ def _shown(runs: Sequence[Run]) -> dict[str, str]:
     return ranges
 
 
-def _checked(held_out: HeldOut, fit: Fit, steps: int) -> HeldOut:
-    """Return held-out data as arrays, with the number of epochs between evaluations.
+def _checked(held_out: HeldOut, fit: Fit) -> HeldOut:
+    """Return held-out data as arrays.
 
     Raises:
         ValueError: For data that do not look like those of the fit.
@@ -319,12 +327,18 @@ def _checked(held_out: HeldOut, fit: Fit, steps: int) -> HeldOut:
             f"sparsify: held_out must look like the data: it has {_described(data)}, the data have "
             f"{_described(fit.example)}."
         )
+    return replace(held_out, data=data)
+
+
+def _with_epochs(held_out: HeldOut, fit: Fit, steps: int) -> HeldOut:
+    """Return held-out data with the number of epochs between evaluations."""
     every = held_out.every
     if every is None:
+        assert held_out.samples is not None
         # One training step costs about three forward passes of its batch.
-        forward, size = length(data) * held_out.samples, fit.engine.batch_size
+        forward, size = length(held_out.data) * held_out.samples, fit.engine.batch_size
         every = max(1, math.ceil(forward / (0.1 * 3 * steps * size)))
-    return replace(held_out, data=data, every=every)
+    return replace(held_out, every=every)
 
 
 def _described(data: Data) -> dict[str, str]:

@@ -24,7 +24,9 @@ class Report:
         losses: Mean VFE of each epoch so far, in nats (epochs taken back are not in it).
         removed: How many elements the last reduction removed; None before the first.
         measure: Measures what the schedule's `judge` names, of the current state, in nats for all data; by
-            default the VFE on the training data. Lower is better.
+            default the VFE on the training data. Lower is better. With numbers, as in ``measure(limit)``, a
+            part of the batches may do: those that say on which side of each number the VFE is. It is then
+            that of the state before the last reduction plus an estimated difference.
         mask_cost: What the current masks cost (`criteria.Criterion.mask_cost`), in nats; zero unless it is
             counted, as the schedule's `mask_prior` says.
     """
@@ -33,7 +35,7 @@ class Report:
     num_epochs: int
     losses: list[float]
     removed: int | None
-    measure: Callable[[], float]
+    measure: Callable[..., float]
     mask_cost: float = 0.0
 
 

@@ -79,7 +79,7 @@ class Bench:
                 self.num_epochs,
                 losses,
                 self.removed,
-                lambda: next(self.vfes),
+                lambda *limits: next(self.vfes),
                 0.0 if self.costs is None else self.costs[epoch],
             )
             before = json.dumps(memory)

@@ -117,6 +117,18 @@ class scale_elbo(Messenger):
         rows: Number of rows of the batch.
         subsampled: The factor in place of `likelihood` on sites inside a subsampled `numpyro.plate`, which
             NumPyro scales itself.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer.util import log_density
+        >>> from bmrjax import handlers
+        >>> def program(y):
+        ...     numpyro.sample("y", dist.Normal(0.0, 1.0).expand(y.shape).to_event(1), obs=y)
+        >>> batch = jnp.ones(10)  # of 100 rows
+        >>> whole, _ = log_density(handlers.scale_elbo(program, likelihood=100 / 10), (batch,), {}, {})
+        >>> part, _ = log_density(program, (batch,), {}, {})
+        >>> float((whole / part).round(1))
+        10.0
     """
 
     def __init__(
@@ -177,7 +189,22 @@ def row_axis(shape: tuple[int, ...], rows: int) -> int | None:
 
 
 class inference(Messenger):
-    """Run random modules as at test time: no dropout, running averages in batch norm."""
+    """Run random modules as at test time: no dropout, running averages in batch norm.
+
+    Example:
+        Dropout draws from the program's key, except at test time:
+
+        >>> import jax, jax.numpy as jnp, numpyro
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (64,), 2, dropout=0.5, key=jax.random.key(0))
+        >>> def program(x):
+        ...     return bmr.random_module("net", network, None)(x)  # weights that are not random
+        >>> def differs(run):
+        ...     first, second = (numpyro.handlers.seed(run, i)(jnp.ones((1, 4))) for i in (0, 1))
+        ...     return not bool(jnp.allclose(first, second))
+        >>> differs(program), differs(bmr.handlers.inference(program))
+        (True, False)
+    """
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Set the network's inference flag."""
@@ -186,7 +213,19 @@ class inference(Messenger):
 
 
 class hide_data(Messenger):
-    """Take the observed sites out of the log density; what is left of an ELBO is its divergence."""
+    """Take the observed sites out of the log density; what is left of an ELBO is its divergence.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer.util import log_density
+        >>> from bmrjax import handlers
+        >>> def program(y):
+        ...     w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        ...     numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+        >>> density, _ = log_density(handlers.hide_data(program), (3.0,), {}, {"w": 0.0})
+        >>> density.round(3) == dist.Normal(0, 1).log_prob(0.0).round(3)  # the prior is left
+        Array(True, dtype=bool)
+    """
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Mask an observed site."""
@@ -258,7 +297,17 @@ def _unmasked(fn: Any) -> Any:
 
 
 class fast_noise(Messenger):
-    """Draw normal latent sites by `bmrjax.backend.noise`, which is faster than JAX's generator on CPU."""
+    """Draw normal latent sites by `bmrjax.backend.noise`, which is faster than JAX's generator on CPU.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> from bmrjax import handlers
+        >>> def program():
+        ...     return numpyro.sample("w", dist.Normal(2.0, 0.5).expand([10_000]).to_event(1))
+        >>> w = numpyro.handlers.seed(handlers.fast_noise(program), jax.random.key(0))()
+        >>> w.mean().round(1), w.std().round(1)  # other numbers of the same distribution
+        (Array(2., dtype=float32), Array(0.5, dtype=float32))
+    """
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the faster sampler in place of the site's own."""
@@ -272,6 +321,16 @@ class at_step(Messenger):
     Args:
         fn: A NumPyro program.
         step: Number of steps taken so far; may be traced.
+
+    Example:
+        A factor that grows over the first 1,000 steps:
+
+        >>> import numpyro
+        >>> from bmrjax import handlers
+        >>> def program():
+        ...     return min(1.0, handlers.training_step() / 1000)
+        >>> handlers.at_step(program, step=250)()
+        0.25
     """
 
     def __init__(self, fn: Callable | None = None, step: ArrayLike = 0):
@@ -317,6 +376,17 @@ def current_masks() -> dict[str, Bool[Array, "..."]]:
     """Return the masks of the `prune` handlers around the caller, by site; empty without one.
 
     For guides with one joint posterior over several sites, which have to prune it themselves.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from bmrjax import handlers
+        >>> handlers.current_masks()
+        {}
+        >>> with handlers.prune(keep={"w": jnp.array([True, False])}):
+        ...     masks = handlers.current_masks()
+        ...     _ = numpyro.sample("w", dist.Delta(jnp.ones(2), event_dim=1))
+        >>> masks["w"]
+        Array([ True, False], dtype=bool)
     """
     message: dict[str, Any] = {
         "type": "current_masks",

@@ -106,7 +106,8 @@ class EnsembleError(FloatingPointError):
             f"{len(failures)} of {len(results)} members diverged, the first of them number {first}: "
             f"{failures[first]} The results of all members are in this error's `results`."
         )
-        self.results, self.failures = results, dict(failures)
+        self.results: list[Any] = results
+        self.failures = dict(failures)
 
 
 class CallbackError(RuntimeError):
@@ -175,4 +176,5 @@ class InterruptedFit(KeyboardInterrupt):
         super().__init__(
             f"stopped after epoch {epoch}; what the fit had reached is in this error's `result`.{goes_on}"
         )
-        self.result, self.signal = result, signal
+        self.result: Any = result
+        self.signal: int = signal

@@ -1,7 +1,7 @@
 """Effect handlers that reduce, scale and evaluate any NumPyro program."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,18 +11,9 @@ from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.backend.noise import with_fast_noise
 from bmrjax.families import pruned
-
-
-class NoiseDraws(NamedTuple):
-    """How multiplicative noise is drawn.
-
-    Attributes:
-        num_data: One draw per data point for so many; None for a single draw.
-        at_mean: No draws at all, the noise is at its mean.
-    """
-
-    num_data: int | None = None
-    at_mean: bool = False
+from bmrjax.noise_draws import NoiseDraws as NoiseDraws
+from bmrjax.noise_draws import draws as draws
+from bmrjax.noise_draws import noise_draws as noise_draws
 
 
 def _is_latent(msg: Mapping[str, Any]) -> bool:
@@ -141,9 +132,11 @@ class scale_elbo(Messenger):
         rows: int | None = None,
         subsampled: ArrayLike | None = None,
     ):
-        self.likelihood, self.kl = likelihood, kl
+        self.likelihood: ArrayLike = likelihood
+        self.kl: ArrayLike = kl
         self.sites = None if sites is None else frozenset(sites)
-        self.rows, self.subsampled = rows, subsampled
+        self.rows: int | None = rows
+        self.subsampled: ArrayLike | None = subsampled
         self._in_subsample: set[str] = set()
         super().__init__(fn)
 
@@ -256,7 +249,7 @@ class complete_missing(Messenger):
     """
 
     def __init__(self, fn: Callable | None = None, *, sites: Collection[str]):
-        self.sites = frozenset(sites)
+        self.sites: frozenset[str] = frozenset(sites)
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -343,27 +336,6 @@ class at_step(Messenger):
             msg["value"] = self.step
 
 
-class draws(Messenger):
-    """Say how multiplicative noise is drawn; see `noise_draws`.
-
-    Args:
-        fn: A NumPyro program or its guide.
-        num_data: One draw per data point for so many; None for a single draw.
-        at_mean: No draws at all, the noise is at its mean.
-    """
-
-    def __init__(
-        self, fn: Callable | None = None, num_data: int | None = None, *, at_mean: bool = False
-    ):
-        self.answer = NoiseDraws(num_data, at_mean)
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Answer the question."""
-        if msg["type"] == "noise_draws":
-            msg["value"] = self.answer
-
-
 def both_masks(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return masks that keep what both keep; a site without a mask is kept whole."""
     shared = {
@@ -418,29 +390,5 @@ def training_step() -> Int[Array, ""] | None:
         "args": (),
         "kwargs": {},
         "value": None,
-    }
-    return apply_stack(message)["value"]
-
-
-def noise_draws() -> NoiseDraws:
-    """Return how the `draws` handler around the caller wants noise drawn; by default, once.
-
-    While it trains, and where it measures the free energy, the engine asks for one draw per data point; where
-    it predicts, for the mean.
-
-    Example:
-        >>> from bmrjax import handlers
-        >>> handlers.noise_draws()
-        NoiseDraws(num_data=None, at_mean=False)
-        >>> with handlers.draws(num_data=128):
-        ...     handlers.noise_draws().num_data
-        128
-    """
-    message: dict[str, Any] = {
-        "type": "noise_draws",
-        "fn": NoiseDraws,
-        "args": (),
-        "kwargs": {},
-        "value": NoiseDraws(),
     }
     return apply_stack(message)["value"]

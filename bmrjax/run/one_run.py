@@ -79,7 +79,9 @@ class Run:
         reporter: Reporter,
         checkpointer: Checkpointer | None,
     ):
-        self.shared, self.member, self.reporter = shared, member, reporter
+        self.shared: Shared = shared
+        self.member: Member = member
+        self.reporter: Reporter = reporter
         self.fit = fit = shared.fit
         init_key, self._run_key, self._vfe_key, self._final_key = split_keys(member.key, 4)
         begin = time.perf_counter()
@@ -92,7 +94,7 @@ class Run:
         self._init_seconds = time.perf_counter() - begin
         _check_declared(member.point, now.svi)
         self._layers = {} if self.reducer is None else self.reducer.layers
-        self.state = RunState(now, {} if self.reducer is None else shared.schedule.init())
+        self.state: RunState = RunState(now, {} if self.reducer is None else shared.schedule.init())
         self._measured: tuple[float, float | None] = float("nan"), None
         self._rounds = None
         if self.reducer is not None:

@@ -53,7 +53,7 @@ def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[st
         >>> import jax.numpy as jnp
         >>> from bmrjax import criteria, reduction
         >>> q = {"w": reduction.Normal(jnp.array([0.5, -1.0]), jnp.array([0.1, 0.5]))}
-        >>> criteria.smallest_magnitude_first(q, criteria.Decision({}, {}))["w"]  # the first goes first
+        >>> criteria.smallest_magnitude_first(q, criteria.Decision({}, {}))["w"]  # the first is removed first
         Array([0.5, 1. ], dtype=float32)
     """
     del decision

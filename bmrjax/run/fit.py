@@ -139,9 +139,9 @@ class Fit:
         )
         if missing:
             model = complete_missing(model, sites=missing)
-        self.row_sites = None
+        self.row_sites: frozenset[str] | None = None
         if found.batch_size < self.num_data:
-            self.row_sites: frozenset[str] = row_sites(model, looked_at, jax.random.key(0))
+            self.row_sites = row_sites(model, looked_at, jax.random.key(0))
         if guide is None:
             guide = default_guide(
                 model,

@@ -36,6 +36,21 @@ def reduce_factors(
 
     Raises:
         ValueError: If the two differ in length, or a prior does not fit its posterior.
+
+    Example:
+        Three outcomes in each of two states; one modality is not learned.
+
+        >>> import jax.numpy as jnp
+        >>> from bmrjax.active_inference import reduce_factors
+        >>> prior = jnp.ones((3, 2))
+        >>> posterior = prior + jnp.array([[9.0, 0.0], [0.0, 4.0], [0.0, 5.0]])
+        >>> found, nothing = reduce_factors([posterior, None], [prior, None], least=1.0)
+        >>> found.keep.astype(int)
+        Array([[1, 0],
+               [0, 1],
+               [0, 1]], dtype=int32)
+        >>> nothing is None
+        True
     """
     if len(posterior) != len(prior):
         raise ValueError(

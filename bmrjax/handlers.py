@@ -1,7 +1,7 @@
 """Effect handlers that reduce, scale and evaluate any NumPyro program."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,18 +11,9 @@ from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.backend.noise import with_fast_noise
 from bmrjax.families import pruned
-
-
-class NoiseDraws(NamedTuple):
-    """How multiplicative noise is drawn.
-
-    Attributes:
-        num_data: One draw per data point for so many; None for a single draw.
-        at_mean: No draws at all, the noise is at its mean.
-    """
-
-    num_data: int | None = None
-    at_mean: bool = False
+from bmrjax.noise_draws import NoiseDraws as NoiseDraws
+from bmrjax.noise_draws import draws as draws
+from bmrjax.noise_draws import noise_draws as noise_draws
 
 
 def _is_latent(msg: Mapping[str, Any]) -> bool:
@@ -117,6 +108,18 @@ class scale_elbo(Messenger):
         rows: Number of rows of the batch.
         subsampled: The factor in place of `likelihood` on sites inside a subsampled `numpyro.plate`, which
             NumPyro scales itself.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer.util import log_density
+        >>> from bmrjax import handlers
+        >>> def program(y):
+        ...     numpyro.sample("y", dist.Normal(0.0, 1.0).expand(y.shape).to_event(1), obs=y)
+        >>> batch = jnp.ones(10)  # of 100 rows
+        >>> whole, _ = log_density(handlers.scale_elbo(program, likelihood=100 / 10), (batch,), {}, {})
+        >>> part, _ = log_density(program, (batch,), {}, {})
+        >>> float((whole / part).round(1))
+        10.0
     """
 
     def __init__(
@@ -129,9 +132,11 @@ class scale_elbo(Messenger):
         rows: int | None = None,
         subsampled: ArrayLike | None = None,
     ):
-        self.likelihood, self.kl = likelihood, kl
+        self.likelihood: ArrayLike = likelihood
+        self.kl: ArrayLike = kl
         self.sites = None if sites is None else frozenset(sites)
-        self.rows, self.subsampled = rows, subsampled
+        self.rows: int | None = rows
+        self.subsampled: ArrayLike | None = subsampled
         self._in_subsample: set[str] = set()
         super().__init__(fn)
 
@@ -177,7 +182,22 @@ def row_axis(shape: tuple[int, ...], rows: int) -> int | None:
 
 
 class inference(Messenger):
-    """Run random modules as at test time: no dropout, running averages in batch norm."""
+    """Run random modules as at test time: no dropout, running averages in batch norm.
+
+    Example:
+        Dropout draws from the program's key, except at test time:
+
+        >>> import jax, jax.numpy as jnp, numpyro
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (64,), 2, dropout=0.5, key=jax.random.key(0))
+        >>> def program(x):
+        ...     return bmr.random_module("net", network, None)(x)  # weights that are not random
+        >>> def differs(run):
+        ...     first, second = (numpyro.handlers.seed(run, i)(jnp.ones((1, 4))) for i in (0, 1))
+        ...     return not bool(jnp.allclose(first, second))
+        >>> differs(program), differs(bmr.handlers.inference(program))
+        (True, False)
+    """
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Set the network's inference flag."""
@@ -186,7 +206,19 @@ class inference(Messenger):
 
 
 class hide_data(Messenger):
-    """Take the observed sites out of the log density; what is left of an ELBO is its divergence."""
+    """Take the observed sites out of the log density; what is left of an ELBO is its divergence.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer.util import log_density
+        >>> from bmrjax import handlers
+        >>> def program(y):
+        ...     w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        ...     numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+        >>> density, _ = log_density(handlers.hide_data(program), (3.0,), {}, {"w": 0.0})
+        >>> density.round(3) == dist.Normal(0, 1).log_prob(0.0).round(3)  # the prior is left
+        Array(True, dtype=bool)
+    """
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Mask an observed site."""
@@ -217,7 +249,7 @@ class complete_missing(Messenger):
     """
 
     def __init__(self, fn: Callable | None = None, *, sites: Collection[str]):
-        self.sites = frozenset(sites)
+        self.sites: frozenset[str] = frozenset(sites)
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -258,7 +290,17 @@ def _unmasked(fn: Any) -> Any:
 
 
 class fast_noise(Messenger):
-    """Draw normal latent sites by `bmrjax.backend.noise`, which is faster than JAX's generator on CPU."""
+    """Draw normal latent sites by `bmrjax.backend.noise`, which is faster than JAX's generator on CPU.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> from bmrjax import handlers
+        >>> def program():
+        ...     return numpyro.sample("w", dist.Normal(2.0, 0.5).expand([10_000]).to_event(1))
+        >>> w = numpyro.handlers.seed(handlers.fast_noise(program), jax.random.key(0))()
+        >>> w.mean().round(1), w.std().round(1)  # other numbers of the same distribution
+        (Array(2., dtype=float32), Array(0.5, dtype=float32))
+    """
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the faster sampler in place of the site's own."""
@@ -272,6 +314,16 @@ class at_step(Messenger):
     Args:
         fn: A NumPyro program.
         step: Number of steps taken so far; may be traced.
+
+    Example:
+        A factor that grows over the first 1,000 steps:
+
+        >>> import numpyro
+        >>> from bmrjax import handlers
+        >>> def program():
+        ...     return min(1.0, handlers.training_step() / 1000)
+        >>> handlers.at_step(program, step=250)()
+        0.25
     """
 
     def __init__(self, fn: Callable | None = None, step: ArrayLike = 0):
@@ -282,27 +334,6 @@ class at_step(Messenger):
         """Answer the question."""
         if msg["type"] == "training_step":
             msg["value"] = self.step
-
-
-class draws(Messenger):
-    """Say how multiplicative noise is drawn; see `noise_draws`.
-
-    Args:
-        fn: A NumPyro program or its guide.
-        num_data: One draw per data point for so many; None for a single draw.
-        at_mean: No draws at all, the noise is at its mean.
-    """
-
-    def __init__(
-        self, fn: Callable | None = None, num_data: int | None = None, *, at_mean: bool = False
-    ):
-        self.answer = NoiseDraws(num_data, at_mean)
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Answer the question."""
-        if msg["type"] == "noise_draws":
-            msg["value"] = self.answer
 
 
 def both_masks(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,6 +348,17 @@ def current_masks() -> dict[str, Bool[Array, "..."]]:
     """Return the masks of the `prune` handlers around the caller, by site; empty without one.
 
     For guides with one joint posterior over several sites, which have to prune it themselves.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from bmrjax import handlers
+        >>> handlers.current_masks()
+        {}
+        >>> with handlers.prune(keep={"w": jnp.array([True, False])}):
+        ...     masks = handlers.current_masks()
+        ...     _ = numpyro.sample("w", dist.Delta(jnp.ones(2), event_dim=1))
+        >>> masks["w"]
+        Array([ True, False], dtype=bool)
     """
     message: dict[str, Any] = {
         "type": "current_masks",
@@ -348,29 +390,5 @@ def training_step() -> Int[Array, ""] | None:
         "args": (),
         "kwargs": {},
         "value": None,
-    }
-    return apply_stack(message)["value"]
-
-
-def noise_draws() -> NoiseDraws:
-    """Return how the `draws` handler around the caller wants noise drawn; by default, once.
-
-    While it trains, and where it measures the free energy, the engine asks for one draw per data point; where
-    it predicts, for the mean.
-
-    Example:
-        >>> from bmrjax import handlers
-        >>> handlers.noise_draws()
-        NoiseDraws(num_data=None, at_mean=False)
-        >>> with handlers.draws(num_data=128):
-        ...     handlers.noise_draws().num_data
-        128
-    """
-    message: dict[str, Any] = {
-        "type": "noise_draws",
-        "fn": NoiseDraws,
-        "args": (),
-        "kwargs": {},
-        "value": NoiseDraws(),
     }
     return apply_stack(message)["value"]

@@ -14,7 +14,15 @@ _Given = Array | np.ndarray
 def accuracy(
     probs: Float[_Given, "data classes"], labels: Int[_Given, " data"]
 ) -> Float[Array, ""]:
-    """Return the fraction of data whose most probable class is the label."""
+    """Return the fraction of data whose most probable class is the label.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import metrics
+        >>> probs = jnp.array([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4], [0.2, 0.8]])
+        >>> metrics.accuracy(probs, jnp.array([0, 1, 1, 1]))
+        Array(0.75, dtype=float32)
+    """
     _check_labels(probs, labels)
     return _accuracy(probs, labels)
 
@@ -49,14 +57,28 @@ def expected_calibration_error(
 
 
 def negative_log_likelihood(log_probs: Float[_Given, " data"]) -> Float[Array, ""]:
-    """Return the mean over data of minus the log predictive density, in nats per data point."""
+    """Return the mean over data of minus the log predictive density, in nats per data point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import metrics
+        >>> metrics.negative_log_likelihood(jnp.log(jnp.array([0.5, 0.5, 0.25]))).round(3)
+        Array(0.924, dtype=float32)
+    """
     return _minus_mean(log_probs)
 
 
 def root_mean_squared_error(
     prediction: Float[_Given, "data ..."], target: Float[_Given, "data ..."]
 ) -> Float[Array, ""]:
-    """Return the root mean squared error, in the unit of the target."""
+    """Return the root mean squared error, in the unit of the target.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import metrics
+        >>> metrics.root_mean_squared_error(jnp.array([1.0, 2.0]), jnp.array([1.0, 4.0])).round(3)
+        Array(1.414, dtype=float32)
+    """
     if prediction.shape != target.shape:
         raise ValueError(
             f"root_mean_squared_error: the prediction has shape {prediction.shape}, the target "

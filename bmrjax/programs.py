@@ -17,6 +17,14 @@ def classifier(network: Any, prior: Prior | None) -> Callable:
     Args:
         network: The network.
         prior: Prior of its weights; None for point estimates, where noise is what is random.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (8,), 3, key=jax.random.key(0))
+        >>> program = bmr.programs.classifier(network, bmr.priors.NormalPrior(1.0))
+        >>> bmr.inspect(program, (jnp.ones((10, 4)), jnp.zeros(10, int))).judged
+        ['net.layers.0.weight', 'net.layers.0.bias', 'net.layers.1.weight', 'net.layers.1.bias']
     """
 
     def program(x: Any, y: Any = None) -> None:

@@ -119,10 +119,22 @@ def test_pictures_of_the_site_are_small():
 
 
 @pytest.fixture(scope="module")
-def reference_pages():
+def extensions():
     sys.path.insert(0, str(DOCS / "extensions"))
-    yield __import__("reference_pages")
+    yield
     sys.path.remove(str(DOCS / "extensions"))
+
+
+@pytest.fixture(scope="module")
+def reference_pages(extensions):
+    return __import__("reference_pages")
+
+
+@pytest.fixture(scope="module")
+def slim_pages(extensions):
+    pytest.importorskip("sphinx")
+    pytest.importorskip("PIL")
+    return __import__("slim_pages")
 
 
 def test_every_public_name_is_on_a_page_of_the_reference(reference_pages):
@@ -147,6 +159,39 @@ def test_a_page_of_the_reference_shows_examples_and_where_names_are_used(referen
     one = {"bmrjax.sparsify": bmrjax.sparsify}
     assert reference_pages.used_by("bmrjax.Result", bmrjax.Result, one) == ["bmrjax.sparsify"]
     assert len(reference_pages.used_by("bmrjax.Result", bmrjax.Result, everything)) == 3
+
+
+def test_every_public_name_has_an_example_of_its_own(reference_pages):
+    everything = {n: v for p in reference_pages.pages().values() for n, v in p.names.items()}
+    missing = [
+        name for name, v in everything.items() if not reference_pages.has_example(v, everything)
+    ]
+    assert missing == []
+    # What another class has does not count, nor does prose.
+    record = bmrjax.callbacks.Record
+    assert not reference_pages.has_example(type("Kind", (record,), {}), {"Record": record})
+
+
+def test_pages_lose_what_they_do_not_use_and_are_weighed(slim_pages, tmp_path):
+    style = "@font-face{src:url(x/fontawesome/a.woff2)}a{color:red}.fa-x{top:0}b{background:url(../big.png)}"
+    (tmp_path / "_static/styles").mkdir(parents=True)
+    (tmp_path / "_static/scripts").mkdir()
+    (tmp_path / "_static/styles/pydata.css").write_text(style)
+    (tmp_path / "_static/big.png").write_bytes(bytes(slim_pages.LIMIT))
+    page = '<link href="_static/styles/pydata.css" rel="stylesheet" /><script src="searchindex.js"></script>'
+    (tmp_path / "index.html").write_text(page + '<summary><span class="toctree-toggle"></span>')
+    (tmp_path / "search.html").write_text('<script src="searchindex.js"></script>')
+    (tmp_path / "searchindex.js").write_text("1234567890")
+    slim_pages.slim(tmp_path)
+    left = "a{color:red}b{background:url(../big.png)}"
+    assert (tmp_path / "_static/styles/pydata.css").read_text() == left
+    text = (tmp_path / "index.html").read_text()
+    assert "searchindex" not in text
+    assert '<summary aria-label="Pages of this section">' in text
+    assert slim_pages.weight(tmp_path / "search.html") == 48
+    assert slim_pages.too_heavy(tmp_path) == {
+        "index.html": slim_pages.LIMIT + len(left) + len(text)
+    }
 
 
 def test_charts_draw_the_committed_rows():

@@ -1,7 +1,7 @@
 """Install the wheel into empty environments, and check it there.
 
     python tools/matrix.py
-    python tools/matrix.py --pythons 3.12 --dependencies oldest
+    python tools/matrix.py --pythons 3.12 --dependencies oldest --quick
 
 For each Python, and the oldest and the newest dependencies that pyproject.toml declares: make an
 environment, install the wheel, and run `tools/smoke.py` and a small part of the tests there. Needs uv. A
@@ -30,6 +30,8 @@ TESTS = (
     "tests/run/test_options.py",
     "tests/infer/test_loop.py",
 )
+# Of the flags that the tests set by themselves, those that every compiler knows; it stops at others.
+FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # The oldest pytest that these tests need; none of the library's own dependencies.
 TOOLS = ("pytest>=8.3", "hypothesis>=6.100", "platformdirs", "sybil>=9", "mpmath")
 
@@ -58,8 +60,10 @@ def build(folder: Path) -> Path:
     return wheel
 
 
-def check(wheel: Path, python: str, dependencies: str, folder: Path) -> Outcome:
-    """Make an environment in `folder`, install the wheel there, and check it."""
+def check(
+    wheel: Path, python: str, dependencies: str, folder: Path, *, quick: bool = False
+) -> Outcome:
+    """Make an environment in `folder`, install the wheel there, and check it; without tests if `quick`."""
     log = folder / "log.txt"
     found = subprocess.run(
         ["uv", "python", "find", "--no-python-downloads", python], capture_output=True, text=True
@@ -88,6 +92,8 @@ def check(wheel: Path, python: str, dependencies: str, folder: Path) -> Outcome:
         "test tools": [*install, "--constraints", str(versions), *TOOLS],
         "smoke": [str(binary), str(ROOT / "tools" / "smoke.py")],
         "tests": [
+            "env",
+            f"XLA_FLAGS={FLAGS}",
             str(binary),
             "-m",
             "pytest",
@@ -95,6 +101,9 @@ def check(wheel: Path, python: str, dependencies: str, folder: Path) -> Outcome:
             "--no-header",
             "-p",
             "no:cacheprovider",
+            # What other packages deprecate among themselves is not what is checked here.
+            "-W",
+            "default",
             *TESTS,
         ],
     }
@@ -104,6 +113,8 @@ def check(wheel: Path, python: str, dependencies: str, folder: Path) -> Outcome:
     shutil.copytree(ROOT / "tests", sources / "tests")
     for name in ("pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, sources / name)
+    if quick:
+        del steps["tests"], steps["test tools"]
     for name, command in steps.items():
         failure = _run(command, log=log, cwd=sources)
         if failure:
@@ -142,6 +153,7 @@ def main() -> None:
     parser.add_argument("--dependencies", nargs="+", choices=RESOLUTIONS, default=list(RESOLUTIONS))
     parser.add_argument("--wheel", type=Path, help="one that is built already")
     parser.add_argument("--folder", type=Path, help="for the environments, which are then kept")
+    parser.add_argument("--quick", action="store_true", help="run tools/smoke.py, and no tests")
     given = parser.parse_args()
     if shutil.which("uv") is None:
         raise SystemExit("matrix: uv is needed: pip install uv")
@@ -155,7 +167,7 @@ def main() -> None:
                 place = root / f"{python}-{dependencies}"
                 shutil.rmtree(place, ignore_errors=True)
                 place.mkdir()
-                outcomes.append(check(wheel, python, dependencies, place))
+                outcomes.append(check(wheel, python, dependencies, place, quick=given.quick))
                 each = outcomes[-1]
                 word = {True: "passed", False: "FAILED", None: "not checked"}[each.passed]
                 print(f"{python:6} {dependencies:7} {word:12} {each.text}", flush=True)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from bmrjax.cli.former_names import in_names_of_today
 from bmrjax.files import write_atomically
 
 PACKAGES = ("bmrjax", "jax", "jaxlib", "numpyro", "equinox", "optax", "numpy")
@@ -35,6 +36,17 @@ def environment() -> dict[str, Any]:
         "commit": commit,
         "command": _command(),
     }
+
+
+def command_of_today(command: str) -> str:
+    """Return the command of a row, with the names that its options have now.
+
+    Example:
+        >>> command_of_today("bmrjax sparsify --data digits --epochs 3")
+        'bmrjax sparsify --data digits --num-epochs 3'
+    """
+    program, *words = command.split()
+    return " ".join([program, *in_names_of_today(words)])
 
 
 def _command() -> str:

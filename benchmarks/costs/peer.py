@@ -225,7 +225,9 @@ def write_table(rows: Rows) -> None:
                 ]
                 ratios = [f"{ours / theirs:.2f}" for ours, theirs in averages]
                 lines.append([f"bmrjax / bmr4pml, {schedule}", size, *ratios, *[""] * 5])
-    header = " | epochs × steps | seconds, as shipped | evaluated only at the end | not evaluated"
+    header = (
+        "code | epochs × steps | seconds, as shipped | evaluated only at the end | not evaluated"
+    )
     header += " | accuracy | NLL | ECE | ECE, quantile bins | sparsity"
     rows.write_table(table(header, lines))
 

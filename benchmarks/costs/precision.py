@@ -16,7 +16,15 @@ import jax
 
 import bmrjax as bmr
 from benchmarks.common import datasets, networks, options, processes, steps
-from benchmarks.common.rows import Rows, environment, group, mean_and_error, means, table
+from benchmarks.common.rows import (
+    Rows,
+    command_of_today,
+    environment,
+    group,
+    mean_and_error,
+    means,
+    table,
+)
 from benchmarks.costs.step_cost import CASES
 
 DTYPES = {"float32": None, "bfloat16": "bfloat16"}
@@ -79,7 +87,7 @@ def fit_table(rows: list[dict[str, Any]]) -> str:
             dtype,
             *means(runs, **FIGURES),
             str(len(runs)),
-            f"`{runs[0]['command'].replace(' --seed 0', ' --seed 0 --out DIR')}`",
+            f"`{command_of_today(runs[0]['command']).replace(' --seed 0', ' --seed 0 --out DIR')}`",
         ]
         for dtype, runs in found.items()
     ]

@@ -6,7 +6,7 @@ Each row is one `bmrjax sparsify` command; finished runs in --runs are not run a
 """
 
 from benchmarks.common import options, processes
-from benchmarks.common.rows import Rows, group, means, table
+from benchmarks.common.rows import Rows, command_of_today, group, means, table
 
 PAPER = ["0.90", "0.28", "–", "0.81", "–", "Marković et al. 2024, read off the figures; 50 epochs"]
 COMMAND = (
@@ -20,8 +20,8 @@ def write_table(rows: Rows) -> None:
     lines = []
     for method, found in group(rows.rows, "method").items():
         figures = means(found, accuracy=4, nll=4, ece=4, sparsity=3)
-        command = f"`{found[0]['command'].rsplit(' --seed', 1)[0]} --seed 0 --out DIR`"
-        lines.append([method, *figures, str(len(found)), command])
+        command = command_of_today(found[0]["command"]).rsplit(" --seed", 1)[0]
+        lines.append([method, *figures, str(len(found)), f"`{command} --seed 0 --out DIR`"])
         if method == "bmr":
             lines.append([f"{method}, published", *PAPER])
     rows.write_table(table("method | accuracy | NLL | ECE | sparsity | seeds | command", lines))

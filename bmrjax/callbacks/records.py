@@ -96,6 +96,17 @@ class EpochEnd(Record):
         compile_seconds: Time spent on compiling.
         sparsity_per_layer: Fraction of the elements that is removed, by layer.
         metrics: Held-out metrics, if they were measured after this epoch; else empty.
+
+    Example:
+        Seconds per step, without the compiler's:
+
+        >>> from bmrjax.callbacks import EpochEnd
+        >>> record = EpochEnd(
+        ...     epoch=1, num_epochs=9, vfe=1.5, kept=2, total=4, rate=1.0, steps=10,
+        ...     skipped_steps=0, seconds=2.5, compile_seconds=2.0,
+        ... )
+        >>> (record.seconds - record.compile_seconds) / record.steps
+        0.05
     """
 
     vfe: float
@@ -125,6 +136,12 @@ class RoundEnd(Record):
             round. For a round taken back, it is the VFE that was too high.
         back_to: Where a round was taken back, the epoch whose state the run returned to. `Result.history`
             marks later epochs as taken back.
+
+    Example:
+        >>> from bmrjax.callbacks import RoundEnd
+        >>> record = RoundEnd(epoch=5, num_epochs=10, kind="reduced", kept_before=8, kept=3, total=8)
+        >>> f"epoch {record.epoch}: {record.kept_before - record.kept} of {record.total} {record.kind}"
+        'epoch 5: 5 of 8 reduced'
     """
 
     kind: Literal["reduced", "restored", "regrown"]
@@ -152,6 +169,15 @@ class PointAdded(Record):
         mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it; else 0.
         metrics: Held-out metrics of the state; empty without held-out data.
         judged: What the schedule's `judge` measured, in nats for all data; None where it is the VFE.
+
+    Example:
+        >>> from bmrjax.callbacks import PointAdded
+        >>> points = [
+        ...     PointAdded(epoch=3 * i, num_epochs=9, index=i, vfe=vfe, kept=4 - i, total=4)
+        ...     for i, vfe in enumerate([3.5, 1.5, 2.5])
+        ... ]
+        >>> min(points, key=lambda point: point.vfe).index
+        1
     """
 
     index: int
@@ -174,6 +200,14 @@ class RunEnd(Record):
         total: Elements of all reducible sites.
         vfe: VFE of the result, in nats, if the run finished and the VFE was measured.
         metrics: Held-out metrics of the result; empty unless the run finished.
+
+    Example:
+        >>> from bmrjax.callbacks import RunEnd
+        >>> def ring(record):
+        ...     if isinstance(record, RunEnd):
+        ...         print(f"{record.reason} after {record.epoch} epochs, {record.kept} elements kept")
+        >>> ring(RunEnd(epoch=9, num_epochs=9, vfe=1.5, kept=2, total=4, reason="finished"))
+        finished after 9 epochs, 2 elements kept
     """
 
     reason: Literal["finished", "interrupted", "diverged", "failed"]

@@ -25,6 +25,16 @@ class TensorBoard:
     Example:
         ``bmr.sparsify(program, data, key=key, callbacks=[bmr.callbacks.TensorBoard("logs/first")])``, and
         then ``tensorboard --logdir logs``.
+
+        >>> import pathlib, tempfile
+        >>> import bmrjax as bmr
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> log = bmr.callbacks.TensorBoard(folder)  # for sparsify(..., callbacks=[log])
+        >>> log(bmr.callbacks.RunStart(epoch=0, num_epochs=9, total=4))
+        >>> log(bmr.callbacks.PointAdded(epoch=3, num_epochs=9, index=0, vfe=1.5, kept=2, total=4))
+        >>> log(bmr.callbacks.RunEnd(epoch=9, num_epochs=9, vfe=1.5, kept=2, total=4, reason="finished"))
+        >>> [path.name.split(".")[0] for path in folder.rglob("events*")]
+        ['events']
     """
 
     def __init__(self, directory: str | Path):

@@ -26,6 +26,21 @@ class WeightsAndBiases:
 
     Example:
         ``bmr.sparsify(program, data, key=key, callbacks=[bmr.callbacks.WeightsAndBiases(project="mnist")])``
+
+        With a stand-in for ``wandb.init(...)``:
+
+        >>> import bmrjax as bmr
+        >>> class Run:
+        ...     summary = {}
+        ...
+        ...     def log(self, numbers):
+        ...         print(numbers)
+        ...
+        ...     def define_metric(self, *names, **options):
+        ...         pass
+        >>> log = bmr.callbacks.WeightsAndBiases(Run())  # for sparsify(..., callbacks=[log])
+        >>> log(bmr.callbacks.PointAdded(epoch=3, num_epochs=9, index=0, vfe=1.5, kept=2, total=4))
+        {'epoch': 3, 'path/vfe': 1.5, 'path/kept': 2, 'path/mask_cost': 0.0, 'path/sparsity': 0.5}
     """
 
     def __init__(self, run: Any = None, **init: Any):

@@ -9,7 +9,8 @@ import numpy as np
 
 from bmrjax.cli.network_cost import affordable_rows, check_modules
 from bmrjax.codec import CodecError
-from bmrjax.codec.network import open_bytes, read_file
+from bmrjax.codec.network import open_bytes
+from bmrjax.codec.network_files import read_file
 from bmrjax.structure.network_arrays import equinox_batched, is_equinox, nnx_batched
 
 
@@ -27,8 +28,8 @@ class CompressedNetwork:
         data = read_file(path)
         opened = open_bytes(data)
         check_modules(opened.modules, len(data))
-        self.network = opened.network
-        self.about = _checked(opened.extra, path)
+        self.network: Any = opened.network
+        self.about: dict[str, Any] = _checked(opened.extra, path)
         self._path = path
 
     def predict(self, x: Any) -> Any:

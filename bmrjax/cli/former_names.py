@@ -51,6 +51,21 @@ def former_name(arguments: Sequence[str]) -> str | None:
     return None
 
 
+def in_names_of_today(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a command of an earlier version, with the names that options have now.
+
+    Example:
+        >>> in_names_of_today(["sparsify", "--epochs", "3", "--method", "noise"])
+        ['sparsify', '--num-epochs', '3', '--method', 'with-noise']
+    """
+    options = _OPTIONS.get(arguments[0], {}) if arguments else {}
+    found: list[str] = []
+    for word in [part for argument in arguments for part in _parts(argument)]:
+        before = found[-1] if found else ""
+        found.append(options.get(word, _VALUES.get((before, word), word)))
+    return found
+
+
 def _parts(word: str) -> list[str]:
     """Return an option and its value, of ``--option=value``; options may be written with underscores."""
     if not word.startswith("--"):

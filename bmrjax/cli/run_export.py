@@ -62,7 +62,8 @@ class FlaxInUnits(nnx.Module):
     """A Flax network of a batch, and its units."""
 
     def __init__(self, network: Any, units: RunUnits):
-        self.network, self.units = network, nnx.static(units)
+        self.network: Any = network
+        self.units: RunUnits = nnx.static(units)
 
     def __call__(self, x: Array) -> Array:
         """Predict a batch."""

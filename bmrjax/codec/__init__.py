@@ -12,8 +12,8 @@ from bmrjax.codec.learned_mixture import learned_mixture as learned_mixture
 from bmrjax.codec.network import decode as decode
 from bmrjax.codec.network import encode as encode
 from bmrjax.codec.network import inspect_file as inspect_file
-from bmrjax.codec.network import load_network as load_network
-from bmrjax.codec.network import save_network as save_network
+from bmrjax.codec.network_files import load_network as load_network
+from bmrjax.codec.network_files import save_network as save_network
 from bmrjax.codec.quantise import KMeans as KMeans
 from bmrjax.codec.quantise import Mixture as Mixture
 from bmrjax.codec.quantise import Quantiser as Quantiser

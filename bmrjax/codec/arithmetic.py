@@ -126,7 +126,7 @@ class ArithmeticReader:
 
     def __init__(self, code: bytes, *, stack: bool = False, budget: Budget | None = None):
         self.spent = 0.0
-        self.budget = Budget() if budget is None else budget
+        self.budget: Budget = Budget() if budget is None else budget
         code = code.rstrip(b"\0")
         words = np.frombuffer(code + b"\0" * (-len(code) % 4), _WORD).astype(np.uint32)
         kind = stream.stack.AnsCoder if stack else stream.queue.RangeDecoder

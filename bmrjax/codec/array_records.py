@@ -42,6 +42,13 @@ class ArrayRow:
         layout: How their places are sent, where not all are there.
         place_bits: For where the entries are.
         value_bits: For what they are.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax import codec, zoo
+        >>> row = codec.inspect_file(codec.encode(zoo.MLP(8, (4,), 2, key=jax.random.key(0)))).rows[0]
+        >>> row.name, row.shape, row.entries, row.kind
+        ('layers.0.weight', (4, 8), 32, 'grid')
     """
 
     name: str

@@ -46,8 +46,9 @@ class Builder:
             raise CodecError(f"the description of the network is damaged: {error}") from None
         self._names = None if allow is None else NameResolver(allow)
         found = DescriptionCheck(self._tree, self._names, Budget() if budget is None else budget)
-        self.holes, self.modules = found.holes, found.modules
-        self.foreign = sorted(found.foreign)
+        self.holes = found.holes
+        self.modules: int = found.modules
+        self.foreign: list[str] = sorted(found.foreign)
 
     def build(self, arrays: list[np.ndarray]) -> Any:
         """Return the network, or the network and its state, with these arrays."""

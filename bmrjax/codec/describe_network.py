@@ -69,7 +69,7 @@ class Describer:
 
     def __init__(self, state: Any = None):
         self._state = state
-        self.names = NamesOfObjects()
+        self.names: NamesOfObjects = NamesOfObjects()
         self.holes: list[Hole] = []
         self.arrays: list[np.ndarray] = []
         # Number of each object that can be in several places, by identity; None while it is described.

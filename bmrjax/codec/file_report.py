@@ -17,6 +17,13 @@ class FileReport:
         rows: What each array takes.
         extra: What else is in the file, such as how inputs are standardised; counted in `description`.
         names: Classes and functions in it that are of no library: their modules must be allowed on loading.
+
+    Example:
+        >>> import jax
+        >>> from bmrjax import codec, zoo
+        >>> found = codec.inspect_file(codec.encode(zoo.MLP(64, (32,), 10, key=jax.random.key(0))))
+        >>> found.original, found.entries, found.ratio > 3, found.coder
+        (9640, 2335, True, 'range')
     """
 
     size: int

@@ -143,7 +143,7 @@ class HuffmanReader:
 
     def __init__(self, code: bytes, *, budget: Budget | None = None):
         self.spent = 0.0
-        self.budget = Budget() if budget is None else budget
+        self.budget: Budget = Budget() if budget is None else budget
         self._bits = np.unpackbits(np.frombuffer(code, np.uint8))
         self._each = self._bits.tobytes()
         self._at = 0

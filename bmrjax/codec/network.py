@@ -1,9 +1,7 @@
 """Networks to bytes and back."""
 
-import os
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +21,6 @@ from bmrjax.codec.quantise import Mixture, Quantiser, Uniform
 from bmrjax.codec.rate_distortion import RateDistortion
 from bmrjax.codec.relative_entropy import RelativeEntropy
 from bmrjax.codec.scales import only_network, posterior_scales
-from bmrjax.files import write_atomically
 from bmrjax.run.result import Result
 from bmrjax.structure import Compact
 
@@ -260,6 +257,18 @@ def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS, allow: Iterable
         CodecError: For bytes that are cut short, damaged, made up, of another version, or too large, and
             for a network with a class or a function that is not allowed.
         TypeError: For anything but bytes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax import codec, zoo
+        >>> network = zoo.MLP(8, (4,), 2, key=jax.random.key(0))
+        >>> again = codec.decode(codec.encode(network))
+        >>> bool(jnp.allclose(again(jnp.ones(8)), network(jnp.ones(8)), atol=0.02))
+        True
+        >>> codec.decode(codec.encode(network), max_parameters=10)
+        Traceback (most recent call last):
+            ...
+        bmrjax.codec.codec_error.CodecError: the file declares 46 numbers, and 10 are allowed. ...
     """
     return open_bytes(data, max_parameters=max_parameters, allow=allow).network
 
@@ -334,62 +343,3 @@ def inspect_file(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> FileRe
         extra=container.extra,
         names=tuple(builder.foreign),
     )
-
-
-def save_network(network: Any, path: str | Path, **options: Any) -> FileReport:
-    """Encode a network into a file, which is written whole or not at all.
-
-    Args:
-        network: See `encode`.
-        path: Of the file; one that is there is replaced.
-        **options: Of `encode`.
-
-    Returns:
-        What the file takes.
-    """
-    data = encode(network, **options)
-    write_atomically(Path(path), data)
-    return inspect_file(data, max_parameters=2**62)
-
-
-def load_network(
-    path: str | Path, *, max_parameters: int = MAX_PARAMETERS, allow: Iterable[Any] = ()
-) -> Any:
-    """Decode the network in a file.
-
-    Args:
-        path: Of a file that `save_network` wrote.
-        max_parameters: See `decode`.
-        allow: Packages, modules, classes and functions that the file may name, as ``("my_package",)``; see
-            `decode`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CodecError: As `decode`.
-    """
-    data = read_file(path, max_parameters)
-    return decode(data, max_parameters=max_parameters, allow=allow)
-
-
-def read_file(path: str | Path, max_parameters: int = MAX_PARAMETERS) -> bytes:
-    """Return the bytes of a file that can be a network, whatever its size on disk.
-
-    Args:
-        path: Of the file.
-        max_parameters: See `decode`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CodecError: If it is larger than any such network.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}.")
-    # Exact float64 takes 8 bytes a number, and a description at most 2**20.
-    most = 8 * max_parameters + 2**21
-    with path.open("rb") as file:
-        # Of a file that is far too large, nothing is read.
-        data = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
-    if data is None or len(data) > most:
-        raise CodecError(f"{path} is too large for {max_parameters:,} parameters.")
-    return data

@@ -92,7 +92,23 @@ class Quantised:
 
 
 class Quantiser(abc.ABC):
-    """Turns the arrays of a network into codes and levels."""
+    """Turns the arrays of a network into codes and levels.
+
+    Example:
+        A quantiser of one's own: signs times the mean size of an array.
+
+        >>> import numpy as np
+        >>> from bmrjax import codec
+        >>> class Signs(codec.Quantiser):
+        ...     def __call__(self, arrays, scales):
+        ...         found = {}
+        ...         for name, array in arrays.items():
+        ...             size = abs(array[array != 0]).mean()
+        ...             found.update(codec.KMeans(2)({name: np.sign(array) * size}, scales))
+        ...         return found
+        >>> Signs()({"w": np.array([1.0, -0.5, 0.0], np.float32)}, {})["w"].values
+        array([ 0.75, -0.75,  0.  ], dtype=float32)
+    """
 
     @abc.abstractmethod
     def __call__(

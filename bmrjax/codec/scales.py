@@ -26,6 +26,19 @@ def posterior_scales(result: Any, *inputs: Any) -> dict[str, np.ndarray]:
 
     Raises:
         CodecError: If the program has no random module, or several.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(3, (8,), 2, key=jax.random.key(0))
+        >>> program = bmr.programs.classifier(network, bmr.priors.NormalPrior(1.0))
+        >>> data = jax.random.normal(jax.random.key(1), (64, 3)), jnp.arange(64) % 2
+        >>> result = bmr.sparsify(
+        ...     program, data, key=jax.random.key(2), num_epochs=2, criterion=None, progress=False
+        ... )
+        >>> found = bmr.codec.posterior_scales(result, data[0])
+        >>> {name: scale.shape for name, scale in found.items()}
+        {'layers.0.weight': (8, 3), 'layers.0.bias': (8,), 'layers.1.weight': (2, 8), 'layers.1.bias': (2,)}
     """
     name, network = only_network(result, *inputs)
     try:

@@ -86,6 +86,17 @@ class Decision(NamedTuple):
         statistics: What else was found on the way, such as ``"inclusion_prob"``: name to site to array; see
             the criterion.
         memory: For the next call; see `Criterion.init`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> q = {"w": reduction.Normal(jnp.array([0.01, 3.0]), jnp.array([0.1, 0.1]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> decision = criteria.SpikeAndSlab()(criteria.SitePosteriors(q, p))
+        >>> decision.keep["w"], decision.delta_f["w"].round(1)
+        (Array([False,  True], dtype=bool), Array([   2.3, -447.7], dtype=float32))
+        >>> decision.statistics["inclusion_prob"]["w"].round(1)
+        Array([0.1, 1. ], dtype=float32)
     """
 
     keep: dict[str, Bool[Array, "..."]]
@@ -105,6 +116,22 @@ class Criterion(abc.ABC):
             sites whose posterior is of that family; see `reads`.
         groups: Which elements stay or go together; None if each one is on its own.
         has_mask_prior: Whether `mask_log_prob` is a prior over masks, which a schedule may count.
+
+    Example:
+        A criterion of one's own: remove what the data say little about.
+
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> class Uncertain(criteria.Criterion):
+        ...     def __call__(self, found, keep=None, memory=None):
+        ...         sites = found.posterior.items()
+        ...         delta_f = {n: reduction.delta_f_each(q, found.prior[n]) for n, q in sites}
+        ...         keep = {n: q.scale < 0.5 * found.prior[n].scale for n, q in sites}
+        ...         return criteria.Decision(keep, delta_f)
+        >>> q = {"w": reduction.Normal(jnp.array([0.1, 3.0]), jnp.array([0.9, 0.1]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(2), jnp.ones(2))}
+        >>> Uncertain()(criteria.SitePosteriors(q, p)).keep["w"]
+        Array([False,  True], dtype=bool)
     """
 
     family: type = Normal

@@ -31,6 +31,19 @@ class Ranking(Criterion):
         fraction: Fraction of all elements, over all sites, that is removed in the end: the lowest
             scores, those removed before counted in.
         family: `reduction.Normal` variables, or `reduction.LogNormal` for multiplicative noise.
+
+    Example:
+        A score of one's own: the upper end of what a weight may be.
+
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import criteria, reduction
+        >>> class UpperEnd(criteria.Ranking):
+        ...     def score(self, name, posterior):
+        ...         return abs(posterior.loc) + 2 * posterior.scale
+        >>> q = {"w": reduction.Normal(jnp.array([0.1, 0.1, 1.0]), jnp.array([0.1, 0.9, 0.1]))}
+        >>> p = {"w": reduction.Normal(jnp.zeros(3), jnp.ones(3))}
+        >>> UpperEnd(fraction=1 / 3)(criteria.SitePosteriors(q, p)).keep["w"]
+        Array([False,  True,  True], dtype=bool)
     """
 
     threshold: float | Float[Array, ""] | None = None

@@ -114,6 +114,14 @@ def from_arrays(
     Raises:
         ValueError: For rows that do not match, values that are not finite, labels that are not
             whole numbers from 0, or integer targets too many for labels where `task` is not given.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+        >>> data = bmr.data.from_arrays(x[:4], y[:4], x[4:], y[4:])
+        >>> data.num_classes, data.train[0].mean(0).round(3).tolist(), data.test[0].round(1).tolist()
+        (2, [0.0, 0.0], [[2.200000047683716, 2.200000047683716], [3.0999999046325684, 3.0999999046325684]])
     """
     parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
     arrays = {part: np.asarray(value) for part, value in parts.items()}
@@ -177,6 +185,14 @@ def split_rows(
 
     Raises:
         ValueError: For fewer than two rows.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> labels = np.array([0] * 16 + [1] * 4)
+        >>> train, held_out = bmr.data.split_rows(20, 0.25, seed=0, labels=labels)
+        >>> len(train), np.bincount(labels[held_out]).tolist()
+        (15, [4, 1])
     """
     if rows < 2:
         raise ValueError(f"{name} has {rows} rows; a split needs at least 2.")

@@ -128,7 +128,7 @@ def from_csv(
     held_out: float = 0.1,
     seed: int = 0,
 ) -> Dataset:
-    """Make a data set of a CSV file; see `from_frame`.
+    r"""Make a data set of a CSV file; see `from_frame`.
 
     Args:
         path: The file; comma, semicolon, tab or space between cells, quoted or not, a header or none (columns
@@ -145,6 +145,16 @@ def from_csv(
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: For a file that is not a table, and as `from_frame` does.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import bmrjax as bmr
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "houses.csv"
+        >>> rows = [f"{n};{n % 3};{'red' if n % 2 else 'blue'};{0.5 * n}" for n in range(40)]
+        >>> _ = path.write_text("size;rooms;colour;price\n" + "\n".join(rows))
+        >>> data = bmr.data.from_csv(path, target="price", drop=["rooms"])
+        >>> data.columns, len(data.train[0]), len(data.test[0])
+        (('size', 'colour=red'), 36, 4)
     """
     frame = read_csv(path, categories=categories)
     frame = frame.astype(dict.fromkeys(categories, "category"))

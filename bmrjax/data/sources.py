@@ -56,6 +56,12 @@ def load_dataset(
         FileNotFoundError: If the file or folder is not there.
         ImportError: If the optional dependency is not installed.
         ValueError: For an unknown name, or data that cannot be used; the message says which.
+
+    Example:
+        >>> import bmrjax as bmr
+        >>> data = bmr.data.load_dataset("diabetes", seed=1)
+        >>> data.columns[:3], data.train[0].shape, data.test[0].shape
+        (('age', 'sex', 'bmi'), (354, 10), (88, 10))
     """
     if name in BUNDLED:
         return _bundled(name, seed)

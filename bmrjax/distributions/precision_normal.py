@@ -34,9 +34,9 @@ class PrecisionNormal(dist.Distribution):
 
     loc: Any
     precision: Any
-    arg_constraints = {"loc": constraints.real, "precision": constraints.positive}
+    arg_constraints: dict[str, Any] = {"loc": constraints.real, "precision": constraints.positive}
     support: Any = constraints.real
-    reparametrized_params = ["loc", "precision"]
+    reparametrized_params: list[str] = ["loc", "precision"]
 
     def __init__(self, loc: ArrayLike, precision: ArrayLike, *, validate_args: bool | None = None):
         parameters: Any = promote_shapes(loc, precision)

@@ -102,7 +102,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
         kept, self.reduction_ = np.ones(len(scale), bool), None
         inclusion = np.zeros(0)
         if columns.names:
-            self.reduction_ = self._reduce(columns, loc, covariance, outputs)
+            self.reduction_: Any = self._reduce(columns, loc, covariance, outputs)
             of_columns = slice(outputs, outputs + len(columns.names))
             inclusion = self.reduction_.inclusion_prob["z"][of_columns]
             kept[1:] = self.reduction_.chosen["z"][of_columns]

@@ -109,8 +109,8 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             mean[kept], covariance[np.ix_(kept, kept)] = of_kept
         self._to_units = unit * columns.spread(np.eye(len(columns.names))) / columns.scale
         self.coef_ = self._to_units.T @ mean[1:]
-        self.intercept_ = centre + unit * float(mean[0]) - float(columns.loc @ self.coef_)
-        self.noise_scale_ = unit * noise
+        self.intercept_: float = centre + unit * float(mean[0]) - float(columns.loc @ self.coef_)
+        self.noise_scale_: float = unit * noise
         self.selected_ = columns.spread(kept[1:]).astype(bool)
         inclusion = (
             np.zeros(0) if self.reduction_ is None else self.reduction_.inclusion_prob["z"][1:]

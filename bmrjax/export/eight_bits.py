@@ -30,6 +30,15 @@ class Int8:
 
     Raises:
         ValueError: For bounds that are not positive.
+
+    Example:
+        A weight whose posterior is wide can be rounded for few nats:
+
+        >>> import jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> which = bmr.export.Int8(posterior_scale={"layers.0.weight": 0.1}, nats=0.01)
+        >>> network = bmr.zoo.MLP(64, (32,), 10, key=jax.random.key(0))
+        >>> report = bmr.export.onnx(network, jnp.ones(64), "mlp.onnx", int8=which)  # doctest: +SKIP
     """
 
     posterior_scale: Mapping[str, Any] | None = None

@@ -16,6 +16,15 @@ class ExportedArray:
         nats: What rounding it costs by its posterior, in nats: the sum of (w - ŵ)²/2σ². None without one.
         change: Largest change of an output by rounding it alone, relative to the largest output; None where
             it was not measured.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, tempfile
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(8, (4,), 2, key=jax.random.key(0))
+        >>> file = tempfile.mkdtemp() + "/mlp.stablehlo"
+        >>> arrays = bmr.export.stablehlo(network, jnp.ones(8), file, platforms=["cpu"], repeats=1).arrays
+        >>> [(array.name, array.shape, array.stored) for array in arrays][:2]
+        [('layers.0.weight', (4, 8), 'float32'), ('layers.0.bias', (4,), 'float32')]
     """
 
     name: str
@@ -45,6 +54,15 @@ class ExportReport:
         network_milliseconds: The same of the network, compiled by JAX.
         rows: Rows of the batch that was timed.
         arrays: What became of each array.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, tempfile
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(8, (4,), 2, key=jax.random.key(0))
+        >>> file = tempfile.mkdtemp() + "/mlp.stablehlo"
+        >>> report = bmr.export.stablehlo(network, jnp.ones(8), file, platforms=["cpu"], repeats=1)
+        >>> report.kind, report.size == report.file.stat().st_size, report.error < 1e-5
+        ('StableHLO', True, True)
     """
 
     file: Path

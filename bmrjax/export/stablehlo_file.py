@@ -130,6 +130,18 @@ def load_stablehlo(file: str | Path) -> Callable[..., Any]:
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it holds no such program, or is damaged.
+
+    Example:
+        A program that needs neither the network nor this library:
+
+        >>> import jax, jax.numpy as jnp, tempfile
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(8, (4,), 2, key=jax.random.key(0))
+        >>> file = tempfile.mkdtemp() + "/mlp.stablehlo"
+        >>> _ = bmr.export.stablehlo(network, jnp.ones(8), file, platforms=["cpu"], repeats=1)
+        >>> program, x = bmr.export.load_stablehlo(file), jnp.ones((3, 8))
+        >>> bool(jnp.allclose(program(x), jax.vmap(network)(x), atol=1e-6))
+        True
     """
     path = Path(file)
     if not path.is_file():

@@ -55,6 +55,12 @@ def stored(fn: Any) -> Any:
 
     Args:
         fn: A NumPyro distribution.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> from bmrjax import families
+        >>> families.stored(dist.Normal(0.0, 2.0)), families.stored(dist.Cauchy(0.0, 1.0))
+        (Normal(loc=0.0, scale=2.0), None)
     """
     del fn
 
@@ -89,6 +95,13 @@ def affine(q: Any, loc: Any, scale: Any) -> Any:
         q: A class of `bmrjax.reduction`, with parameters as they are stored.
         loc: Of the transform.
         scale: Of the transform, of either sign.
+
+    Example:
+        >>> from bmrjax import families, reduction
+        >>> families.affine(reduction.Normal(1.0, 2.0), 0.5, -3.0)
+        Normal(loc=-2.5, scale=6.0)
+        >>> families.affine(reduction.Gamma(2.0, 1.0), 0.5, 1.0) is None  # a shifted gamma is none
+        True
     """
     del q, loc, scale
 
@@ -101,6 +114,11 @@ def location(q: Any) -> tuple[Any, Any] | None:
 
     Args:
         q: A class of `bmrjax.reduction`.
+
+    Example:
+        >>> from bmrjax import families, reduction
+        >>> families.location(reduction.Laplace(0.0, 2.0)), families.location(reduction.Gamma(2.0, 1.0))
+        ((0.0, 2.0), None)
     """
     del q
 
@@ -112,6 +130,12 @@ class FamilyFacts(NamedTuple):
         name: Name in words.
         posterior: Name of the family of posteriors that it is the prior of, where that has another name.
         criteria: The criteria that read its posteriors, in words.
+
+    Example:
+        >>> from bmrjax import families, reduction
+        >>> found = families.facts(reduction.LogUniform(-20.0, 0.0))
+        >>> found.name, found.posterior
+        ('log-uniform', 'log-normal')
     """
 
     name: str
@@ -125,6 +149,11 @@ def facts(q: Any) -> FamilyFacts:
 
     Args:
         q: A class of `bmrjax.reduction`. For the class itself, in place of an object, there is `facts_of`.
+
+    Example:
+        >>> from bmrjax import families, reduction
+        >>> families.facts(reduction.LogNormal(0.0, 1.0, -20.0, 0.0)).name
+        'log-normal'
     """
     return FamilyFacts(type(q).__name__)
 
@@ -142,6 +171,14 @@ def has_closed_form(posterior: Any, prior: Any) -> bool:
     Args:
         posterior: A class of `bmrjax.reduction`.
         prior: Another, or the same.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import families, reduction
+        >>> q = reduction.Normal(jnp.zeros(2), jnp.ones(2))
+        >>> priors = reduction.Normal(0.0, 1.0), reduction.Laplace(0.0, 1.0), reduction.Gamma(1.0, 1.0)
+        >>> [families.has_closed_form(q, prior) for prior in priors]
+        [True, True, False]
     """
     del posterior, prior
     return False
@@ -159,6 +196,13 @@ def removed(q: Any, keep: Bool[Array, "..."]) -> Any:
 
     Raises:
         TypeError: For a family whose elements cannot be removed.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import families, reduction
+        >>> q = reduction.Normal(jnp.array([0.1, 3.0]), jnp.array([0.2, 0.2]))
+        >>> families.removed(q, jnp.array([False, True]))
+        Normal(loc=Array([0., 3.], dtype=float32), scale=Array([0. , 0.2], dtype=float32))
     """
     del keep
     raise TypeError(f"removed: no element can be removed from a posterior that is {facts(q).name}.")
@@ -176,6 +220,15 @@ class Shown(NamedTuple):
         distribution: NumPyro distribution of the elements; of removed ones, some proper stand-in.
         value: Value of a removed element.
         inclusion_prob: Probability that an element is not zero, for families that have it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import families, reduction
+        >>> keep = jnp.array([True, False])
+        >>> q = families.removed(reduction.Normal(jnp.array([3.0, 0.1]), jnp.array([0.2, 0.2])), keep)
+        >>> shown = families.shown_elements(q, keep)
+        >>> jnp.where(keep, shown.distribution.icdf(0.975), shown.value).round(1)  # upper ends
+        Array([3.4, 0. ], dtype=float32)
     """
 
     distribution: Any
@@ -193,6 +246,14 @@ def shown_elements(q: Any, keep: Bool[Array, "..."]) -> Shown:
 
     Raises:
         TypeError: For a family without distribution.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import families, reduction
+        >>> q = reduction.ZeroOrNormal(jnp.array([0.1, 2.0]), jnp.ones(2), jnp.array([-3.0, 6.0]))
+        >>> shown = families.shown_elements(q, jnp.array([True, True]))
+        >>> type(shown.distribution).__name__, shown.inclusion_prob.round(2)
+        ('DiscreteSpikeAndSlab', Array([0.05, 1.  ], dtype=float32))
     """
     del keep
     raise TypeError(f"shown_elements: there is no NumPyro distribution of a {type(q).__name__}.")

@@ -40,9 +40,12 @@ class LogGamma(dist.Distribution):
 
     concentration: Any
     rate: Any
-    arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
+    arg_constraints: dict[str, Any] = {
+        "concentration": constraints.positive,
+        "rate": constraints.positive,
+    }
     support: Any = constraints.real
-    reparametrized_params = ["concentration", "rate"]
+    reparametrized_params: list[str] = ["concentration", "rate"]
 
     def __init__(
         self, concentration: ArrayLike, rate: ArrayLike = 1.0, *, validate_args: bool | None = None

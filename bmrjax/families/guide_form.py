@@ -22,6 +22,12 @@ class GuideSite:
         temperature: Of relaxed indicators: a number, or a function of the training step.
         training_step: Returns the training step that a fit says; None outside of one.
         noise_draws: Returns how multiplicative noise is to be drawn.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> from bmrjax import families
+        >>> families.GuideSite("w", dist.Normal(0, 1)).parameter("scale")
+        'w_auto_scale'
     """
 
     name: str
@@ -45,6 +51,23 @@ class GuideForm(abc.ABC):
 
     Attributes:
         starting_scale: What `scale` starts with; None for the guide's `init_scale`.
+
+    Example:
+        A posterior that is never narrower than 0.1:
+
+        >>> import jax.numpy as jnp, numpyro.distributions as dist
+        >>> from bmrjax import families
+        >>> class Wide(families.GuideForm):
+        ...     def distribution(self, site, normal):
+        ...         return dist.Normal(normal.loc, 0.1 + normal.scale)
+        ...
+        ...     def unconstrained(self, site, parameter):
+        ...         return dist.Normal(parameter("loc"), 0.1 + parameter("scale"))
+        >>> site = families.GuideSite("w", dist.Normal(0, 1))
+        >>> float(Wide().distribution(site, dist.Normal(0.0, 0.01)).scale.round(2))
+        Traceback (most recent call last):
+            ...
+        AttributeError: 'float' object has no attribute 'round'
     """
 
     starting_scale: float | None = None
@@ -89,6 +112,24 @@ def offer(name: str, form: GuideForm, *, where: str = "") -> None:
         name: The name.
         form: The form.
         where: Sites that may ask for it, for messages, such as ``"for positive sites"``.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> from bmrjax import families
+        >>> from bmrjax.infer import AutoMeanField
+        >>> class Shifted(families.GuideForm):
+        ...     def distribution(self, site, normal):
+        ...         return dist.Normal(normal.loc + 1.0, normal.scale)
+        ...
+        ...     def unconstrained(self, site, parameter):
+        ...         return dist.Normal(parameter("loc") + 1.0, parameter("scale"))
+        >>> families.offer("shifted", Shifted())
+        >>> def program():
+        ...     numpyro.sample("w", dist.Normal(0, 1), infer={"posterior": "shifted"})
+        >>> guide = AutoMeanField(program)
+        >>> _ = numpyro.handlers.seed(guide, jax.random.key(0))()
+        >>> guide.median({"w_auto_loc": 0.5, "w_auto_scale": 0.1})["w"].round(2)
+        Array(1.5, dtype=float32)
     """
     _ASKED[name] = form, where
 
@@ -125,6 +166,15 @@ def default_form(prior: Any, site: GuideSite) -> GuideForm:
     Args:
         prior: A class of `bmrjax.reduction`, or None.
         site: The site.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> from bmrjax import families
+        >>> for prior in (dist.Normal(0, 1), dist.Gamma(2, 1)):
+        ...     site = families.GuideSite("w", prior)
+        ...     print(type(families.default_form(families.read(prior), site)).__name__)
+        NormalForm
+        NormalForm
     """
     del prior, site
     return NormalForm()

@@ -22,8 +22,8 @@ class PrunedJoint(dist.Distribution):
         keep: True stays, shape (n,).
     """
 
-    arg_constraints = {}
-    pytree_data_fields = ("base_dist", "keep")
+    arg_constraints: dict[Any, Any] = {}
+    pytree_data_fields: tuple[str, ...] = ("base_dist", "keep")
     support: Any = constraints.real_vector
 
     def __init__(
@@ -33,7 +33,8 @@ class PrunedJoint(dist.Distribution):
         *,
         validate_args: bool | None = None,
     ):
-        self.base_dist, self.keep = base_dist, keep
+        self.base_dist: Any = base_dist
+        self.keep: Array = keep
         super().__init__(base_dist.batch_shape, base_dist.event_shape, validate_args=validate_args)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "... n"]:

@@ -61,8 +61,8 @@ class TruncatedLogUniform(dist.Distribution):
 
     low: Any
     high: Any
-    arg_constraints = {"low": constraints.real, "high": constraints.dependent}
-    reparametrized_params = ["low", "high"]
+    arg_constraints: dict[str, Any] = {"low": constraints.real, "high": constraints.dependent}
+    reparametrized_params: list[str] = ["low", "high"]
 
     def __init__(
         self, low: ArrayLike = -20.0, high: ArrayLike = 0.0, *, validate_args: bool | None = None
@@ -138,13 +138,13 @@ class TruncatedLogNormal(dist.Distribution):
     scale: Any
     low: Any
     high: Any
-    arg_constraints = {
+    arg_constraints: dict[str, Any] = {
         "loc": constraints.real,
         "scale": constraints.positive,
         "low": constraints.real,
         "high": constraints.dependent,
     }
-    reparametrized_params = ["loc", "scale", "low", "high"]
+    reparametrized_params: list[str] = ["loc", "scale", "low", "high"]
 
     def __init__(
         self,

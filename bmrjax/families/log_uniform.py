@@ -32,7 +32,7 @@ class ImproperReciprocal(dist.Distribution):
         Kingma, Salimans and Welling (2015), section 4; Molchanov, Ashukha and Vetrov (2017).
     """
 
-    arg_constraints = {}
+    arg_constraints: dict[Any, Any] = {}
     support: Any = constraints.real
 
     def __init__(self, batch_shape: tuple[int, ...] = (), *, validate_args: bool | None = None):

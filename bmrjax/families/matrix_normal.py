@@ -42,9 +42,9 @@ class ScaledMatrixNormal(Prunable):
         Gaussian posteriors, for the matrix normal as a posterior of weights.
     """
 
-    arg_constraints = {}
-    pytree_data_fields = ("loc", "scale", "row_factor", "column_factor", "keep")
-    reparametrized_params = ["loc", "scale", "row_factor", "column_factor"]
+    arg_constraints: dict[Any, Any] = {}
+    pytree_data_fields: tuple[str, ...] = ("loc", "scale", "row_factor", "column_factor", "keep")
+    reparametrized_params: list[str] = ["loc", "scale", "row_factor", "column_factor"]
 
     def __init__(
         self,
@@ -56,9 +56,11 @@ class ScaledMatrixNormal(Prunable):
         *,
         validate_args: bool | None = None,
     ):
-        self.loc, self.scale = jnp.asarray(loc), jnp.asarray(scale)
-        self.row_factor, self.column_factor = row_factor, column_factor
-        self.keep = jnp.ones(self.loc.shape, bool) if keep is None else keep
+        self.loc: Array = jnp.asarray(loc)
+        self.scale: Array = jnp.asarray(scale)
+        self.row_factor: Array = row_factor
+        self.column_factor: Array = column_factor
+        self.keep: Array = jnp.ones(self.loc.shape, bool) if keep is None else keep
         super().__init__((), self.loc.shape, validate_args=validate_args)
 
     @property

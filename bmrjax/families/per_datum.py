@@ -32,9 +32,9 @@ class PerDatum(Prunable):
         Kingma, Salimans and Welling (2015), for a draw per data point; Neklyudov et al. (2017).
     """
 
-    arg_constraints = {}
-    pytree_data_fields = ("base_dist",)
-    pytree_aux_fields = ("num_data", "at_mean", "kl_weight", "is_per_datum")
+    arg_constraints: dict[Any, Any] = {}
+    pytree_data_fields: tuple[str, ...] = ("base_dist",)
+    pytree_aux_fields: tuple[str, ...] = ("num_data", "at_mean", "kl_weight", "is_per_datum")
 
     def __init__(
         self,
@@ -46,8 +46,11 @@ class PerDatum(Prunable):
         is_per_datum: bool = True,
         validate_args: bool | None = None,
     ):
-        self.base_dist, self.num_data = base_dist, num_data
-        self.at_mean, self.kl_weight, self.is_per_datum = at_mean, kl_weight, is_per_datum
+        self.base_dist: Any = base_dist
+        self.num_data: int | None = num_data
+        self.at_mean: bool = at_mean
+        self.kl_weight: float = kl_weight
+        self.is_per_datum: bool = is_per_datum
         draws = () if num_data is None else (num_data,)
         super().__init__((), draws + base_dist.batch_shape, validate_args=validate_args)
 

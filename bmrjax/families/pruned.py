@@ -52,8 +52,8 @@ class PrunedElements(dist.Distribution):
     Kullback-Leibler divergence. Its stored parameters get a gradient of exactly zero.
     """
 
-    arg_constraints = {}
-    pytree_data_fields = ("base_dist", "keep")
+    arg_constraints: dict[Any, Any] = {}
+    pytree_data_fields: tuple[str, ...] = ("base_dist", "keep")
 
     def __init__(
         self,

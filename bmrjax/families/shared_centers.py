@@ -49,10 +49,10 @@ class SharedCenters(dist.Distribution):
         equations 2 and 5, of which the last two lines have the wrong sign.
     """
 
-    arg_constraints = {}
+    arg_constraints: dict[Any, Any] = {}
     support: Any = constraints.real
-    pytree_data_fields = ("base_dist", "log_weights", "means", "log_precisions")
-    pytree_aux_fields = ("factor",)
+    pytree_data_fields: tuple[str, ...] = ("base_dist", "log_weights", "means", "log_precisions")
+    pytree_aux_fields: tuple[str, ...] = ("factor",)
 
     def __init__(
         self,
@@ -65,8 +65,11 @@ class SharedCenters(dist.Distribution):
         batch_shape: tuple[int, ...] = (),
         validate_args: bool | None = None,
     ):
-        self.base_dist, self.factor = base_dist, factor
-        self.log_weights, self.means, self.log_precisions = log_weights, means, log_precisions
+        self.base_dist: Any = base_dist
+        self.factor: float = factor
+        self.log_weights: Array = log_weights
+        self.means: Array = means
+        self.log_precisions: Array = log_precisions
         super().__init__(tuple(batch_shape), (), validate_args=validate_args)
 
     def log_mixture(self, center: ArrayLike) -> Array:

@@ -95,12 +95,12 @@ class DiscreteSpikeAndSlab(dist.Distribution):
     loc: Any
     scale: Any
     logits: Any
-    arg_constraints = {
+    arg_constraints: dict[str, Any] = {
         "loc": constraints.real,
         "scale": constraints.positive,
         "logits": constraints.real,
     }
-    reparametrized_params = ["loc", "scale"]
+    reparametrized_params: list[str] = ["loc", "scale"]
 
     def __init__(
         self,
@@ -180,8 +180,8 @@ class RelaxedSpikeAndSlab(DiscreteSpikeAndSlab):
         Maddison, Mnih and Teh (2017); Bai, Song and Cheng (2020), for networks.
     """
 
-    reparametrized_params = ["loc", "scale", "logits"]
-    pytree_data_fields = ("temperature",)
+    reparametrized_params: list[str] = ["loc", "scale", "logits"]
+    pytree_data_fields: tuple[str, ...] = ("temperature",)
 
     def __init__(
         self,

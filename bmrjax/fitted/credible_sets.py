@@ -18,6 +18,22 @@ class CredibleSet:
         prob: Probability that at least one of them is in the model.
         expected_effects: Expected number of them in the model; above one if several may have an effect.
         correlation: Least absolute correlation of two of them in the likelihood; one for a single candidate.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> x = np.random.default_rng(0).normal(size=(50, 3))
+        >>> x[:, 1] = x[:, 0]  # an exact copy
+        >>> covariance = np.linalg.inv(x.T @ x + np.eye(3))
+        >>> found = bmr.reduce_fit(
+        ...     loc=covariance @ x.T @ x[:, 0],
+        ...     covariance=covariance,
+        ...     prior=bmr.reduction.Normal(0.0, 1.0),
+        ...     names=["dose", "dose_again", "age"],
+        ... )
+        >>> effect = found.credible_sets()[0]
+        >>> effect.names, round(effect.prob, 3), round(effect.correlation, 2)
+        (('dose', 'dose_again'), 1.0, 1.0)
     """
 
     names: tuple[str, ...]

@@ -25,10 +25,11 @@ class Heredity:
         if not weak:
             for unit in range(len(parents)):  # the parents of parents are parents
                 parents |= np.multiply.outer(parents[:, unit], parents[unit])
-        self.parents, self.weak = parents, weak
+        self.parents = parents
+        self.weak: bool = weak
         self._counts = parents.astype(int)
         self._bound = parents.any(1)
-        self.is_empty = not parents.any()
+        self.is_empty: bool = not parents.any()
 
     @classmethod
     def none(cls, units: int) -> "Heredity":

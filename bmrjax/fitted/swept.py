@@ -31,21 +31,23 @@ class Precision:
 
     def __init__(self, normal: JointNormal, units: Sequence[Int[np.ndarray, " k"]]):
         # In units of the posterior standard deviation, so that the matrix is well scaled.
-        self.scale = np.sqrt(np.diag(normal.covariance))
+        self.scale: np.ndarray = np.sqrt(np.diag(normal.covariance))
         correlation = normal.covariance / self.scale / self.scale[:, None]
         factor = cho_factor(0.5 * (correlation + correlation.T), lower=True)
         size = len(self.scale)
-        self.matrix = cho_solve(factor, np.eye(size))
+        self.matrix: np.ndarray = cho_solve(factor, np.eye(size))
         self.matrix = 0.5 * (self.matrix + self.matrix.T)
-        self.loc = normal.loc / self.scale
-        self.eta = self.matrix @ self.loc
-        self.log_det = -2.0 * float(np.log(np.diag(factor[0])).sum())
+        self.loc: np.ndarray = normal.loc / self.scale
+        self.eta: np.ndarray = self.matrix @ self.loc
+        self.log_det: float = -2.0 * float(np.log(np.diag(factor[0])).sum())
         prior_scale = normal.prior_scale / self.scale
         ratio = normal.prior_loc / normal.prior_scale
-        self.log_prior_at_zero = -0.5 * ratio**2 - np.log(prior_scale) - _HALF_LOG_TWO_PI
-        self.units = [np.asarray(unit) for unit in units]
+        self.log_prior_at_zero: np.ndarray = (
+            -0.5 * ratio**2 - np.log(prior_scale) - _HALF_LOG_TWO_PI
+        )
+        self.units: list[np.ndarray] = [np.asarray(unit) for unit in units]
         in_units = np.concatenate(self.units) if self.units else np.zeros(0, int)
-        self.always = np.setdiff1d(np.arange(size), in_units)
+        self.always: np.ndarray = np.setdiff1d(np.arange(size), in_units)
 
     @property
     def size(self) -> int:
@@ -78,7 +80,7 @@ class Swept:
 
     def __init__(self, precision: Precision, mask: Bool[np.ndarray, " units"]):
         self.precision = precision
-        self.mask = np.array(mask, bool)
+        self.mask: np.ndarray = np.array(mask, bool)
         units = precision.units
         self._single = np.array([u for u, unit in enumerate(units) if len(unit) == 1], int)
         self._single_at = np.array([units[u][0] for u in self._single], int)

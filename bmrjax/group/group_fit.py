@@ -56,6 +56,23 @@ class GroupFit:
         pareto_k: How well the joint normal covers each subject's posterior: up to 0.7 it does; NaN if it
             was not measured.
         findings: What is wrong with the fits, or may be.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> rng = np.random.default_rng(0)
+        >>> age = np.linspace(20, 60, 12)
+        >>> study = bmr.peb(
+        ...     design={"age": age},
+        ...     loc=np.outer(age - 40, [0.02, 0.0]) + rng.normal(0, 0.1, (12, 2)),
+        ...     covariance=np.stack([0.01 * np.eye(2)] * 12),
+        ...     prior=bmr.reduction.Normal(0.0, 1.0),
+        ...     names=["gain", "decay"],
+        ... )
+        >>> study.mean["age"].round(2), study.lower["age"].round(2) > 0
+        (array([0.02, 0.  ]), array([ True, False]))
+        >>> study.table().shape, study.subject_table().shape
+        ((4, 7), (24, 4))
     """
 
     covariates: tuple[str, ...]

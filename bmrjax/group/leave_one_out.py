@@ -32,6 +32,22 @@ class LeaveOneOut:
         prob: Of a covariate with two values: probability of the larger one, else None.
         log_score: ln of the density (or probability) that the prediction gives to the actual value, less that
             which the other subjects' values alone give to it, in nats. Positive says that the fits help.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> rng = np.random.default_rng(0)
+        >>> age = np.linspace(20, 60, 12)
+        >>> study = bmr.peb(
+        ...     design={"age": age},
+        ...     loc=np.outer(age - 40, [0.02, 0.0]) + rng.normal(0, 0.1, (12, 2)),
+        ...     covariance=np.stack([0.01 * np.eye(2)] * 12),
+        ...     prior=bmr.reduction.Normal(0.0, 1.0),
+        ...     names=["gain", "decay"],
+        ... )
+        >>> found = study.leave_one_out("age")
+        >>> round(found.correlation, 1), bool(found.log_score.mean() > 0)
+        (0.9, True)
     """
 
     covariate: str

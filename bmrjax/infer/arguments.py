@@ -26,8 +26,10 @@ class Constants:
     """
 
     def __init__(self, structure: Any, values: tuple[Any, ...], num_rows: int):
-        self.structure, self.values, self.num_rows = structure, values, num_rows
-        self.signature = (structure, tuple(_signature(value) for value in values))
+        self.structure: Any = structure
+        self.values: tuple[Any, ...] = values
+        self.num_rows: int = num_rows
+        self.signature: tuple[Any, ...] = (structure, tuple(_signature(v) for v in values))
 
     def __hash__(self) -> int:
         return hash(self.signature)
@@ -52,7 +54,7 @@ class _Row:
         return "ROW"
 
 
-ROW = _Row()
+ROW: _Row = _Row()
 
 
 def _signature(value: Any) -> Any:
@@ -98,7 +100,8 @@ class Batch:
     """
 
     def __init__(self, rows: tuple[Any, ...], constants: Constants):
-        self.rows, self.constants = tuple(rows), constants
+        self.rows: tuple[Any, ...] = tuple(rows)
+        self.constants: Constants = constants
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Constants]:
         """Return leaves and structure."""
@@ -109,7 +112,7 @@ class Batch:
         """Undo `tree_flatten`."""
         return cls(tuple(rows), constants)
 
-    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments."""
         rows = iter(self.rows)
         values = [next(rows) if value is ROW else value for value in self.constants.values]
@@ -120,7 +123,7 @@ class Batch:
 Data = tuple[Array, ...] | Mapping[str, Array] | Batch
 
 
-def arguments(batch: Data) -> tuple[tuple, dict[str, Any]]:
+def arguments(batch: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and keyword arguments that `batch` stands for."""
     if isinstance(batch, Batch):
         return batch.arguments()

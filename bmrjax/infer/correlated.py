@@ -10,7 +10,23 @@ from bmrjax.reduction import Normal
 
 
 class CorrelatedGuide(ReadableGuide):
-    """A guide in which a removal moves what stays. To be mixed into a NumPyro guide."""
+    """A guide in which a removal moves what stays. To be mixed into a NumPyro guide.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from bmrjax.infer import AutoMultivariate, CorrelatedGuide
+        >>> def program():
+        ...     numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        >>> guide = AutoMultivariate(program)
+        >>> _ = numpyro.handlers.seed(guide, 0)()
+        >>> isinstance(guide, CorrelatedGuide)
+        True
+        >>> params = {"auto_loc": jnp.ones(2), "auto_scale_tril": jnp.array([[1.0, 0.0], [-0.9, 0.4]])}
+        >>> before, after = {"w": jnp.array([True, True])}, {"w": jnp.array([True, False])}
+        >>> moved = guide.condition(params, before, after)
+        >>> guide.marginals(moved, after)["w"].loc[0].round(1)  # was 1, and took over what the second did
+        Array(1.9, dtype=float32)
+    """
 
     def marginals(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Normal]:
         """Return the normal marginal posteriors of the sites whose elements are correlated.

@@ -51,6 +51,27 @@ class Curvature:
         loop: See `bmrjax.infer.loop.Loop`.
         placement: Where arrays live.
 
+    Example:
+        The scales of a conjugate regression, (sum of squares / noise variance + prior precision)^(-1/2):
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro.infer, optax
+        >>> from bmrjax.infer import AutoMeanField, Curvature, Engine
+        >>> def program(x, y=None):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (1000, 2))
+        >>> engine = Engine(
+        ...     program, AutoMeanField(program), optimizer=optax.adam(0.01), num_data=1000,
+        ...     batch_size=10, loss=numpyro.infer.TraceMeanField_ELBO(),
+        ... )
+        >>> state = engine.init(jax.random.key(1), (x, x[:, 0]))
+        >>> params, data = engine.constrain(state), (x, x[:, 0])
+        >>> sites, keep = engine.normal_sites(params, data), {"w": jnp.ones(2, bool)}
+        >>> found = Curvature.of(engine)(sites, params, keep, data, jax.random.key(2))
+        >>> {name: scale.round(3) for name, scale in found.items()}
+        {'w_auto_scale': Array([0.015, 0.015], dtype=float32)}
+
     References:
         Kunstner, Balles and Hennig (2019), why targets are drawn; Liu et al. (2024), the square of a
         batch's gradient.
@@ -68,9 +89,12 @@ class Curvature:
         loop: LoopMode = "auto",
         placement: Placement,
     ):
-        self.model, self.guide = model, guide
-        self.num_data, self.batch_size = num_data, batch_size
-        self.row_sites, self.kl_weight = row_sites, kl_weight
+        self.model: Callable[..., Any] = model
+        self.guide: Callable[..., Any] = guide
+        self.num_data: int = num_data
+        self.batch_size: int = batch_size
+        self.row_sites: Collection[str] | None = row_sites
+        self.kl_weight: float = kl_weight
         self._placement = placement
         self._loop = Loop(self._step, loop, num_steps=STEPS_OF_A_MEASUREMENT)
         self._trials = Loop(self._trial, loop, num_steps=STEPS_OF_A_MEASUREMENT)

@@ -16,6 +16,7 @@ from bmrjax.backend.random_keys import split_keys
 from bmrjax.convergence import Settled
 from bmrjax.criteria import SitePosteriors
 from bmrjax.handlers import inference
+from bmrjax.infer.adopted import common_values, mutable_values
 from bmrjax.infer.arguments import Data, Keep, arguments
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.epoch_steps import EpochSteps
@@ -56,6 +57,24 @@ class Engine:
         placement: Where arrays live; on one device by default.
         matmul_dtype: ``"bfloat16"`` multiplies matrices and convolves in it while training; see
             `sparsify`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro.infer, optax
+        >>> from bmrjax.infer import AutoMeanField, Engine
+        >>> def program(x, y=None):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 2))
+        >>> data, keep = (x, 2.0 * x[:, 0]), {"w": jnp.array([True, False])}
+        >>> engine = Engine(
+        ...     program, AutoMeanField(program), optimizer=optax.adabelief(0.02), num_data=100,
+        ...     batch_size=100, loss=numpyro.infer.TraceMeanField_ELBO(),
+        ... )
+        >>> state = engine.init(jax.random.key(1), data)
+        >>> state, info = engine.epoch(state, keep, data, jax.random.key(2), num_steps=500)
+        >>> engine.constrain(state)["w_auto_loc"].round(1)[0], engine.num_compilations
+        (Array(2., dtype=float32), 1)
     """
 
     def __init__(
@@ -91,9 +110,9 @@ class Engine:
         self.loop: LoopMode = loop
         self._unconstrain: Callable | None = None
         self.until = until
-        self.placement = Placement() if placement is None else placement
+        self.placement: Placement = Placement() if placement is None else placement
         self.placement.check_batch(batch_size, "batch_size")
-        self.step = SVIStep(
+        self.step: SVIStep = SVIStep(
             model,
             guide,
             loss=loss,
@@ -111,7 +130,7 @@ class Engine:
         self._epoch = Loop(steps.over_rows, loop, until=until and steps.has_settled, **ends)
         self._epoch_of_many = Loop(steps.of_many, loop, until=until and steps.have_settled, **ends)
         self._single = Loop(steps.on_batch, "dispatch")
-        self.free_energy = FreeEnergy(
+        self.free_energy: FreeEnergy = FreeEnergy(
             model,
             guide,
             loss=loss,
@@ -124,7 +143,7 @@ class Engine:
         self._orders = quick_jit(jax.vmap(steps.order, (0, None)), static_argnums=(1,))
         self._sites = quick_jit(self._site_posteriors)
         self._conditioned = quick_jit(self._condition)
-        self.init_seconds = 0.0
+        self.init_seconds: float = 0.0
 
     @property
     def compile_seconds(self) -> float:
@@ -207,28 +226,10 @@ class Engine:
         """
         assert self._unconstrain is not None
         now = self.placement.fetch(self.constrain(state))
-        common = {name: value for name, value in params.items() if name in now}
-        if not common:
-            raise ValueError(
-                f"sparsify: nothing of `start` fits: it has the parameters {sorted(params)[:3]}, and the "
-                f"program has {sorted(state.params)[:3]}."
-            )
-        for name, value in common.items():
-            shapes, old = (jax.tree.map(jnp.shape, tree) for tree in (value, now[name]))
-            if shapes != old:
-                raise ValueError(
-                    f"sparsify: '{name}' has shape {shapes} in `start`, and {old} in the program."
-                )
+        common = common_values(params, now, state.params)
         taken = {name: common.get(name, now[name]) for name in state.params}
         first = jax.tree.map(lambda x: jnp.array(x, copy=True), self._unconstrain(taken))
-        mutable = state.mutable
-        if mutable is not None:
-            # Running statistics are learned, and kept in dicts; a hyper-parameter is an array, and given.
-            mutable = {
-                name: common.get(name, value) if isinstance(value, Mapping) else value
-                for name, value in mutable.items()
-            }
-            mutable = jax.tree.map(lambda x: jnp.array(x, copy=True), mutable)
+        mutable = mutable_values(state.mutable, common)
         assert self.step.optimizer is not None
         opt_state = quick_jit(self.step.optimizer.init)(first)
         opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)

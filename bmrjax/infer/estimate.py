@@ -29,6 +29,11 @@ def elbo(estimator: Estimator) -> ELBO:
 
     Raises:
         ValueError: For another name.
+
+    Example:
+        >>> from bmrjax.infer import elbo
+        >>> [type(elbo(name)).__name__ for name in ("global", "local", "moments")]
+        ['TraceMeanField_ELBO', 'PropagatedELBO', 'PropagatedELBO']
     """
     if estimator == "global":
         return TraceMeanField_ELBO()
@@ -66,6 +71,24 @@ class PropagatedELBO(ELBO):
 
     Raises:
         ValueError: On use, without a site whose prior and posterior are independent normals.
+
+    Example:
+        The expected log likelihood of a regression is in closed form, so the loss does not vary with the key:
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from bmrjax.infer import AutoMeanField, PropagatedELBO
+        >>> def program(x, y=None):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (10, 2))
+        >>> params = {"w_auto_loc": jnp.array([2.0, 0.0]), "w_auto_scale": jnp.array([0.1, 0.1])}
+        >>> guide, loss = AutoMeanField(program), PropagatedELBO("moments")
+        >>> _ = numpyro.handlers.seed(guide, 0)(x, x[:, 0])
+        >>> first, second = (
+        ...     loss.loss(jax.random.key(i), params, program, guide, x, x[:, 0]) for i in (1, 2)
+        ... )
+        >>> bool(jnp.isclose(first, second))
+        True
 
     References:
         Kingma, Salimans and Welling (2015), for the local reparameterisation; Haussmann, Hamprecht and

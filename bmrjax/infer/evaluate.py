@@ -57,7 +57,9 @@ class Evaluator:
         placement: Placement | None = None,
     ):
         self._placement = Placement() if placement is None else placement
-        self.model, self.guide, self.batch_size = model, guide, batch_size
+        self.model: Callable[..., Any] = model
+        self.guide: Callable[..., Any] = guide
+        self.batch_size: int | None = batch_size
         self._loop = Loop(self._add_sample, loop, num_steps=STEPS_OF_A_MEASUREMENT)
         self._is_probability: bool | None = None
         self._shapes: dict[Any, Any] = {}

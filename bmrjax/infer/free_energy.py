@@ -32,6 +32,22 @@ class FreeEnergy:
             has an axis as long as the batch.
         loop: See `bmrjax.infer.loop.Loop`.
         placement: Where arrays live; on one device by default.
+
+    Example:
+        A posterior that is the prior has no divergence from it; the rest is minus the log likelihood.
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro.infer
+        >>> from bmrjax.infer import FreeEnergy
+        >>> def program(y):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1))
+        ...     numpyro.sample("y", dist.Normal(w, 0.5), obs=y)
+        >>> def guide(y):
+        ...     numpyro.sample("w", dist.Normal(0, 1))
+        >>> measure = FreeEnergy(program, guide, loss=numpyro.infer.TraceMeanField_ELBO(), batch_size=10)
+        >>> divergence = measure.divergence({}, {}, (jnp.ones(10),), jax.random.key(0))
+        >>> abs(divergence), measure({}, {}, (jnp.ones(10),), jax.random.key(1)) > 0
+        (0.0, True)
     """
 
     def __init__(
@@ -46,7 +62,10 @@ class FreeEnergy:
         placement: Placement | None = None,
     ):
         self._placement = Placement() if placement is None else placement
-        self.model, self.guide, self.loss, self.batch_size = model, guide, loss, batch_size
+        self.model: Callable[..., Any] = model
+        self.guide: Callable[..., Any] = guide
+        self.loss: Any = loss
+        self.batch_size: int = batch_size
         self.row_sites = row_sites
         self._loop = Loop(self._step, loop, num_steps=STEPS_OF_A_MEASUREMENT)
         self._each = Loop(self._note, loop, num_steps=STEPS_OF_A_MEASUREMENT)

@@ -59,6 +59,24 @@ class AutoMeanField(ReadableGuide, AutoNormal):
         init_inclusion: Probability that each spike-and-slab indicator starts with.
         temperature: Of the relaxation: a number, or an optax schedule of the training step.
 
+    Example:
+        In NumPyro's own SVI:
+
+        >>> import jax, numpyro, numpyro.distributions as dist, optax
+        >>> from numpyro.infer import SVI, TraceMeanField_ELBO
+        >>> from bmrjax.infer import AutoMeanField
+        >>> def program(x, y=None):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 2))
+        >>> guide = AutoMeanField(program)
+        >>> svi = SVI(program, guide, optax.adabelief(0.02), TraceMeanField_ELBO())
+        >>> fit = svi.run(jax.random.key(1), 500, x, 2.0 * x[:, 0], progress_bar=False)
+        >>> guide.median(fit.params)["w"].round(1)[0]
+        Array(2., dtype=float32)
+        >>> guide.posterior(fit.params, {})["w"].scale.round(2)
+        Array([0.06, 0.06], dtype=float32)
+
     References:
         Marković, Friston and Kiebel (2024), equation 8; Bai, Song and Cheng (2020).
     """
@@ -82,7 +100,8 @@ class AutoMeanField(ReadableGuide, AutoNormal):
             )
         if not callable(temperature) and not temperature > 0:
             raise ValueError(f"AutoMeanField: temperature must be positive, got {temperature}.")
-        self.init_inclusion, self.temperature = init_inclusion, temperature
+        self.init_inclusion: float = init_inclusion
+        self.temperature = temperature
         super().__init__(
             model,
             prefix=prefix,

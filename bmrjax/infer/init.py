@@ -35,6 +35,17 @@ def init_to_network(site: Mapping[str, Any] | None = None) -> Any:
 
     A NumPyro initialisation strategy, for ``AutoNormal(model, init_loc_fn=init_to_network)``. A
     site says where to start in ``infer={"init": value}``; random modules do.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer.autoguide import AutoNormal
+        >>> import bmrjax as bmr
+        >>> def program():
+        ...     numpyro.sample("w", dist.Normal(0, 1), infer={"init": jnp.array(0.7)})
+        >>> guide = AutoNormal(program, init_loc_fn=bmr.init_to_network)
+        >>> trace = numpyro.handlers.trace(numpyro.handlers.seed(guide, 0)).get_trace()
+        >>> trace["w_auto_loc"]["value"]
+        Array(0.7, dtype=float32)
     """
     if site is None:
         return partial(init_to_network)

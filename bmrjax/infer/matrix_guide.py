@@ -42,6 +42,17 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
         temperature: Of its relaxation: a number, or an optax schedule of the training step.
         max_side: A side that is longer than this stays uncorrelated.
 
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> from bmrjax.infer import AutoMatrixNormal
+        >>> def program():
+        ...     numpyro.sample("weight", dist.Normal(0, 1).expand([8, 3]).to_event(2))
+        ...     numpyro.sample("bias", dist.Normal(0, 1).expand([8]).to_event(1))
+        >>> guide = AutoMatrixNormal(program)
+        >>> _ = numpyro.handlers.seed(guide, 0)()
+        >>> guide.matrix_sites()  # the bias is as in AutoMeanField
+        ['weight']
+
     References:
         Louizos and Welling (2016), Structured and efficient variational deep learning with matrix
         Gaussian posteriors; Friston, Parr and Zeidman (2019), arXiv:1805.07092, for the reduction.

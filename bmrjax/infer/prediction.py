@@ -29,6 +29,18 @@ class Prediction(NamedTuple):
         at_levels: Quantiles at these levels; (levels, data, ...). Take them by `quantiles`.
         samples: Draws from the posterior predictive; of class probabilities, their values over the
             posterior; (num_samples, data, ...). None unless `return_samples` was set.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from bmrjax.infer import Prediction
+        >>> draws = np.random.default_rng(0).normal([1.0, 5.0], [0.1, 2.0], (1000, 2))
+        >>> found = Prediction(
+        ...     mean=jnp.array([1.0, 5.0]), log_prob=jnp.zeros(2), value=jnp.ones(2), is_probability=False,
+        ...     std=jnp.array([0.1, 2.0]), samples=draws,
+        ... )
+        >>> low, high = found.interval(0.9)
+        >>> (high - low).round(1)
+        Array([0.3, 6.3], dtype=float32)
     """
 
     mean: Array

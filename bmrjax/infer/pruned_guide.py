@@ -170,6 +170,17 @@ def unpruned(program: Any) -> tuple[Any, dict[str, Array]]:
 
     Returns:
         The program itself, and a mask for every site that had one; several of one site are combined.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import handlers
+        >>> from bmrjax.infer import unpruned
+        >>> def program():
+        ...     pass
+        >>> inner = handlers.prune(program, {"w": jnp.array([True, True, False])})
+        >>> found, masks = unpruned(handlers.prune(inner, {"w": jnp.array([True, False, True])}))
+        >>> found is program, masks["w"]
+        (True, Array([ True, False, False], dtype=bool))
     """
     masks: dict[str, Array] = {}
     while isinstance(program, prune) and program.fn is not None:

@@ -10,6 +10,20 @@ class ReadableGuide:
     """A guide that reads the posteriors of its sites off its parameters. To be mixed into a NumPyro guide.
 
     The posteriors of any other guide are read off the distributions of its sites.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from bmrjax import reduction
+        >>> from bmrjax.infer import ReadableGuide
+        >>> class Half(ReadableGuide):
+        ...     def __call__(self):
+        ...         loc = numpyro.param("half_loc", jnp.zeros(2))
+        ...         return {"w": numpyro.sample("w", dist.Normal(loc, 0.5).to_event(1))}
+        ...
+        ...     def posterior(self, params, keep):
+        ...         return {"w": reduction.Normal(params["half_loc"], jnp.full(2, 0.5))}
+        >>> Half().posterior({"half_loc": jnp.array([1.0, 3.0])}, {})["w"].snr
+        Array([2., 6.], dtype=float32)
     """
 
     def posterior(self, params: Mapping[str, Any], keep: Keep) -> dict[str, Any]:

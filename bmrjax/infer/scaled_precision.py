@@ -37,7 +37,9 @@ class ScaledPrecision:
     """
 
     def __init__(self, measure: FreeEnergy, sites: list[NormalSite], *, num_samples: int):
-        self._measure, self.sites, self._num_samples = measure, sites, num_samples
+        self._measure = measure
+        self.sites: list[NormalSite] = sites
+        self._num_samples = num_samples
         self._products = jax.jit(self._along, static_argnames="batches")
 
     def overcharge(

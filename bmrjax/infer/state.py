@@ -21,6 +21,18 @@ class State:
         num_skipped: Steps skipped so far because their loss or gradient was not finite.
         bad_in_row: Skipped steps since the last good one.
         worst_in_row: The longest run of skipped steps in this epoch, with those that led into it.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 2))
+        >>> fit = bmr.Fit(program, (x, 2.0 * x[:, 0]), batch_size=None)
+        >>> state, _ = fit.epoch(fit.init(jax.random.key(1)), jax.random.key(2), num_steps=200)
+        >>> int(state.svi.num_steps), int(state.svi.num_skipped)
+        (200, 0)
     """
 
     params: dict[str, Array]
@@ -39,6 +51,18 @@ class EpochInfo(NamedTuple):
         losses: The negative ELBO of each step in nats for the whole data set; NaN where the
             step was skipped, and after the last one.
         num_steps: How many steps were taken: fewer than asked for where the fit had settled.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 2))
+        >>> fit = bmr.Fit(program, (x, 2.0 * x[:, 0]), batch_size=None)
+        >>> state, info = fit.epoch(fit.init(jax.random.key(1)), jax.random.key(2), num_steps=200)
+        >>> info.losses.shape, int(info.num_steps), bool(info.losses[-20:].mean() < info.losses[:20].mean())
+        ((200,), 200, True)
     """
 
     losses: Float[Array, " steps"]

@@ -52,6 +52,18 @@ class FreeEnergyCurve:
         actual: VFE measured on the data; nats.
         expected_nll: Its part that is minus the expected log likelihood, the negative accuracy; nats. The
             rest is the divergence from the prior, the complexity.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> curve = bmr.FreeEnergyCurve(
+        ...     removed=np.array([0, 10, 20]),
+        ...     predicted=np.array([100.0, 90.0, 81.0]),
+        ...     actual=np.array([100.0, 91.0, 95.0]),
+        ...     expected_nll=np.array([40.0, 41.0, 56.0]),
+        ... )
+        >>> int(curve.removed[curve.actual.argmin()]), (curve.actual - curve.predicted).tolist()
+        (10, [0.0, 1.0, 14.0])
     """
 
     removed: Int[np.ndarray, " points"]
@@ -71,6 +83,23 @@ class FreeEnergyReport:
         proposed: How many of them the criterion would remove.
         proposed_vfe: The VFE measured once they are gone; nats.
         num_data: Data that the VFE is of.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> curve = bmr.FreeEnergyCurve(
+        ...     removed=np.array([0, 10, 20]),
+        ...     predicted=np.array([100.0, 90.0, 81.0]),
+        ...     actual=np.array([100.0, 91.0, 95.0]),
+        ...     expected_nll=np.array([40.0, 41.0, 56.0]),
+        ... )
+        >>> report = bmr.FreeEnergyReport(
+        ...     {"bmr": curve}, num_kept=40, proposed=20, proposed_vfe=95.0, num_data=50
+        ... )
+        >>> report.best(), report.overshoot, report.overshoots()
+        ((0.25, 91.0), 4.0, True)
+        >>> print(report.summary())
+        A reduction in one go removes 20 of 40 elements ... It overshoots by 4.0 nats: ...
     """
 
     curves: dict[str, FreeEnergyCurve]

@@ -34,6 +34,22 @@ class Overcharge:
         clipped: Fraction of the spectrum that was not positive, or nearly so. Where it is not small, the
             means are no optimum, or `num_samples` is too small, and `nats` is a lower bound.
         left_out: Latent sites whose posterior is not normal; they stay as they are.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 1)) + 0.1 * jnp.eye(2)[jnp.arange(100) % 2]
+        >>> data = (x, x.sum(1))
+        >>> fit = bmr.sparsify(
+        ...     program, data, guide=bmr.infer.AutoMeanField(program), key=jax.random.key(2),
+        ...     batch_size=None, criterion=None, num_epochs=5, steps_per_epoch=200, progress=False,
+        ... )
+        >>> found = bmr.overcharge(fit, data, key=jax.random.key(3))
+        >>> found.size, found.standard_error, bool(found.nats > 1.0)
+        (2, 0.0, True)
     """
 
     nats: float

@@ -33,8 +33,8 @@ class NNXMultiplicativeNoise(nnx.Module):
     ):
         check_noise(shape, low, high, kl_weight)
         self.value = nnx.Param(jnp.ones(shape))
-        self.rank = len(shape)
-        self.noise = Noise(low, high, kl_weight, per_datum)
+        self.rank: int = len(shape)
+        self.noise: Noise = Noise(low, high, kl_weight, per_datum)
 
     def __call__(self, x: Float[Array, "batch ..."]) -> Float[Array, "batch ..."]:
         """Multiply a batch."""

@@ -31,6 +31,17 @@ class RandomModule:
     Attributes:
         name: The name given to `random_module`.
         values: Layer path to tensor name to the value sampled in this execution.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp, numpyro
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(4, 3, width_size=8, depth=1, key=jax.random.key(0))
+        >>> def program(x):
+        ...     net = bmr.random_module("net", network, bmr.priors.NormalPrior(1.0))
+        ...     return net, net(x)
+        >>> net, outputs = numpyro.handlers.seed(program, 0)(jnp.ones((5, 4)))
+        >>> outputs.shape, sorted(net.values), type(net.module).__name__
+        ((5, 3), ['layers.0', 'layers.1'], 'MLP')
     """
 
     def __init__(self, name: str, adapter: Adapter, values: Values, num_data: int | None = None):

@@ -29,6 +29,16 @@ def save_weights(network: Any, path: str | Path) -> None:
     Raises:
         TypeError: For anything but a network.
         ValueError: If two arrays have the same path.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from flax import nnx
+        >>> from safetensors.numpy import load_file
+        >>> from bmrjax import nn
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "layer.safetensors"
+        >>> nn.save_weights(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), path)
+        >>> {name: array.shape for name, array in load_file(path).items()}
+        {'bias': (3,), 'kernel': (2, 3)}
     """
     path = Path(path)
     parts = _parts(network, "save_weights")

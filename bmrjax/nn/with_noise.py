@@ -21,6 +21,15 @@ class Noisy(eqx.Module):
         layer: The layer.
         before: Noise on its inputs; None for none.
         after: Noise on its outputs; None for none.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> from bmrjax import nn
+        >>> linear = eqx.nn.Linear(3, 2, key=jax.random.key(0))
+        >>> noise = nn.MultiplicativeNoise((3,))
+        >>> layer = nn.Noisy(linear, before=noise, after=None)
+        >>> bool((layer(jnp.ones(3)) == linear(jnp.ones(3))).all())  # until a program draws the noise
+        True
     """
 
     layer: Any
@@ -134,6 +143,21 @@ def without_noise(network: Any) -> Any:
 
     Args:
         network: From `with_noise`, fitted or not: an Equinox module, or a pair of module and state.
+
+    Example:
+        A unit whose noise is zero is removed from the weights:
+
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> from bmrjax import nn, zoo
+        >>> noisy = nn.with_noise(zoo.MLP(4, (3,), 2, key=jax.random.key(0)))
+        >>> noisy = eqx.tree_at(
+        ...     lambda n: n.layers[0].after.value, noisy, jnp.array([1.0, 0.0, 0.5])
+        ... )
+        >>> network = nn.without_noise(noisy)
+        >>> type(network.layers[0]).__name__
+        'Linear'
+        >>> bool(jnp.allclose(network(jnp.ones(4)), noisy(jnp.ones(4)), atol=1e-6))
+        True
     """
 
     def fold(node: Any) -> Any:

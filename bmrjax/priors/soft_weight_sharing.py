@@ -24,6 +24,19 @@ class Components(NamedTuple):
         log_weight: ln π_k; the one at zero comes first.
         mean: μ_k.
         precision: λ_k.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import priors
+        >>> found = priors.Components(
+        ...     log_weight=jnp.log(jnp.array([0.9, 0.1])), mean=jnp.array([0.0, 0.5]),
+        ...     precision=jnp.array([100.0, 400.0]),
+        ... )
+        >>> weight = 0.4
+        >>> score = found.log_weight + 0.5 * jnp.log(found.precision)
+        >>> score = score - 0.5 * found.precision * (weight - found.mean) ** 2
+        >>> int(score.argmax())  # the component that the weight belongs to
+        1
     """
 
     log_weight: Float[Array, " k"]

@@ -22,6 +22,13 @@ class ImproperLogUniform:
 
     Attributes:
         scale: Ones, shaped as the variables; the density is the same in every unit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import families, reduction
+        >>> prior = reduction.ImproperLogUniform(jnp.ones(1))
+        >>> families.has_closed_form(reduction.Normal(jnp.zeros(1), jnp.ones(1)), prior)
+        True
     """
 
     scale: Float[Array, "..."]

@@ -25,6 +25,17 @@ class Laplace:
     Attributes:
         loc: Means, any shape.
         scale: Mean distances from `loc`, positive, broadcastable with it; the standard deviation is √2 of it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> prior = reduction.Laplace(jnp.zeros(2), jnp.ones(2))
+        >>> prior.standard_deviation.round(2)
+        Array([1.41, 1.41], dtype=float32)
+        >>> posterior = reduction.Normal(jnp.array([0.05, 2.0]), jnp.array([0.2, 0.2]))
+        >>> delta_f = reduction.delta_f_under(prior, posterior, reduction.spike(posterior))
+        >>> [f"{nats:.1f}" for nats in delta_f]
+        ['1.4', '-48.6']
     """
 
     loc: Float[Array, "..."]

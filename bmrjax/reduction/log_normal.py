@@ -43,6 +43,14 @@ class LogUniform:
     Attributes:
         low: Lower bound of ``ln θ``, any shape.
         high: Upper bound of ``ln θ``; broadcasts.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> q = reduction.LogNormal(jnp.array([-1.0, -4.0]), jnp.array([0.5, 3.0]), -20.0, 0.0)
+        >>> prior = reduction.LogUniform(jnp.full(2, -20.0), jnp.zeros(2))
+        >>> reduction.delta_f_each(q, prior).round(1)
+        Array([-719.2,  -13.1], dtype=float32)
     """
 
     low: Float[Array, "..."]
@@ -59,6 +67,17 @@ class LogNormal:
         scale: Standard deviation of ``ln θ`` before that, positive; broadcasts.
         low: Lower bound of ``ln θ``; broadcasts.
         high: Upper bound of ``ln θ``; broadcasts.
+
+    Example:
+        Noise on two units: one that carries a signal, one that is all noise.
+
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> noise = reduction.LogNormal(
+        ...     loc=jnp.array([0.0, -4.0]), scale=jnp.array([0.1, 3.0]), low=-20.0, high=0.0
+        ... )
+        >>> [f"{snr:.1f}" for snr in noise.snr]
+        ['17.1', '0.5']
     """
 
     loc: Float[Array, "..."]

@@ -23,6 +23,16 @@ class LowRankNormal:
         cov_factor: The factor W, shape ``(n, r)``.
         cov_diag: The diagonal D (variances), shape ``(n,)``, positive; only a reduced posterior
             may have zeros, with zero rows in W: removed elements.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> q = reduction.LowRankNormal(
+        ...     jnp.array([0.8, 0.1]), cov_factor=jnp.full((2, 1), 0.1), cov_diag=jnp.full(2, 0.01)
+        ... )
+        >>> found = reduction.remove(q, reduction.Normal(0.0, 1.0), jnp.array([True, False]))
+        >>> found.delta_f.round(1), found.reduced.loc.round(2)
+        (Array(1.7, dtype=float32), Array([0.75, 0.  ], dtype=float32))
     """
 
     loc: Float[Array, " n"]

@@ -23,6 +23,14 @@ class MatrixNormal:
         loc: Means, shape ``(n, p)``.
         row_scale_tril: Lower Cholesky factor of the covariance U of the rows, shape ``(n, n)``.
         column_scale_tril: That of the covariance V of the columns, shape ``(p, p)``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> rows = jnp.linalg.cholesky(0.1 * jnp.array([[1.0, 0.9], [0.9, 1.0]]))
+        >>> q = reduction.MatrixNormal(jnp.array([[0.5], [0.1]]), rows, 0.5 * jnp.eye(1))
+        >>> reduction.delta_f_each(q, reduction.Normal(0.0, 1.0)).round(1).ravel()
+        Array([-3.2,  1.6], dtype=float32)
     """
 
     loc: Float[Array, "n p"]

@@ -23,6 +23,16 @@ class MultivariateNormal:
         loc: Means, shape ``(..., n)``.
         scale_tril: Lower Cholesky factors of the covariances, shape ``(..., n, n)``, with a
             positive diagonal. Only a reduced posterior may have zero rows: removed elements.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> q = reduction.MultivariateNormal(
+        ...     jnp.array([0.8, 0.1]), jnp.linalg.cholesky(jnp.array([[0.02, 0.01], [0.01, 0.02]]))
+        ... )
+        >>> found = reduction.remove(q, reduction.Normal(0.0, 1.0), jnp.array([True, False]))
+        >>> found.delta_f.round(1), found.reduced.loc.round(2)
+        (Array(1.7, dtype=float32), Array([0.75, 0.  ], dtype=float32))
     """
 
     loc: Float[Array, "... n"]

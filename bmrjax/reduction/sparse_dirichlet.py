@@ -21,6 +21,17 @@ class SparseDirichlet(NamedTuple):
         reduced: Posterior of the chosen submodel; outcomes that are removed have the concentration
             `removed`, and whatever they were observed.
         mean: Expected probability of each outcome, averaged over the window.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> prior = reduction.Dirichlet(jnp.ones(4))
+        >>> posterior = reduction.Dirichlet(jnp.array([21.0, 11.0, 1.0, 1.0]))  # two outcomes never came
+        >>> found = reduction.sparse_dirichlet(posterior, prior)
+        >>> found.keep, f"{found.delta_f:.1f} nats"
+        (Array([ True,  True, False, False], dtype=bool), '5.2 nats')
+        >>> [f"{prob:.2f}" for prob in found.mean]  # without the reduction, the last would be 0.03
+        ['0.66', '0.34', '0.00', '0.00']
     """
 
     delta_f: Float[Array, "..."]

@@ -19,6 +19,15 @@ class ZeroOrNormal:
         loc: Means of the slabs, any shape.
         scale: Standard deviations of the slabs, broadcastable with `loc`.
         logits: Log odds of the slab against the spike, broadcastable with `loc`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import reduction
+        >>> q = reduction.ZeroOrNormal(
+        ...     loc=jnp.array([0.1, 2.0]), scale=jnp.array([0.5, 0.5]), logits=jnp.array([-3.0, 6.0])
+        ... )
+        >>> q.inclusion_prob.round(3), q.snr
+        (Array([0.047, 0.998], dtype=float32), Array([0.2, 4. ], dtype=float32))
     """
 
     loc: Float[Array, "..."]

@@ -46,7 +46,20 @@ def _describe(tree: Any) -> list[list[Any]]:
 
 
 class CheckpointWarning(UserWarning):
-    """The newest checkpoint of a run is damaged, and the one before it is used."""
+    """The newest checkpoint of a run is damaged, and the one before it is used.
+
+    Example:
+        Stop instead of losing the epochs since the checkpoint before:
+
+        >>> import warnings
+        >>> import bmrjax as bmr
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", bmr.CheckpointWarning)
+        ...     warnings.warn("the checkpoint of epoch 40 is damaged", bmr.CheckpointWarning)
+        Traceback (most recent call last):
+            ...
+        bmrjax.run.checkpoint.CheckpointWarning: the checkpoint of epoch 40 is damaged
+    """
 
 
 class Checkpointer:

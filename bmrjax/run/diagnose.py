@@ -24,6 +24,17 @@ class Finding:
         code: Short name, such as ``"not-converged"``; stable, for programs that read it.
         message: What was found, with the numbers.
         advice: What to do.
+
+    Example:
+        >>> import bmrjax as bmr
+        >>> rows = [{"vfe": 1000.0 / epoch, "steps": 10} for epoch in range(1, 9)]
+        >>> finding = bmr.Result({}, {}, {}, 100, history=rows).diagnose()[0]
+        >>> finding.code
+        'not-converged'
+        >>> print(finding.message)
+        The loss was still falling: by 74.6 nats over 4 epochs (40 steps) at the full learning rate.
+        >>> finding.advice
+        'Take about 100 steps more ...'
     """
 
     code: str

@@ -115,13 +115,16 @@ class Fit:
             )
         (model, removed), (guide, masks) = unpruned(model), unpruned(guide)
         self._removed = both_masks(removed, masks)
-        self.criterion, self.order = criterion, order
+        self.criterion: Criterion | None = criterion
+        self.order: Order = order
         self._sites, self._start = sites, as_start(options.start)
-        self.placement = Placement(options.mesh)
+        self.placement: Placement = Placement(options.mesh)
         found = fit_data(model, data, batch_size=batch_size, static=options.static)
-        self.source, self.num_data, self.example = found.source, found.num_data, found.example
+        self.source = found.source
+        self.num_data: int = found.num_data
+        self.example: Data = found.example
         self.columns, self.row_paths, looked_at = found.columns, found.row_paths, found.looked_at
-        self.steps = max(found.least_steps, 0 if until is None else 20 * until.window)
+        self.steps: int = max(found.least_steps, 0 if until is None else 20 * until.window)
         loss, estimator = options.loss, options.estimator
         # A part of what a resumed run must agree in.
         self.estimator = loss.estimator if isinstance(loss, PropagatedELBO) else estimator
@@ -136,7 +139,7 @@ class Fit:
         )
         if missing:
             model = complete_missing(model, sites=missing)
-        self.row_sites = None
+        self.row_sites: frozenset[str] | None = None
         if found.batch_size < self.num_data:
             self.row_sites = row_sites(model, looked_at, jax.random.key(0))
         if guide is None:
@@ -152,7 +155,7 @@ class Fit:
             )(model)
         self.model = model
         self.guide: Any = guide
-        self.engine = Engine(
+        self.engine: Engine = Engine(
             model,
             self.guide,
             optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,

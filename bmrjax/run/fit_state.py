@@ -19,6 +19,17 @@ class FitState:
         svi: Parameters, optimiser and counts.
         keep: Mask of each site that is judged; True stays.
         memory: What the criterion remembers of earlier rounds.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> state = bmr.Fit(program, (x, x[:, 0]), batch_size=None).init(jax.random.key(1))
+        >>> state.keep, sorted(state.svi.params)
+        ({'beta': Array([ True,  True,  True], dtype=bool)}, ['auto_loc', 'auto_scale_tril'])
     """
 
     svi: State

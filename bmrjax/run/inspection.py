@@ -23,6 +23,16 @@ class SiteReport:
         advice: What to write instead, as one sentence; empty where nothing needs to change.
         observed: Whether the site is observed.
         auxiliary: Whether it is a part of a prior of `bmrjax.priors`, such as the scale of a layer.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(y=None):
+        ...     scale = numpyro.sample("scale", dist.HalfCauchy(1.0).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(0.0, scale), obs=y)
+        >>> scale = bmr.inspect(program, (jnp.ones((5, 3)),)).sites[0]
+        >>> scale.judged, scale.posterior, scale.why
+        (False, 'not readable', 'it is positive (HalfCauchy), so no element can be zero')
     """
 
     name: str
@@ -42,6 +52,17 @@ class Inspection:
 
     Attributes:
         sites: One report per site.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     intercept = numpyro.sample("intercept", dist.Normal(0, 5))
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(intercept + x @ beta, 1.0), obs=y)
+        >>> found = bmr.inspect(program, (jnp.ones((10, 3)), jnp.ones(10)))
+        >>> found.names, found.judged, [site.name for site in found.not_judged]
+        (['intercept', 'beta', 'y'], ['beta'], ['intercept'])
     """
 
     sites: tuple[SiteReport, ...] = ()

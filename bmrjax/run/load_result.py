@@ -41,6 +41,17 @@ def load(
             if arrays are missing or of another shape, or the files do not belong together. Nothing is half
             loaded. It is a ValueError.
         ValueError: If the guide has to be given.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> keep = {"beta": np.array([True, False])}
+        >>> result = bmr.Result({"beta_auto_loc": np.array([2.0, 0.0])}, keep, {}, 100)
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = result.save(folder + "/run")
+        >>> bmr.load(folder + "/run").keep
+        {'beta': Array([ True, False], dtype=bool)}
     """
     directory = Path(directory)
     document_path, arrays_path = (directory / name for name in FILES)

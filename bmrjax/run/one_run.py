@@ -80,7 +80,9 @@ class Run:
         reporter: Reporter,
         checkpointer: Checkpointer | None,
     ):
-        self.shared, self.member, self.reporter = shared, member, reporter
+        self.shared: Shared = shared
+        self.member: Member = member
+        self.reporter: Reporter = reporter
         self.fit = fit = shared.fit
         init_key, self._run_key, self._vfe_key, self._final_key = split_keys(member.key, 4)
         begin = time.perf_counter()
@@ -93,7 +95,7 @@ class Run:
         self._init_seconds = time.perf_counter() - begin
         _check_declared(member.point, now.svi)
         self._layers = {} if self.reducer is None else self.reducer.layers
-        self.state = RunState(now, {} if self.reducer is None else shared.schedule.init())
+        self.state: RunState = RunState(now, {} if self.reducer is None else shared.schedule.init())
         self._measurer = Measurer(fit, self._vfe_key)
         self._judged: tuple[float, float | None] = float("nan"), None
         self._evaluated: tuple[FitState, dict[str, float]] | None = None

@@ -118,7 +118,7 @@ def _layers(result: Any, each: Mapping[str, tuple[Any, Any]], unit: str) -> Tabl
             gain,
         ]
     return Table(
-        caption=f"Layers. ΔF is the sum over the {unit} that were removed, each when it went.",
+        caption=f"Layers. ΔF is the sum over the {unit} that were removed, each when it was removed.",
         columns=["Layer", "Kept", "Of", "Removed", "ΔF, nats"],
         rows=[
             [

@@ -26,6 +26,17 @@ class Point:
         taken_back: Whether the run went back to a point before it.
         judged: What the schedule's `judge` measured, in nats for all data; None where it is the VFE.
         vfe_error: Standard error of `vfe`, if it was measured on a part of the batches; 0 if on all rows.
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> keep = {"w": np.array([True, False])}
+        >>> points = [
+        ...     bmr.Point(3, 120.0, kept=2, total=2, metrics={}, params={}, keep=keep),
+        ...     bmr.Point(6, 118.5, kept=1, total=2, metrics={}, params={}, keep=keep, mask_cost=0.7),
+        ... ]
+        >>> [point.objective for point in points], min(points, key=lambda point: point.objective).kept
+        ([120.0, 119.2], 1)
     """
 
     epoch: int

@@ -20,6 +20,18 @@ class TradeOff:
         sparsity: Removed fraction of the reducible elements, growing; shape (n,).
         value: The metric, after the last epoch at that sparsity; shape (n,).
         epoch: That epoch; shape (n,).
+
+    Example:
+        >>> import numpy as np
+        >>> import bmrjax as bmr
+        >>> curve = bmr.TradeOff(
+        ...     "accuracy",
+        ...     sparsity=np.array([0.0, 0.5, 0.8, 0.9, 0.95]),
+        ...     value=np.array([0.90, 0.90, 0.89, 0.88, 0.60]),
+        ...     epoch=np.arange(5),
+        ... )
+        >>> float(curve.sparsity[curve.knee])
+        0.9
     """
 
     metric: str

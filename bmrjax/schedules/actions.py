@@ -15,6 +15,20 @@ class Train:
         rate: Factor on the learning rate.
         vfe: VFE of the current state in nats, if the schedule measured it and the state shall be a point of
             `Result.path`. So it is for all actions.
+
+    Example:
+        A schedule that only trains, at a rate that falls:
+
+        >>> from bmrjax.schedules import Schedule, Train
+        >>> class Falling(Schedule):
+        ...     def init(self):
+        ...         return None
+        ...
+        ...     def __call__(self, report, memory):
+        ...         return Train(rate=1 - report.epoch / report.num_epochs), memory
+        >>> from bmrjax.schedules import Report
+        >>> Falling()(Report(epoch=4, num_epochs=8, losses=[], removed=None, measure=float), None)[0]
+        Train(rate=0.5, vfe=None)
     """
 
     rate: float = 1.0
@@ -43,6 +57,14 @@ class Reduce:
         by: What chooses them.
         rate: Factor on the learning rate of the epoch.
         vfe: See `Train`.
+
+    Example:
+        >>> from bmrjax.schedules import Reduce
+        >>> half = Reduce(fraction=0.5, vfe=1234.5)  # at most half of what is kept, at a measured state
+        >>> Reduce(by="search")
+        Traceback (most recent call last):
+            ...
+        ValueError: Reduce: a search compares measured VFEs, and needs that of the current state; ...
     """
 
     fraction: float = 1.0
@@ -65,6 +87,15 @@ class Regrow:
     Attributes:
         rate: Factor on the learning rate of the epoch.
         vfe: See `Train`.
+
+    Example:
+        The last try of a schedule, when a reduction removed nothing:
+
+        >>> from bmrjax.schedules import Reduce, Regrow, Report
+        >>> def next_action(report):
+        ...     return Regrow(vfe=report.measure()) if report.removed == 0 else Reduce()
+        >>> next_action(Report(epoch=4, num_epochs=8, losses=[], removed=0, measure=lambda: 12.5))
+        Regrow(rate=1.0, vfe=12.5)
     """
 
     rate: float = 1.0
@@ -77,6 +108,13 @@ class Stop:
 
     Attributes:
         vfe: See `Train`.
+
+    Example:
+        >>> from bmrjax.schedules import Reduce, Report, Stop
+        >>> def next_action(report):
+        ...     return Stop(vfe=report.measure()) if report.removed == 0 else Reduce()
+        >>> next_action(Report(epoch=4, num_epochs=8, losses=[], removed=0, measure=lambda: 12.5))
+        Stop(vfe=12.5)
     """
 
     vfe: float | None = None
@@ -89,6 +127,15 @@ class Restore:
     Attributes:
         then: What to do there.
         vfe: VFE of the state that is left, see `Train`; its point is marked as taken back.
+
+    Example:
+        >>> from bmrjax.schedules import Restore, Stop, Train
+        >>> Restore(then=Train(), vfe=130.0).then  # the round went to 130 nats, and is taken back
+        Train(rate=1.0, vfe=None)
+        >>> Restore(then=Stop(vfe=130.0))
+        Traceback (most recent call last):
+            ...
+        ValueError: Restore: a schedule measures before it goes back; ...
     """
 
     then: Train | Reduce | Regrow | Stop

@@ -29,6 +29,19 @@ class Report:
             that of the state before the last reduction plus an estimated difference.
         mask_cost: What the current masks cost (`criteria.Criterion.mask_cost`), in nats; zero unless it is
             counted, as the schedule's `mask_prior` says.
+
+    Example:
+        What `Every` answers to a report, without a fit:
+
+        >>> from bmrjax.schedules import Every, Report
+        >>> schedule = Every(every=2, wait=1)
+        >>> for epoch in range(4):
+        ...     report = Report(epoch, num_epochs=8, losses=[], removed=None, measure=lambda: 12.5)
+        ...     print(type(schedule(report, schedule.init())[0]).__name__)
+        Train
+        Reduce
+        Train
+        Reduce
     """
 
     epoch: int

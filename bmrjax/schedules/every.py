@@ -28,6 +28,20 @@ class Every(Schedule):
         cooldown: Last epochs without reductions, over which the learning rate falls to zero.
         order: Which elements are removed first under the cap.
 
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> result = bmr.sparsify(
+        ...     program, (x, 2.0 * x[:, 0]), key=jax.random.key(1), num_epochs=8, batch_size=None,
+        ...     steps_per_epoch=100, schedule=bmr.schedules.Every(2, wait=4), progress=False,
+        ... )
+        >>> [row["kept"] for row in result.history]
+        [3, 3, 3, 3, 1, 1, 1, 1]
+
     References:
         Marković, Friston and Kiebel (2024), Algorithm 1.
     """

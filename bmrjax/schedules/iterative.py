@@ -40,6 +40,21 @@ class Iterative(Schedule):
             trained and reduced again. What then has the higher VFE is taken back, and the run ends.
         order: Which elements are removed first.
 
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> settled = bmr.infer.Settled(window=100)
+        >>> result = bmr.sparsify(
+        ...     program, (x, 2.0 * x[:, 0]), key=jax.random.key(1), num_epochs=8, batch_size=None,
+        ...     steps_per_epoch=1000, schedule=bmr.schedules.Iterative(settled), progress=False,
+        ... )
+        >>> result.num_kept, sum(row["steps"] for row in result.history) < 8000
+        (1, True)
+
     References:
         Beckers et al. (2024), Algorithm 1, which has neither the search nor the rounds beyond; section
         7 for regrowth.

@@ -69,6 +69,20 @@ class Verified(Schedule):
             (`Point.vfe_error`), but for that of its best point.
         judge: What has to fall for a round to be kept: ``"vfe"``, ``"corrected"`` or ``"held-out"``; see
             `Schedule`.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> import bmrjax as bmr
+        >>> def program(x, y=None):
+        ...     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        ...     numpyro.sample("y", dist.Normal(x @ beta, 0.1), obs=y)
+        >>> x = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> result = bmr.sparsify(
+        ...     program, (x, 2.0 * x[:, 0]), key=jax.random.key(1), num_epochs=12, batch_size=None,
+        ...     steps_per_epoch=100, schedule=bmr.schedules.Verified(wait=4, refit=1), progress=False,
+        ... )
+        >>> [(point.kept, point.taken_back) for point in result.path]
+        [(3, False), (1, False), (1, False)]
     """
 
     wait: int | None = None

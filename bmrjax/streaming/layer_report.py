@@ -22,6 +22,20 @@ class LayerReport:
         reads: How often the layer was read whole.
         seconds: Of work on it, added over threads.
         bytes_per_second: Its bytes, times `reads`, over `seconds`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> from safetensors.numpy import save_file
+        >>> from bmrjax import criteria, streaming
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> posterior = {"w.loc": np.float32([0.01, 3.0]), "w.scale": np.float32([0.1, 0.1])}
+        >>> save_file(posterior, folder / "model.safetensors")
+        >>> out = folder.with_name(folder.name + "-masks")
+        >>> found = streaming.reduce_folder(folder, out, criteria.SpikeAndSlab(), prior_scale=1.0)
+        >>> layer = found.layers["w"]
+        >>> layer.kept, layer.total, layer.unproven, round(layer.delta_f, 1)
+        (1, 2, 0, 2.3)
     """
 
     tensors: list[str]
@@ -56,6 +70,18 @@ class Reduced:
         bytes_per_second: `bytes` over `seconds`.
         ignored: Tensors in the folder that belong to no posterior.
         layers: Layer to what became of it.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> from safetensors.numpy import save_file
+        >>> from bmrjax import criteria, streaming
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> posterior = {"w.loc": np.float32([0.01, 3.0]), "w.scale": np.float32([0.1, 0.1])}
+        >>> save_file(posterior, folder / "model.safetensors")
+        >>> out = folder.with_name(folder.name + "-masks")
+        >>> print(streaming.reduce_folder(folder, out, criteria.SpikeAndSlab(), prior_scale=1.0))
+        kept 1 of 2 weights in 1 layers, ΔF of the rest 2.297... nats; ...
     """
 
     criterion: str

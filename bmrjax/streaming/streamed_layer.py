@@ -53,7 +53,7 @@ class StreamedLayer:
         self, members: list[tuple[Pair, float]], criterion: SpikeAndSlab | None, chunk: int
     ):
         self.members = members
-        self.total = sum(pair.size for pair, _ in members)
+        self.total: int = sum(pair.size for pair, _ in members)
         self.reads = 0
         self.seconds = 0.0
         self.sampled = 0
@@ -68,7 +68,7 @@ class StreamedLayer:
 
     def start(self, found: Guess) -> None:
         """Take a guess from a sample."""
-        self.sampled = found.sampled
+        self.sampled: int = found.sampled
         self.judge(found.centers, found.window)
 
     def judge(self, centers: Float[np.ndarray, " steps"], window: tuple[float, float]) -> None:

@@ -41,6 +41,16 @@ class Resized:
         after: Its shape now.
         stays: Reasons why indices stayed that nothing needs, and for each how many of which axis.
         keep: For each axis, which of its indices stayed.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> weight = network.layers[1].weight.at[:, 3:].set(0.0)
+        >>> network = eqx.tree_at(lambda n: n.layers[1].weight, network, weight)
+        >>> array = bmr.compact(network, jnp.ones(4)).arrays[0]
+        >>> array.name, array.before, array.after, array.keep[0].tolist()
+        ('layers.0.weight', (8, 4), (3, 4), [True, True, True, False, False, False, False, False])
     """
 
     name: str
@@ -63,6 +73,16 @@ class Compact:
         inputs: Positions in the flattened input that the network still reads; None for all.
         error: Largest difference of an output on the example and on random inputs, relative to the
             largest output.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> weight = network.layers[1].weight.at[:, 3:].set(0.0)
+        >>> network = eqx.tree_at(lambda n: n.layers[1].weight, network, weight)
+        >>> small = bmr.compact(network, jnp.ones(4))
+        >>> small.before.parameters, small.after.parameters, small.error < 1e-6
+        (58, 23, True)
     """
 
     network: Any

@@ -25,6 +25,16 @@ class Cost:
         nonzero: Those that are not zero.
         bytes: Of all its floating-point arrays.
         flops: Floating-point operations for one data point, as the compiler counts them.
+
+    Example:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> weight = network.layers[1].weight.at[:, 3:].set(0.0)
+        >>> network = eqx.tree_at(lambda n: n.layers[1].weight, network, weight)
+        >>> cost = bmr.compact(network, jnp.ones(4)).before
+        >>> cost.parameters, cost.nonzero, cost.bytes
+        (58, 38, 232)
     """
 
     parameters: int
@@ -42,6 +52,11 @@ class Latency:
         before: Milliseconds, median over the repeats, of the network as it was.
         after: Of the smaller one.
         device: Where.
+
+    Example:
+        >>> from bmrjax import structure
+        >>> structure.Latency(batch_size=256, before=6.0, after=1.5, device="cpu").speedup
+        4.0
     """
 
     batch_size: int

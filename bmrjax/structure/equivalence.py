@@ -72,7 +72,7 @@ class Trial:
         shake: bool = False,
     ):
         run = compiled_exactly(traced, arrays, inputs[0])
-        self.flops = flops(run, traced.closed.jaxpr)
+        self.flops: float = flops(run, traced.closed.jaxpr)
         self.inputs: list[tuple[Array, ...]] = []
         self.outputs: list[list[np.ndarray]] = []
         for i, draw in enumerate(inputs):

@@ -20,6 +20,16 @@ class UnitKind:
         weights: How many weights one of them has.
         own: Where these weights are, as ``weight[12 of 36, :]``: the indices of one unit, of how many.
         others: What else goes with a unit when `bmrjax.compact` takes it out.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (3,), 2, key=jax.random.key(0))
+        >>> (neurons,) = bmr.structure.unit_groups(network, jnp.ones(4)).kinds
+        >>> neurons.name, len(neurons.groups), neurons.own
+        ('net.layers.0', 3, ('weight[1 of 3, :]', 'bias[1 of 3]'))
+        >>> neurons.others
+        ('net.layers.1.weight[:, 1 of 3]',)
     """
 
     name: str
@@ -43,6 +53,18 @@ class UnitGroups(Groups):
 
     Attributes:
         kinds: Its units, those of a layer together. Groups of none of them are single weights.
+
+    Example:
+        The size of each neuron's weights:
+
+        >>> import jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> network = bmr.zoo.MLP(4, (3,), 2, key=jax.random.key(0))
+        >>> found = bmr.structure.unit_groups(network, jnp.ones(4))
+        >>> weights = {f"net.{path}": w for path, w in bmr.structure.named_arrays(network).items()}
+        >>> squares = found.sum({name: weights[name] ** 2 for name in found.ids})
+        >>> squares[jnp.array(found.kinds[0].groups)].round(0)
+        Array([2., 1., 4.], dtype=float32)
     """
 
     kinds: tuple[UnitKind, ...] = field(default=(), metadata={"static": True})

@@ -95,7 +95,9 @@ class WithArguments:
 
     def __init__(self, parts: Parts, arguments: Arguments):
         self._parts, self._arguments = parts, arguments
-        self.names, self.arrays, self.trained = parts.names, parts.arrays, parts.trained
+        self.names: list[str] = parts.names
+        self.arrays: list[Array] = parts.arrays
+        self.trained: list[bool] = parts.trained
 
     def call(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
         """See `Parts.call`."""
@@ -152,6 +154,13 @@ def named_arrays(network: Any) -> dict[str, Array]:
 
     Raises:
         TypeError: For anything else.
+
+    Example:
+        >>> import jax
+        >>> from bmrjax import structure, zoo
+        >>> network = zoo.MLP(4, (3,), 2, key=jax.random.key(0))
+        >>> {path: array.shape for path, array in structure.named_arrays(network).items()}
+        {'layers.0.weight': (3, 4), 'layers.0.bias': (3,), 'layers.1.weight': (2, 3), 'layers.1.bias': (2,)}
     """
     parts = parts_of(network)
     return dict(zip(parts.names, parts.arrays, strict=True))
@@ -168,15 +177,15 @@ class EquinoxParts:
         leaves, self._structure = jtu.tree_flatten_with_path(network)
         self._leaves = [leaf for _, leaf in leaves]
         self._where = [i for i, leaf in enumerate(self._leaves) if select(leaf)]
-        self.arrays = [self._leaves[i] for i in self._where]
+        self.arrays: list[Any] = [self._leaves[i] for i in self._where]
         if self._pair:
             names = [_name(path) for path, _ in jtu.tree_leaves_with_path(network[0])]
             names += _state_names(*network)
         else:
             names = [_name(path) for path, _ in leaves]
-        self.names = [names[i] for i in self._where]
+        self.names: list[str] = [names[i] for i in self._where]
         first = len(jtu.tree_leaves(network[0])) if self._pair else len(leaves)
-        self.trained = [i < first for i in self._where]
+        self.trained: list[bool] = [i < first for i in self._where]
         self._inference = eqx.nn.inference_mode
 
     def _filled(self, arrays: Sequence[Array]) -> Any:
@@ -283,9 +292,9 @@ class NNXParts:
             for path, v in self._flat.items()
             if not isinstance(v, nnx.RngState) and select(v.get_value())
         ]
-        self.arrays = [self._flat[path][...] for path in self._where]
-        self.names = [".".join(map(str, path)) for path in self._where]
-        self.trained = [isinstance(self._flat[path], nnx.Param) for path in self._where]
+        self.arrays: list[Any] = [self._flat[path][...] for path in self._where]
+        self.names: list[str] = [".".join(map(str, path)) for path in self._where]
+        self.trained: list[bool] = [isinstance(self._flat[path], nnx.Param) for path in self._where]
 
     def _filled(self, arrays: Sequence[Array]) -> Any:
         flat = dict(self._flat)

@@ -95,7 +95,8 @@ class Planner:
         *,
         free_inputs: bool = False,
     ):
-        self.arrays, self.inputs = list(arrays), list(inputs)
+        self.arrays: list[Array] = list(arrays)
+        self.inputs: list[Array] = list(inputs)
         args = [*self.arrays, *self.inputs]
         count = len(self.arrays)
         traced = flatten_jaxpr(function.closed, *args)

@@ -37,6 +37,16 @@ class Baseline:
         masks: Which weights stay, by the path of the array. If units went, those that read them are gone.
         kept: Share of the judged weights that stay; of all parameters if units went.
         flops: Share of the operations in matrix products and convolutions that stay, if units went.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+        >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> both = bmr.trained.reduce_by(network, (x, y), "obs_global", keep=[0.75, 0.5])
+        >>> [sum(int(mask.sum()) for mask in found.masks.values()) for found in both]
+        [24, 16]
     """
 
     network: Any

@@ -25,11 +25,12 @@ class Capture:
     """
 
     def __init__(self, traced: jec.ClosedJaxpr, layers: Sequence[TracedLayer]):
-        self.jaxpr, self._consts = traced.jaxpr, traced.consts
+        self.jaxpr: Any = traced.jaxpr
+        self._consts = traced.consts
         self._uses = {
             use.position: (k, use) for k, layer in enumerate(layers) for use in layer.uses
         }
-        self.layers = list(layers)
+        self.layers: list[TracedLayer] = list(layers)
 
     def size(self) -> int:
         """Return how many numbers go into the layers in one row."""

@@ -37,6 +37,19 @@ class PathPoint:
         as_good: Whether the rows that were kept out show that the network is as good as the dense one: with
             95 % confidence, its loss is not above the dense network's by more than half the standard error
             of the dense network's own loss; and its accuracy is not worse at the one-sided level of 5 %.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+        >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> path = bmr.reduce_network(network, (x, y)).path
+        >>> path[0].kept, path[0].measured, path[0].as_good  # the dense network
+        (1.0, 0.0, True)
+        >>> sparsest = min((point for point in path if point.as_good), key=lambda point: point.kept)
+        >>> bool(sparsest.delta_f > 0)
+        True
     """
 
     kept: float

@@ -35,6 +35,16 @@ class FineTune:
         learning_rate: Of Adam, at the start of each round.
         batch_size: Rows per step.
         seed: Of the order of the rows.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+        >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> tune = bmr.trained.FineTune(epochs=2, batch_size=50)
+        >>> bmr.reduce_network(network, (x, y), keep=0.5, fine_tune=tune).kept
+        0.5
     """
 
     epochs: float = 1.0

@@ -18,6 +18,22 @@ class Loss(eqx.Module):
     Hessian of `value` in the outputs (or its Gauss-Newton part, which may not have a negative
     eigenvalue), and `metrics` what else a path reports, averages over rows, by name. `from_predictions`
     returns the targets that stand in for those that nobody has: the network's own predictions.
+
+    Example:
+        A loss of one's own, the absolute deviation of a Laplace likelihood with a smooth centre:
+
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax import trained
+        >>> class Smooth(trained.Loss):
+        ...     def value(self, outputs, targets):
+        ...         return jnp.sum(jnp.sqrt(1 + (outputs - targets) ** 2))
+        ...
+        ...     def root(self, key, outputs, targets):
+        ...         curvature = (1 + (outputs - targets) ** 2) ** -1.5
+        ...         return jnp.sqrt(curvature) * jax.random.normal(key, outputs.shape)
+        >>> loss, outputs, target = Smooth(), jnp.array([0.5]), jnp.array([0.5])
+        >>> jax.hessian(loss.value)(outputs, target), loss.root(jax.random.key(0), outputs, target).shape
+        (Array([[1.]], dtype=float32), (1,))
     """
 
     @abstractmethod
@@ -46,6 +62,14 @@ class CrossEntropy(Loss):
 
     Outputs are logits with the classes on the last axis; further axes, such as places of a sequence, add
     up.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import trained
+        >>> loss = trained.CrossEntropy()
+        >>> outputs = jnp.array([0.0, 0.0, 4.0])
+        >>> loss.value(outputs, jnp.array(2)).round(3), loss.metrics(outputs, jnp.array(2))
+        (Array(0.036, dtype=float32), {'accuracy': Array(1., dtype=float32)})
     """
 
     def value(self, outputs: Array, targets: Any) -> Float[Array, ""]:
@@ -74,7 +98,16 @@ class CrossEntropy(Loss):
 
 @final
 class BinaryCrossEntropy(Loss):
-    """Cross-entropy of logits with targets of zeros and ones of the same shape."""
+    """Cross-entropy of logits with targets of zeros and ones of the same shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import trained
+        >>> loss = trained.BinaryCrossEntropy()
+        >>> outputs, targets = jnp.array([0.0, 4.0]), jnp.array([1.0, 1.0])
+        >>> loss.value(outputs, targets).round(3), loss.from_predictions(outputs).round(1)
+        (Array(0.711, dtype=float32), Array([0.5, 1. ], dtype=float32))
+    """
 
     def value(self, outputs: Array, targets: Any) -> Float[Array, ""]:
         """See `Loss.value`."""
@@ -104,6 +137,13 @@ class SquaredError(Loss):
     Args:
         noise_scale: Standard deviation of the targets given the inputs. By default the root mean squared
             error of the given network on the calibration rows.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from bmrjax import trained
+        >>> loss = trained.SquaredError(noise_scale=0.5)
+        >>> loss.value(jnp.array([1.0]), jnp.array([2.0])).round(2)  # ½ (1/0.5)² + ln 0.5 + ½ ln 2π
+        Array(2.23, dtype=float32)
     """
 
     noise_scale: float | Array | None = None
@@ -146,6 +186,20 @@ class FunctionLoss(Loss):
 
     Args:
         function: ``function(outputs, targets)`` to a scalar, twice differentiable in the outputs.
+
+    Example:
+        A Poisson likelihood of counts, given the logarithm of the rate:
+
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax import trained
+        >>> loss = trained.FunctionLoss(lambda rate, count: jnp.sum(jnp.exp(rate) - count * rate))
+        >>> outputs, count = jnp.array([0.7]), jnp.array([3.0])
+        >>> loss.value(outputs, count).round(3)
+        Array(-0.086, dtype=float32)
+        >>> keys = jax.random.split(jax.random.key(0), 5000)
+        >>> draws = jax.vmap(lambda key: loss.root(key, outputs, count))(keys)
+        >>> jnp.mean(draws**2).round(0), jnp.exp(outputs).round(0)  # the curvature is the rate
+        (Array(2., dtype=float32), Array([2.], dtype=float32))
     """
 
     function: Callable[[Array, Any], Array] = eqx.field(static=True)

@@ -125,7 +125,7 @@ def _arrays(found: Any) -> Section:
     ]
     blocks = [
         Table(
-            "Arrays. ΔF is the sum over the weights that went, each when it went.",
+            "Arrays. ΔF is the sum over the weights that were removed, each when it was removed.",
             ["Array", "Kept", "Of", "Removed", "ΔF, nats"],
             rows,
             frozenset({1, 2, 3, 4}),

@@ -35,6 +35,17 @@ class NetworkReduction:
         not_judged: Every other array of the network, and why it was left as it is. Biases of judged layers
             move, though nobody judges them.
         findings: What is wrong with the data, or may be.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+        >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> found = bmr.reduce_network(network, (x, y), keep=0.5)
+        >>> found.kept, len(found.removals()), list(found.layers()["kept"].round(2))
+        (0.5, 16, [0.46, 0.62])
+        >>> smaller = found.network_at(found.evidence_point)  # another point of the path
     """
 
     network: Any

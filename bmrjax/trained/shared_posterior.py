@@ -21,8 +21,9 @@ class SharedPosterior:
     """
 
     def __init__(self, quadratic: Quadratic, keep: Bool[np.ndarray, " inputs"]):
-        self.quadratic, self.where = quadratic, np.flatnonzero(keep)
-        self.strengths = quadratic.scale * np.asarray(
+        self.quadratic: Quadratic = quadratic
+        self.where: np.ndarray = np.flatnonzero(keep)
+        self.strengths: np.ndarray = quadratic.scale * np.asarray(
             quadratic.moments.outputs[quadratic.group], np.float64
         )
         inputs = quadratic.moments.inputs[quadratic.group][np.ix_(self.where, self.where)]

@@ -33,6 +33,18 @@ class UnitReduction:
         prior_precision: Prior precision of each layer's weights, by largest marginal likelihood.
         not_judged: Axes that layers sum over whose units stay, and why.
         findings: What is wrong with the data, or may be.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> import bmrjax as bmr
+        >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+        >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> found = bmr.reduce_network(network, (x, y), units=True, keep=0.5)
+        >>> found.network.layers[0].weight.shape, found.compact.after.parameters
+        ((3, 3), 16)
+        >>> found.layers()[["units", "before", "after"]].values.tolist()
+        [['layers.0.weight', 8, 3]]
     """
 
     compact: Compact = field(repr=False)

@@ -27,6 +27,13 @@ class LeNet5(eqx.Module):
         dropout: Probability of dropping an activation of the hidden linear layer while training.
         key: Source of the initial weights.
 
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax import zoo
+        >>> network = zoo.LeNet5(conv_features=(2, 4, 8), hidden=6, key=jax.random.key(0))
+        >>> network(jnp.ones((1, 28, 28))).shape
+        (10,)
+
     References:
         LeCun et al. (1998); Marković, Friston and Kiebel (2024), Appendix A; Wright, Igel and Selvan
         (2024), Appendix C.2: ``activation=jax.nn.relu, max_pool=True``; their code has three times the

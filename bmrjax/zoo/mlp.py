@@ -21,6 +21,13 @@ class MLP(eqx.Module):
         dropout: Probability of dropping a hidden activation while training.
         key: Source of the initial weights.
 
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax import zoo
+        >>> network = zoo.MLP(784, (300, 100), 10, key=jax.random.key(0))
+        >>> [layer.weight.shape for layer in network.layers], network(jnp.ones((28, 28))).shape
+        ([(300, 784), (100, 300), (10, 100)], (10,))
+
     References:
         Marković, Friston and Kiebel (2024), Appendix A: five hidden layers of 400, swish. Neklyudov et
         al. (2017), LeNet-500-300: ``hidden=(500, 300), activation=jax.nn.relu``. Federici, Ullrich and

@@ -17,6 +17,14 @@ class NNXMLP(nnx.Module):
         activation: Applied after each hidden layer.
         dropout: Probability of dropping a hidden activation while training.
         rngs: Source of the initial weights and of dropout.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from bmrjax import zoo
+        >>> network = zoo.NNXMLP(4, [16], 2, rngs=nnx.Rngs(0))
+        >>> network(jnp.ones((5, 4))).shape
+        (5, 2)
     """
 
     def __init__(

@@ -36,10 +36,10 @@ class NNXAttention(nnx.Module):
 
     def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs):
         check_heads(width, heads)
-        self.query = _linear(width, width, rngs=rngs)
-        self.key = _linear(width, width, rngs=rngs)
-        self.value = _linear(width, width, rngs=rngs)
-        self.output = _linear(width, width, rngs=rngs)
+        self.query: nnx.Linear = _linear(width, width, rngs=rngs)
+        self.key: nnx.Linear = _linear(width, width, rngs=rngs)
+        self.value: nnx.Linear = _linear(width, width, rngs=rngs)
+        self.output: nnx.Linear = _linear(width, width, rngs=rngs)
         self.heads = heads
 
     def __call__(self, x: Float[Array, "batch tokens width"]) -> Float[Array, "batch tokens width"]:
@@ -71,9 +71,9 @@ class NNXFeedForward(nnx.Module):
     """
 
     def __init__(self, size: int, hidden: int, *, dropout: float, rngs: nnx.Rngs):
-        self.hidden = _linear(size, hidden, gain=2.0, rngs=rngs)
-        self.output = _linear(hidden, size, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.hidden: nnx.Linear = _linear(size, hidden, gain=2.0, rngs=rngs)
+        self.output: nnx.Linear = _linear(hidden, size, rngs=rngs)
+        self.dropout: nnx.Dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x: Float[Array, "batch tokens size"]) -> Float[Array, "batch tokens size"]:
         """Apply to every token."""
@@ -94,11 +94,11 @@ class NNXTransformerBlock(nnx.Module):
     """
 
     def __init__(self, width: int, heads: int, hidden: int, *, dropout: float, rngs: nnx.Rngs):
-        self.attention_norm = _norm(width, rngs)
-        self.attention = NNXAttention(width, heads, rngs=rngs)
-        self.mlp_norm = _norm(width, rngs)
-        self.mlp = NNXFeedForward(width, hidden, dropout=dropout, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.attention_norm: nnx.LayerNorm = _norm(width, rngs)
+        self.attention: NNXAttention = NNXAttention(width, heads, rngs=rngs)
+        self.mlp_norm: nnx.LayerNorm = _norm(width, rngs)
+        self.mlp: NNXFeedForward = NNXFeedForward(width, hidden, dropout=dropout, rngs=rngs)
+        self.dropout: nnx.Dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x: Float[Array, "batch tokens width"]) -> Float[Array, "batch tokens width"]:
         """Apply to the tokens of a batch of images."""
@@ -149,19 +149,22 @@ class NNXViT(nnx.Module):
     ):
         num_patches = count_patches(image_size, patch)
         draw = jax.nn.initializers.normal(EMBEDDING_SCALE)
-        self.patches = _linear(patch * patch * in_channels, width, rngs=rngs)
-        self.class_token = nnx.Embed(1, width, embedding_init=draw, rngs=rngs)
-        self.positions = nnx.Embed(1 + num_patches, width, embedding_init=draw, rngs=rngs)
+        self.patches: nnx.Linear = _linear(patch * patch * in_channels, width, rngs=rngs)
+        self.class_token: nnx.Embed = nnx.Embed(1, width, embedding_init=draw, rngs=rngs)
+        self.positions: nnx.Embed = nnx.Embed(
+            1 + num_patches, width, embedding_init=draw, rngs=rngs
+        )
         self.blocks = nnx.List(
             [
                 NNXTransformerBlock(width, heads, hidden, dropout=dropout, rngs=rngs)
                 for _ in range(depth)
             ]
         )
-        self.norm = _norm(width, rngs)
-        self.head = _linear(width, out_size, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
-        self.image_size, self.patch = image_size, patch
+        self.norm: nnx.LayerNorm = _norm(width, rngs)
+        self.head: nnx.Linear = _linear(width, out_size, rngs=rngs)
+        self.dropout: nnx.Dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.image_size = image_size
+        self.patch: int = patch
 
     def __call__(
         self, x: Float[Array, "batch channels height width"]

@@ -154,6 +154,14 @@ def resnet18(
         out_size: Number of outputs.
         small_images: See `ResNet`.
         key: Source of the initial weights.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> from bmrjax import zoo
+        >>> build = lambda key: zoo.resnet18(out_size=100, small_images=True, key=key)
+        >>> network, state = eqx.filter_eval_shape(build, jax.random.key(0))  # shapes only
+        >>> network.stages[3][1].convs[1].weight.shape, network.head.weight.shape
+        ((512, 512, 3, 3), (100, 512))
     """
     build = eqx.nn.make_with_state(ResNet)
     return build(in_channels, out_size, small_images=small_images, key=key)
@@ -169,6 +177,13 @@ def resnet50(
         out_size: Number of outputs.
         small_images: See `ResNet`.
         key: Source of the initial weights.
+
+    Example:
+        >>> import equinox as eqx, jax
+        >>> from bmrjax import zoo
+        >>> network, state = eqx.filter_eval_shape(lambda key: zoo.resnet50(key=key), jax.random.key(0))
+        >>> len(network.stages), [len(stage) for stage in network.stages]
+        (4, [3, 4, 6, 3])
     """
     return eqx.nn.make_with_state(ResNet)(
         in_channels,

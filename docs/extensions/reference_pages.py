@@ -8,9 +8,10 @@ examples use it. Nothing is listed by hand but what few modules with internal fu
 import importlib
 import inspect
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import bmrjax
@@ -138,11 +139,17 @@ def members(cls: type, public: Collection[type] = ()) -> list[str]:
     return list(found)
 
 
-def has_example(value: Any) -> bool:
-    """Say whether the docstring of an object, or of one of its methods, has an example."""
+def has_example(value: Any, everything: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    """Say whether the docstring of an object, or of one of its own methods, has an example.
+
+    Args:
+        value: A function or a class.
+        everything: The public names; what a class has in common with a public base does not count.
+    """
     texts = [inspect.getdoc(value) or ""]
     if inspect.isclass(value):
-        texts += [inspect.getdoc(getattr(value, name)) or "" for name in members(value)]
+        public = [thing for thing in everything.values() if inspect.isclass(thing)]
+        texts += [inspect.getdoc(getattr(value, name)) or "" for name in members(value, public)]
     return any(">>>" in text for text in texts)
 
 
@@ -194,11 +201,11 @@ def _entry(name: str, value: Any, everything: dict[str, Any]) -> list[str]:
             lines.append(f"   :members: {', '.join(found)}")
     else:
         lines.append(f".. autofunction:: {name}")
-    others = [] if has_example(value) else used_by(name, value, everything)
+    others = [] if has_example(value, everything) else used_by(name, value, everything)
     if others:
         links = ", ".join(f":py:obj:`~{other}`" for other in others)
         lines += ["", f"   In use: the example of {links}."]
-    elif not has_example(value) and (found := pages_that_use(name, DOCS)):
+    elif not has_example(value, everything) and (found := pages_that_use(name, DOCS)):
         links = ", ".join(f":doc:`{page}`" for page in found)
         lines += ["", f"   In use: {links}."]
     return [*lines, ""]

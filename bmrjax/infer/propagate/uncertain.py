@@ -51,8 +51,10 @@ class Uncertain:
         distinct: bool = False,
         moved_from: "tuple[Uncertain, Move] | None" = None,
     ):
-        self.mean, self.variance = mean, variance
-        self.distinct, self.moved_from = distinct, moved_from
+        self.mean: Any = mean
+        self.variance: Any = variance
+        self.distinct: bool = distinct
+        self.moved_from = moved_from
         self.sources = (self,)
         self.linear_in = self.multilinear_in = frozenset([id(self)])
         self._moves: dict[Hashable, Uncertain] = {}
@@ -122,10 +124,14 @@ class FunctionOf(Uncertain):
         linear_in: frozenset[int] = frozenset(),
         multilinear_in: frozenset[int] = frozenset(),
     ):
-        self.operation, self.inputs, self._dtype = operation, tuple(inputs), dtype
+        self.operation: Callable[..., Any] = operation
+        self.inputs: tuple[Any, ...] = tuple(inputs)
+        self._dtype = dtype
         self.sources = sources_of(inputs)
         self.linear_in, self.multilinear_in = linear_in, multilinear_in
-        self.is_normal, self.is_square, self.distinct = is_normal, is_square, False
+        self.is_normal = is_normal
+        self.is_square: bool = is_square
+        self.distinct: bool = False
         self.moved_from, self._moves = None, {}
         if moments is not None:
             self.__dict__["_moments"] = moments
@@ -233,7 +239,8 @@ class GammaVariable:
         rate: Float[Array, "..."],
         moved_from: "tuple[GammaVariable, Callable[[Array], Array]] | None" = None,
     ):
-        self.concentration, self.rate = concentration, rate
+        self.concentration: Array = concentration
+        self.rate: Array = rate
         self.moved_from = moved_from
 
     @property

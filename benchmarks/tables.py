@@ -27,6 +27,7 @@ TABLES = {
     "costs.peer": "peer",
     "costs.precision": "precision",
     "costs.reduce_at_size": "reduce_at_size",
+    "costs.scale": "scale",
     "costs.speed_report": "speed",
     "costs.step_cost": "step_cost",
     "costs.where": "where",

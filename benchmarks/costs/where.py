@@ -261,6 +261,9 @@ def main() -> None:
     rows = Rows(args.out)
     failed = []
     for job in () if args.report else args.jobs:
+        if args.check and not rows.has(job=job):
+            print(f"{job}: no committed row to compare with.")
+            continue
         words = ["--job", job, *(["--whole"] if args.whole else [])]
         if args.data_root is not None:
             words += ["--data-root", str(args.data_root)]

@@ -11,7 +11,7 @@ Settings were chosen on other seeds, from 1000 on (``--offset 1000``).
 Methods: `sparsify` with nothing but a key; the same with ``criteria.Shrinkage()``; the same with
 ``guide=AutoMeanField(program)``; `reduce_fit` on 2,000 draws of NUTS, after 500 of warm-up, of which
 elements with an inclusion probability above one half count; `LassoCV`, or `LogisticRegressionCV` with an L1
-penalty, of scikit-learn, of which the non-zero coefficients count. ``even odds`` is `reduce_fit` with even prior
+penalty, of scikit-learn, whose non-zero coefficients count. ``even odds`` is `reduce_fit` with even prior
 for each column, which were its default before every size was equally probable. The program is the
 README's: N(0, 1) on the coefficients and HalfNormal(1) on the noise.
 

@@ -11,8 +11,9 @@ Settings were chosen on other seeds, from 1000 on (``--offset 1000``).
 Methods: `sparsify` with nothing but a key; the same with ``criteria.Shrinkage()``; the same with
 ``guide=AutoMeanField(program)``; `reduce_fit` on 2,000 draws of NUTS, after 500 of warm-up, of which
 elements with an inclusion probability above one half count; `LassoCV`, or `LogisticRegressionCV` with an L1
-penalty, of scikit-learn, of which the non-zero coefficients count. The program is the README's: N(0, 1) on
-the coefficients and HalfNormal(1) on the noise.
+penalty, of scikit-learn, whose non-zero coefficients count. ``even odds`` is `reduce_fit` with even prior
+for each column, which were its default before every size was equally probable. The program is the
+README's: N(0, 1) on the coefficients and HalfNormal(1) on the noise.
 
 The README's own regression (100 coefficients, 200 rows, five of them true) is repeated on twenty data sets.
 A stopped run goes on where it was.
@@ -40,9 +41,9 @@ CELLS += [(100, "linear", 50), (100, "linear", 200)]
 CORRELATIONS = (0.0, 0.7, 0.95)
 README = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 LASSO = "lasso"
-SAMPLED = "NUTS, reduce_fit"
+SAMPLED, EVEN = "NUTS, reduce_fit", "NUTS, even odds"
 DIGITS = {"precision": 2, "recall": 2, "f1": 2, "kept": 1, "exact": 2, "seconds": 1}
-METHODS = ("default", "Shrinkage", "AutoMeanField", SAMPLED, LASSO)
+METHODS = ("default", "Shrinkage", "AutoMeanField", SAMPLED, EVEN, LASSO)
 
 
 def make(columns: int, kind: str, rows: int, correlation: float, seed: int) -> tuple[Any, Any, Any]:
@@ -93,8 +94,9 @@ def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict
     if method == LASSO:
         return select_by_lasso(kind, x, y), {}
     program = regression(x.shape[1], kind)
-    if method == SAMPLED:
-        return select_after_nuts(program, x, y, seed)
+    if method in (SAMPLED, EVEN):
+        expected = x.shape[1] / 2 if method == EVEN else None
+        return select_after_nuts(program, x, y, seed, expected)
     options: dict[str, Any] = {
         "default": {},
         "Shrinkage": {"criterion": bmr.criteria.Shrinkage()},
@@ -105,13 +107,15 @@ def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict
     return np.asarray(result.keep["beta"]), facts
 
 
-def select_after_nuts(program: Callable, x: Any, y: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+def select_after_nuts(
+    program: Callable, x: Any, y: Any, seed: int, expected: float | None
+) -> tuple[Any, dict[str, Any]]:
     """Return the elements that are more probably in than out, from draws of the whole program."""
     mcmc = MCMC(NUTS(program), num_warmup=500, num_samples=2000, progress_bar=False)
     mcmc.run(jax.random.key(seed), x, y)
     jax.block_until_ready(mcmc.get_samples())
     begin = time.perf_counter()
-    found = bmr.reduce_fit(mcmc, data=(x, y))
+    found = bmr.reduce_fit(mcmc, data=(x, y), expected=expected)
     facts = {"reduce_seconds": time.perf_counter() - begin, "pareto_k": found.pareto_k}
     return found.inclusion_prob["beta"] > 0.5, facts
 

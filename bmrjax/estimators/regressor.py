@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bmrjax.estimators.estimator_options import check_estimator_options, column_names_of
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
+from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.heredity import HeredityOption
 
 # Times that the noise is estimated and the columns are chosen at most.
@@ -144,11 +146,27 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         self, columns: Standardised, design: Any, target: Any, prior_scale: Any
     ) -> tuple[np.ndarray, float]:
         """Return which elements are in the most probable submodel, and the noise that it has."""
-        noise = _noise(design, target, prior_scale)
+        starts = [_noise(design, target, prior_scale)]
+        if len(target) < 2 * design.shape[1]:
+            # All columns together explain the noise away, so the search begins without any as well.
+            starts.append(float(np.sqrt(np.mean(target**2))))
+        found = [self._climb(columns, design, target, prior_scale, noise) for noise in starts]
+        _, kept, noise, self.reduction_ = max(found, key=lambda one: one[0])
+        return kept, noise
+
+    def _climb(
+        self, columns: Standardised, design: Any, target: Any, prior_scale: Any, noise: float
+    ) -> tuple[float, np.ndarray, float, FitReduction]:
+        """Choose columns and estimate the noise in turn, from a first value of the noise.
+
+        Returns:
+            ln of the probability of the submodel and the target, up to a constant; the elements that are in;
+            their noise; and the reduction.
+        """
         seen: set[bytes] = set()
         for _ in range(_ROUNDS):
             loc, covariance = _posterior(design, target, prior_scale, noise)
-            self.reduction_ = reduce_columns(
+            reduction = reduce_columns(
                 columns,
                 loc,
                 covariance,
@@ -159,12 +177,14 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
                 heredity=self.heredity,
                 seed=self.random_state,
             )
-            kept = self.reduction_.chosen["z"]
+            kept = reduction.chosen["z"]
             if kept.tobytes() in seen:
                 break
             seen.add(kept.tobytes())
             noise = _noise(design[:, kept], target, prior_scale[kept])
-        return kept, noise
+        log_prob = _log_evidence(design[:, kept], target, prior_scale[kept], noise)
+        log_prob += float(reduction._prior.log_prob(reduction._found.masks[0]))
+        return log_prob, kept, noise, reduction
 
 
 def _posterior(design: Any, target: Any, prior_scale: Any, noise: float) -> tuple[Any, Any]:
@@ -175,6 +195,15 @@ def _posterior(design: Any, target: Any, prior_scale: Any, noise: float) -> tupl
     half = prior_scale[:, None] * vectors / np.sqrt(values)
     covariance = half @ half.T
     return half @ (half.T @ (design.T @ target)) / noise**2, covariance
+
+
+def _log_evidence(design: Any, target: Any, prior_scale: Any, noise: float) -> float:
+    """Return ln of the evidence of a linear model with known noise, up to a constant."""
+    scaled = design * prior_scale
+    covariance = scaled @ scaled.T + noise**2 * np.eye(len(target))
+    factor = cho_factor(covariance, lower=True)
+    log_det = 2 * np.log(np.diag(factor[0])).sum()
+    return -0.5 * float(log_det + target @ cho_solve(factor, target))
 
 
 def _noise(design: Any, target: Any, prior_scale: Any) -> float:

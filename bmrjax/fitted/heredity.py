@@ -96,11 +96,11 @@ class Heredity:
         change = np.where(mask, 1, -1)
         if not self.is_empty:
             # What a unit lets in by coming in, or keeps out by going out.
-            held = self._counts @ mask
+            held: np.ndarray = np.asarray(self._counts @ mask)
             short = (held == 0) & self._bound if self.weak else self._counts @ ~mask == 1
             by_one = (held == 1) & self._bound if self.weak else np.ones(len(mask), bool)
             let_in = (~mask & short) @ self._counts
-            kept_out = (could & by_one) @ self._counts
+            kept_out: np.ndarray = np.asarray((could & by_one) @ self._counts)
             change = change + np.where(mask, -kept_out, let_in)
         return int(could.sum()), change
 
@@ -111,7 +111,7 @@ class Heredity:
         parents = self.parents[unit]
         if not parents.any():
             return np.ones(len(masks), bool)
-        return masks[:, parents].any(1) if self.weak else masks[:, parents].all(1)
+        return np.asarray(masks[:, parents].any(1) if self.weak else masks[:, parents].all(1))
 
     def parents_first(self) -> list[int]:
         """Return the units in an order in which each comes after its parents."""

@@ -156,3 +156,15 @@ def test_without_scikit_learn_there_is_one_line(monkeypatch):
     message = r"need scikit-learn. Install it by pip install 'bmrjax\[sklearn\]'"
     with pytest.raises(ImportError, match=message):
         importlib.import_module("bmrjax.estimators.regressor")
+
+
+def test_more_columns_than_rows_do_not_explain_the_noise_away():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 80))
+    true = [3, 17, 42, 60]
+    y = x[:, true] @ [1.5, -2.0, 1.2, 2.5] + rng.normal(size=50)
+    fit = bmr.SparseRegressor().fit(x, y)
+    chosen = np.flatnonzero(fit.selected_)
+    assert set(true) <= set(chosen)
+    assert len(chosen) <= 6
+    assert 0.6 < fit.noise_scale_ < 1.5

@@ -358,7 +358,7 @@ def test_a_mean_is_removed_at_zero_and_not_at_the_priors_mean():
 def test_measured_inclusion_is_that_of_all_submodels_when_subjects_are_few():
     study = Study(count=5, tau=0.3, effects=((0.5, 0.0, -0.6), (0.0, 0.25, 0.0)))
     found = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)
-    reduced = found.reduce()
+    reduced = found.reduce(expected=3)
     exact = np.zeros(6)
     total = 0.0
     components = found._components
@@ -494,7 +494,7 @@ def test_a_parameter_that_the_data_do_not_inform_stays_at_its_prior():
     found = bmr.peb(names=NAMES, **arrays)
     assert found.mean["mean"][2] == pytest.approx(0.0, abs=1e-6)
     assert found.sd["mean"][2] == pytest.approx(study.prior_scale[2], rel=1e-5)
-    assert found.reduce().inclusion_prob["mean"][2] == pytest.approx(0.5, abs=1e-3)
+    assert found.reduce(expected=1.5).inclusion_prob["mean"][2] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_elements_name_what_varies():

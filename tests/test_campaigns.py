@@ -1,7 +1,9 @@
 """The campaigns of `make campaigns`, in a short form: a few hundred cases instead of a hundred thousand."""
 
+import numpy as np
 from campaigns.child import in_children
 from campaigns.codec import campaign
+from campaigns.soak import WARM, growth
 
 
 def test_any_file_of_the_codec_is_an_error_or_a_network_within_bounds():
@@ -32,3 +34,15 @@ def test_what_blows_up_is_noticed():
     assert costs["memory"].outcome.startswith("traceback MemoryError")
     assert costs["signal"].outcome == "died of signal 9"
     assert costs["large"].memory > 9e7 > 1e7 > costs["fine"].memory
+
+
+def test_growth_of_memory_is_a_slope_within_workers():
+    # One that is larger than the other does not grow.
+    rows = [
+        {"pid": pid, "memory": 1e9 * pid + 5000 * max(0, fit - WARM) + 100 * (fit % 2)}
+        for pid in (1, 2)
+        for fit in range(WARM + 20)
+    ]
+    slope, error = growth(rows)
+    assert abs(slope - 5000) < 3 * error < 50
+    assert np.isnan(growth(rows[: WARM + 5])[0])  # too few to tell

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from bmrjax.errors import warn
 from bmrjax.files import naming_full_disk, sync_file, sync_tree, write_atomically
 from bmrjax.infer.saved_leaves import with_structure_of
-from bmrjax.run.checkpoint_arrays import array_arguments
+from bmrjax.run.checkpoint_handlers import file_arguments
 from bmrjax.run.checkpoint_seal import (
     SEAL,
     DamagedCheckpoint,
@@ -139,7 +139,8 @@ class Checkpointer:
         import orbax.checkpoint as ocp
 
         items = ocp.args.Composite(
-            arrays=array_arguments().save(tree), document=ocp.args.JsonSave(document)
+            arrays=file_arguments().save_arrays(tree),
+            document=file_arguments().save_document(document),
         )
         # Checkpoints are numbered by themselves: a run that a schedule stops writes two an epoch.
         step = max(self.steps(), default=-1) + 1
@@ -265,15 +266,13 @@ class Checkpointer:
             raise DamagedCheckpoint(f"{self._path / str(step)}: {text:.200}.") from None
 
     def _document(self, step: int) -> Any:
-        import orbax.checkpoint as ocp
-
-        found = self._read(step, document=ocp.args.JsonRestore())["document"]
+        found = self._read(step, document=file_arguments().restore_document())["document"]
         check_document(found, self._path / str(step))
         return found
 
     def _saved(self, step: int, document: Any) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint, if they are what was written."""
-        tree = self._read(step, arrays=array_arguments().restore())["arrays"]
+        tree = self._read(step, arrays=file_arguments().restore_arrays())["arrays"]
         expected = document[SEAL]
         if seal({}, tree, [])["arrays"] != expected["arrays"]:
             raise DamagedCheckpoint(

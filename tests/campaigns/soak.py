@@ -31,6 +31,8 @@ EPOCHS = 12
 LIFE = 300.0
 # A worker without a new line in its log for so many seconds hangs.
 MOST_SECONDS = 900.0
+# The memory of a worker grows in steps for so many fits, until allocators hold what they need.
+WARM = 25
 # A process may grow by so many bytes per fit: JAX and the allocator keep a little of what they trace.
 MOST_GROWTH = 100e3
 
@@ -63,6 +65,8 @@ def _one_fit(folder: Path, rng: np.random.Generator) -> tuple[Any, int]:
 def work(folder: Path, seed: int) -> None:
     """Fit for ever, with a line in `log.jsonl` for each fit."""
     warnings.simplefilter("ignore", CheckpointWarning)
+    # A shell starts what it runs in the background with interruptions ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as made:
         whole = python_run(Path(made, "run"), num_epochs=EPOCHS)
@@ -84,13 +88,13 @@ def work(folder: Path, seed: int) -> None:
 
 
 def growth(rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return the bytes by which a worker grows per fit after its fifth, and the standard error of that.
+    """Return the bytes by which a worker grows per fit once it is warm, and the standard error of that.
 
     One slope is fitted to all workers by least squares, with an intercept for each.
     """
     numbers, sizes, left = [], [], -1
     for pid in {row["pid"] for row in rows}:
-        memory = np.array([row["memory"] for row in rows if row["pid"] == pid][5:], float)
+        memory = np.array([row["memory"] for row in rows if row["pid"] == pid][WARM:], float)
         if len(memory) > 1:
             numbers.append(np.arange(len(memory)) - (len(memory) - 1) / 2)
             sizes.append(memory - memory.mean())

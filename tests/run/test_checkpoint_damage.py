@@ -284,6 +284,24 @@ def test_a_checkpoint_is_on_the_disk_before_the_next_is_begun(tmp_path, monkeypa
     assert events.index(str(tmp_path / "points")) < events.index(f"{root}/1")
 
 
+def test_the_files_of_a_checkpoint_are_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    # A loss of power between the two would leave the first checkpoint of a run damaged, and none before it.
+    synced = []
+    sync = os.fsync
+
+    def noting(handle):
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        return sync(handle)
+
+    monkeypatch.setattr("bmrjax.files.os.fsync", noting)
+    checkpointer = Checkpointer(tmp_path, interval=0)
+    checkpointer.save({"x": np.zeros(3)}, {"path": []})
+    checkpointer._writer.wait_until_finished()
+    for name in ("arrays.safetensors", "metadata"):
+        assert any(p.endswith(name) and ".orbax-checkpoint-tmp/" in p for p in synced), synced
+    checkpointer.close()
+
+
 # --- bmrjax check -------------------------------------------------------------------------
 
 

@@ -134,7 +134,7 @@ def _remove(
     offers = _offers([drafts[i] for i in range(len(rows))], quadratics)
     order, price, owner = _cheapest(offers, count)
     if len(order) == count and count:
-        last = price[order[-1]]
+        last = float(price[order[-1]])
         again = [i for i in drafts if drafts[i].limit < last]
         drafts = [_draft(rows[i], quadratics, last) for i in again]
         for i, offer in zip(again, _offers(drafts, quadratics), strict=True):
@@ -192,7 +192,7 @@ def _draft(
     found = quadratics[row.layer][row.group].row(row.output, row.keep)
     where = np.flatnonzero(row.keep)
     price, loose = 0.5 * found.mean**2 / found.variance, row.loose()[where]
-    limit = limits if isinstance(limits, float) else limits.limit(price[loose])
+    limit = limits.limit(price[loose]) if isinstance(limits, _Limits) else limits
     candidates = np.flatnonzero(loose & (price <= limit))
     columns = found.covariance.columns(candidates)
     return _Draft(row, where, candidates, limit, found.mean, columns)

@@ -97,18 +97,23 @@ def encode(
     _write(describer, RecordWriter(writer, layout, dense), scales, quantiser)
     parameters = sum(h.size * (1 + ("complex" in h.dtype)) for h in describer.holes if h.fractional)
     container = Container(coder, original or parameters, text, extra, writer.finish())
-    return _long_enough(container)
+    return _long_enough(container, describer.names.modules)
 
 
-def _long_enough(container: Container) -> bytes:
+def _long_enough(container: Container, allow: Iterable[Any]) -> bytes:
     """Return the bytes of a container, with zeros at their end if they could not pay for what is in it.
+
+    Args:
+        container: What the file holds.
+        allow: The modules that it names: objects of a class of Flax cost more to make, and which classes are
+            is known only once they are looked up.
 
     Raises:
         CodecError: If no decoder could read it.
     """
     data = pack(container)
     budget = Budget()
-    _read_arrays(unpack(data, budget), budget, max_parameters=2**62, allow=None)
+    _read_arrays(unpack(data, budget), budget, max_parameters=2**62, allow=allow)
     missing = budget.least_size() - len(data)
     if missing <= 0:
         return data

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax.structure import Compact
-from bmrjax.structure.network_arrays import checked_inputs, is_equinox, parts_of
+from bmrjax.structure.network_arrays import WithArguments, checked_arguments, is_equinox, parts_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def network_function(caller: str, network: Any, example: Any) -> NetworkFunction
         network: An Equinox module, an (Equinox module, State) pair, a Flax NNX module, or what `compact`
             returned.
         example: As the network takes it: one data point for Equinox, a batch for Flax; a tuple where it takes
-            several arrays.
+            several arrays. Of a dict, and other trees of arrays, the function takes the leaves.
 
     Raises:
         TypeError: For anything else.
@@ -72,7 +72,8 @@ def network_function(caller: str, network: Any, example: Any) -> NetworkFunction
         network, cut = network.network, network.cut
     parts = parts_of(network)
     given = example if isinstance(example, tuple) else (example,)
-    inputs = checked_inputs(caller, network, parts, given)
+    arguments = checked_arguments(caller, network, parts, given)
+    inputs, parts = arguments.arrays, WithArguments(parts, arguments)
     if not inputs:
         raise ValueError(f"{caller}: give an example of the network's inputs.")
     call = parts.call

@@ -38,7 +38,8 @@ def onnx(
         network: An Equinox module, an (Equinox module, State) pair, a Flax NNX module, or what `compact`
             returned.
         example: As the network takes it: one data point for Equinox, a batch for Flax; a tuple where it
-            takes several arrays.
+            takes several arrays. Of a dict, or another tree of arrays, the graph takes the leaves, in the
+            order of `jax.tree.leaves`.
         file: Where to write it.
         batch: Rows per call, for a network that cannot be converted for any number; by default any.
         int8: Bounds within which weights are stored in eight bits; the file is up to four times smaller. They

@@ -42,7 +42,8 @@ def stablehlo(
         network: An Equinox module, an (Equinox module, State) pair, a Flax NNX module, or what `compact`
             returned.
         example: As the network takes it: one data point for Equinox, a batch for Flax; a tuple where it
-            takes several arrays.
+            takes several arrays. Of a dict, or another tree of arrays, the program takes the leaves, in
+            the order of `jax.tree.leaves`.
         file: Where to write it.
         batch: Rows per call, for a network that is not written for any number; by default any.
         platforms: It runs on: of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``.

@@ -8,11 +8,13 @@ from jaxtyping import Float
 
 from bmrjax.trained.evaluation import QUANTILE, increase
 
-# What may be lost, as a share of the standard error with which the rows know the dense network's own loss.
-LOSS_MARGIN = 0.5
-
-# A difference in accuracy may be certain and still mean nothing: below this share of its standard error.
-NEGLIGIBLE = 0.1
+# What may be lost, as a share of the standard error with which the rows know the dense network's own loss,
+# and accuracy. A perceptron on Fashion-MNIST, by 100 random choices of 6,000 rows: with half an error for the
+# loss, and an accuracy that is not significantly lower, 27 % to 72 % of the weights stayed (in 80 % of the
+# choices), at a loss on 8,000 other rows that was higher by 0.0019; with these margins 38 % to 44 %, and
+# 0.0005.
+LOSS_MARGIN = 0.25
+ACCURACY_MARGIN = 1.0
 
 # Predictions that are quadratic enough to be compared with what is measured, in nats per row.
 SMALL_LOSS = 0.1
@@ -35,8 +37,8 @@ class PathPoint:
         flops: Share of the operations in matrix products and convolutions that stay; one for single weights,
             which dense hardware does not skip.
         as_good: Whether the rows that were kept out show that the network is as good as the dense one: with
-            95 % confidence, its loss is not above the dense network's by more than half the standard error
-            of the dense network's own loss; and its accuracy is not worse at the one-sided level of 5 %.
+            95 % confidence, its loss is not above the dense network's by more than a quarter of the standard
+            error of the dense network's own loss, nor its accuracy below by more than one of its own.
 
     Example:
         >>> import equinox as eqx, jax
@@ -87,20 +89,28 @@ def as_good(
 ) -> bool:
     """Say whether rows show that a network is as good as the dense one.
 
-    A test of non-inferiority on the paired differences of the loss: the upper end of their one-sided 95 %
-    interval is at most half the standard error of the dense network's own mean loss. So few rows, or noisy
-    ones, speak against a network and not for it. Beside that, the accuracy may not be worse at the one-sided
-    level of 5 % by more than a tenth of its standard error.
+    Tests of non-inferiority on the paired differences: the upper end of the one-sided 95 % interval of what
+    the loss rises by is at most a quarter of the standard error of the dense network's own mean loss, and of
+    what the accuracy falls by, one of its standard errors. So few rows, or noisy ones, speak against a
+    network and not for it. An accuracy of one is known to 3 / n, with 95 % confidence.
     """
-    mean, error = increase(dense["loss"], other["loss"])
-    _, known = increase(np.zeros_like(dense["loss"]), dense["loss"])
-    if mean + QUANTILE * error > LOSS_MARGIN * known:
+    if not _no_worse(dense["loss"], other["loss"], LOSS_MARGIN):
         return False
     if "accuracy" not in dense:
         return True
-    mean, error = increase(-dense["accuracy"], -other["accuracy"])
-    _, known = increase(np.zeros_like(dense["accuracy"]), dense["accuracy"])
-    return mean <= max(QUANTILE * error, NEGLIGIBLE * known)
+    right, still = dense["accuracy"], other["accuracy"]
+    return _no_worse(-right, -still, ACCURACY_MARGIN, at_least=3 / len(right))
+
+
+def _no_worse(
+    dense: Float[np.ndarray, " rows"],
+    other: Float[np.ndarray, " rows"],
+    margin: float,
+    at_least: float = 0.0,
+) -> bool:
+    mean, error = increase(dense, other)
+    _, known = increase(np.zeros_like(dense), dense)
+    return mean + QUANTILE * error <= max(margin * known, at_least)
 
 
 def is_fine(point: PathPoint, dense: PathPoint, lose_at_most: float | None) -> bool:
@@ -120,7 +130,7 @@ def chosen_point(
 
     The path is followed from dense to sparse, to the point before the first that has lost too much. So all
     tests on the same rows together are wrong as often as one of them: the network that is taken is worse than
-    the margin with a probability of 5 % at most (fixed-sequence testing).
+    a margin with a probability of 5 % at most (fixed-sequence testing).
 
     Args:
         points: From dense to sparse.

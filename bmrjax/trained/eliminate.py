@@ -8,9 +8,11 @@ from jaxtyping import Bool, Float, Int
 from threadpoolctl import ThreadpoolController
 
 from bmrjax.trained.quadratic import Quadratic
+from bmrjax.trained.removal_order import Candidates, removal_orders
 
-# Rows from which the price of a removal is estimated before all rows are gone through.
-SAMPLE = 96
+# In a row, what is dearer than this many times the removals that are wanted is not gone through; more for
+# the first rows, when prices are hardly known.
+MARGIN = 1.3
 
 # Rows are small: threads within LAPACK cost more than they bring. On a busy machine, 64 inputs took
 # 23 ms with them.
@@ -107,7 +109,7 @@ def remove_elements(
     """
     with _threads.limit(limits=1, user_api="blas"):
         parts = [_remove(rows, quadratics, count)]
-        # A sample of prices may have been too low a limit.
+        # What goes makes others dearer than the limit up to which they were gone through.
         while (left := count - sum(len(part.saliency) for part in parts)) > 0 and len(
             parts[-1].saliency
         ):
@@ -126,19 +128,18 @@ def remove_elements(
 def _remove(
     rows: Sequence[WeightRow], quadratics: Sequence[Sequence[Quadratic]], count: int
 ) -> Removed:
-    rng = np.random.default_rng(0)
-    some = rng.permutation(len(rows))[:SAMPLE]
-    prices = [_prices(rows[i], quadratics) for i in some]
-    weight = sum(int(row.loose().sum()) for row in rows) / max(sum(map(len, prices)), 1)
-    sampled = np.sort(np.concatenate(prices)) if prices else np.zeros(0)
-    limit = np.inf
-    wanted = int(1.3 * count / weight) + 8 if weight else 0
-    if wanted < len(sampled):
-        limit = sampled[wanted]
-    offers = [_offer(row, quadratics, limit) for row in rows]
-    price = np.concatenate([offer.price for offer in offers])
-    owner = np.repeat(np.arange(len(offers)), [len(offer.price) for offer in offers])
-    order = np.argsort(price, kind="stable")[:count]
+    limits = _Limits(count / max(sum(int(row.loose().sum()) for row in rows), 1), len(rows))
+    shuffled = np.random.default_rng(0).permutation(len(rows))
+    drafts = {int(i): _draft(rows[i], quadratics, limits) for i in shuffled}
+    offers = _offers([drafts[i] for i in range(len(rows))], quadratics)
+    order, price, owner = _cheapest(offers, count)
+    if len(order) == count and count:
+        last = float(price[order[-1]])
+        again = [i for i in drafts if drafts[i].limit < last]
+        drafts = [_draft(rows[i], quadratics, last) for i in again]
+        for i, offer in zip(again, _offers(drafts, quadratics), strict=True):
+            offers[i] = offer
+        order, price, owner = _cheapest(offers, count)
     taken = np.bincount(owner[order], minlength=len(offers))
     inputs = np.concatenate([o.order for o in offers])[order]
     place = np.array([[offers[k].row.group, offers[k].row.output, 0] for k in owner[order]], int)
@@ -153,54 +154,83 @@ def _remove(
     return Removed(layer, place, loss, occam, float(lost))
 
 
-def _prices(row: WeightRow, quadratics: Sequence[Sequence[Quadratic]]) -> np.ndarray:
+class _Limits:
+    """Up to which price it is worth going through a row, by the prices of the rows so far."""
+
+    def __init__(self, share: float, rows: int):
+        self._share, self._rows = share, rows
+        self._prices: list[np.ndarray] = []
+        self._limit = np.inf
+
+    def limit(self, prices: np.ndarray) -> float:
+        """Add the prices of one row and return the limit."""
+        self._prices.append(prices)
+        n = len(self._prices)
+        if n % 32 == 0 or n & (n - 1) == 0 or n == self._rows:
+            margin = MARGIN if n == self._rows else MARGIN + 1.5 / np.sqrt(n)
+            seen = np.concatenate(self._prices)
+            wanted = int(margin * self._share * len(seen)) + 8
+            self._limit = np.partition(seen, wanted)[wanted] if wanted < len(seen) else np.inf
+        return float(self._limit)
+
+
+@dataclass
+class _Draft:
+    """A row before it is known in which order its weights would go."""
+
+    row: WeightRow
+    where: np.ndarray  # of what is kept
+    candidates: np.ndarray  # among these
+    limit: float  # up to which price there are candidates
+    mean: np.ndarray
+    columns: np.ndarray  # of the covariance, one for each candidate
+
+
+def _draft(
+    row: WeightRow, quadratics: Sequence[Sequence[Quadratic]], limits: _Limits | float
+) -> _Draft:
     found = quadratics[row.layer][row.group].row(row.output, row.keep)
-    loose = row.loose()[row.keep]
-    return 0.5 * (found.mean**2 / found.variance)[loose]
-
-
-def _offer(row: WeightRow, quadratics: Sequence[Sequence[Quadratic]], limit: float) -> _Offer:
-    quadratic = quadratics[row.layer][row.group]
-    found = quadratic.row(row.output, row.keep)
     where = np.flatnonzero(row.keep)
-    price = 0.5 * found.mean**2 / found.variance
-    candidates = np.flatnonzero(row.loose()[where] & (price <= limit))
+    price, loose = 0.5 * found.mean**2 / found.variance, row.loose()[where]
+    limit = limits.limit(price[loose]) if isinstance(limits, _Limits) else limits
+    candidates = np.flatnonzero(loose & (price <= limit))
     columns = found.covariance.columns(candidates)
-    c, w = columns[candidates], found.mean[candidates]
-    variance, left = np.diagonal(c).copy(), np.ones(len(candidates), bool)
-    # Columns of the pivoted Cholesky factor of what went, in order.
-    factor = np.zeros((len(candidates), len(candidates)))
-    order, losses, occam = [], [], []
-    block = None if row.block is None else row.block[where[candidates]]
-    room = None if row.room is None else row.room.copy()
-    for t in range(len(candidates)):
-        if not left.any():
-            break
-        s = np.where(left, 0.5 * w**2 / variance, np.inf)
-        j = int(np.argmin(s))
-        order.append(j)
-        losses.append(s[j])
-        occam.append(-0.5 * np.log(quadratic.prior_precision * variance[j]))
-        left[j] = False
-        if block is not None and room is not None:
-            room[block[j]] -= 1
-            if room[block[j]] == 0:
-                left &= block != block[j]
-        root = np.sqrt(variance[j])
-        factor[:, t] = (c[j] - factor[:, :t] @ factor[j, :t]) / root
-        w = w - factor[:, t] * (w[j] / root)
-        # Rounding must not take a variance to zero.
-        variance = np.maximum(variance - factor[:, t] ** 2, 1e-12 * np.diagonal(c))
-    loss = np.array(losses)
-    return _Offer(
-        row,
-        where[candidates[order]] if order else np.zeros(0, int),
-        loss,
-        np.array(occam),
-        np.maximum.accumulate(loss) if order else loss,
-        found.mean,
-        columns[:, order] if order else columns[:, :0],
+    return _Draft(row, where, candidates, limit, found.mean, columns)
+
+
+def _offers(drafts: Sequence[_Draft], quadratics: Sequence[Sequence[Quadratic]]) -> list[_Offer]:
+    orders = removal_orders(
+        [
+            Candidates(
+                draft.columns[draft.candidates],
+                draft.mean[draft.candidates],
+                quadratics[draft.row.layer][draft.row.group].prior_precision,
+                None if block is None else block[draft.where[draft.candidates]],
+                draft.row.room,
+            )
+            for draft in drafts
+            for block in [draft.row.block]
+        ]
     )
+    return [
+        _Offer(
+            draft.row,
+            draft.where[draft.candidates[found.order]],
+            found.loss,
+            found.log_occam,
+            np.maximum.accumulate(found.loss),
+            draft.mean,
+            draft.columns[:, found.order],
+        )
+        for draft, found in zip(drafts, orders, strict=True)
+    ]
+
+
+def _cheapest(offers: Sequence[_Offer], count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the numbers of the cheapest removals, and the price and the row of all."""
+    price = np.concatenate([offer.price for offer in offers])
+    owner = np.repeat(np.arange(len(offers)), [len(offer.price) for offer in offers])
+    return np.argsort(price, kind="stable")[:count], price, owner
 
 
 def _apply(offer: _Offer, number: int, quadratics: Sequence[Sequence[Quadratic]]) -> float:

@@ -1,6 +1,7 @@
 """What one pass over calibration rows takes from a network: the factors of each layer's curvature."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +22,12 @@ CAPTURED = 2**24
 POSITIONS = 32
 SAMPLES = 256
 
-# Random directions, over all rows, that tell the curvature.
-DIRECTIONS = 8192
+# Random directions, over all rows, that tell the curvature: a mean of squares per output, which so many know
+# to a few per cent. Going back through the network is most of the cost of a pass.
+DIRECTIONS = 2048
+
+# Bytes of what the given network's layers put out, which are kept from pass to pass, at most.
+KEPT_OUTPUTS = 2**25
 
 _lapack: Any = scipy.linalg.lapack
 
@@ -53,7 +58,8 @@ class Calibration:
         inputs: Calibration rows: one array for each input of the network.
         targets: Their targets.
         key: Of the random directions in which the curvature is taken.
-        num_directions: How many per row. By default two for 4,096 rows, and up to eight for fewer.
+        num_directions: How many per row. By default 2,048 in all, at most eight per row; one in some
+            batches of rows for more rows than that.
     """
 
     def __init__(
@@ -68,49 +74,74 @@ class Calibration:
         num_directions: int | None = None,
     ):
         self._capture, self._dense = capture, list(dense)
+        self._reference = self._dense
         self._inputs, self._targets, self._key = inputs, targets, key
         count = len(inputs[0])
         directions = num_directions or min(8, max(1, round(DIRECTIONS / count)))
+        # One batch of so many goes back through the network.
+        self._every = 1 if num_directions else max(1, round(count / DIRECTIONS))
         self._batch_size = max(
             1, min(CALIBRATION_BATCH, CAPTURED // max(capture.size(), 1), len(inputs[0]))
         )
-
-        def row(
-            arrays: Sequence[Array], dense: Sequence[Array], chosen: Any, x: Any, y: Any, key: Array
-        ) -> tuple[list[Any], list[Any], list[Any]]:
-            outputs, ends, back = capture.run(arrays, x, chosen)
-            _, dense_ends, _ = capture.run(dense, x, chosen)
-            squares: Any = 0.0
-            for k in jax.random.split(key, directions):
-                gradients = back(loss.root(k, outputs, y))
-                mine = [jnp.mean(g**2, 0) / directions for g in gradients]
-                squares = (
-                    mine if isinstance(squares, float) else jax.tree.map(jnp.add, squares, mine)
-                )
-            return [x for x, _ in ends], [z for _, z in dense_ends], squares
+        self._positions = [
+            (n, min(n, max(POSITIONS, -(-SAMPLES * layer.index.shape[2] // count))))
+            for n, layer in zip(capture.positions(), capture.layers, strict=True)
+        ]
+        outputs = sum(
+            used * layer.index[..., 0].size
+            for (_, used), layer in zip(self._positions, capture.layers, strict=True)
+        )
+        self._keep_outputs = 4 * outputs * count <= KEPT_OUTPUTS
+        self._outputs: dict[int, list[Array]] = {}
 
         @jax.jit
+        def dense_batch(dense: Sequence[Array], x: Any, chosen: Any) -> list[Array]:
+            ends = jax.vmap(lambda x: capture.run(dense, x, chosen)[1])(x)
+            biases = [_bias_of(layer, dense) for layer in capture.layers]
+            return [
+                z if bias is None else z + bias for (_, z), bias in zip(ends, biases, strict=True)
+            ]
+
+        def row(
+            arrays: Sequence[Array], chosen: Any, x: Any, y: Any, key: Array
+        ) -> tuple[list[Any], list[Any]]:
+            outputs, ends, back = capture.run(arrays, x, chosen)
+
+            def square(key: Array) -> list[Array]:
+                return [jnp.mean(g**2, 0) for g in back(loss.root(key, outputs, y))]
+
+            squares = jax.vmap(square)(jax.random.split(key, directions))
+            return [x for x, _ in ends], [jnp.mean(part, 0) for part in squares]
+
+        @functools.partial(jax.jit, static_argnames="back")
         def batch(
             arrays: Sequence[Array],
-            dense: Sequence[Array],
+            zs: Sequence[Array],
             x: Any,
             y: Any,
             weight: Array,
             chosen: Sequence[Array] | None,
             key: Array,
+            *,
+            back: bool,
         ) -> list[LayerMoments]:
-            keys = jax.random.split(key, weight.shape[0])
-            xs, zs, squares = jax.vmap(row, (None, None, None, 0, 0, 0))(
-                arrays, dense, chosen, x, y, keys
-            )
+            if back:
+                keys = jax.random.split(key, weight.shape[0])
+                xs, squares = jax.vmap(row, (None, None, 0, 0, 0))(arrays, chosen, x, y, keys)
+            else:
+                ends = jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x)
+                xs = [x for x, _ in ends]
+                squares = [
+                    jnp.zeros((len(weight), *layer.index.shape[:2])) for layer in capture.layers
+                ]
             found = []
-            biases = [_bias_of(layer, dense) for layer in capture.layers]
             shares = [n / used for n, used in self._positions]
-            for x_layer, z, g, bias, share in zip(xs, zs, squares, biases, shares, strict=True):
+            for layer, x_layer, z, g, share in zip(
+                capture.layers, xs, zs, squares, shares, strict=True
+            ):
                 wide = jnp.promote_types(x_layer.dtype, jnp.float32)
                 x_layer, z, g = (part.astype(wide) for part in (x_layer, z, g))
-                if bias is not None:
-                    z = z + bias
+                if layer.bias is not None:
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
                 weighted = x_layer * (share * weight)[:, None, None, None]
                 found.append(
@@ -122,11 +153,17 @@ class Calibration:
                 )
             return found
 
-        self._batch = batch
-        self._positions = [
-            (n, min(n, max(POSITIONS, -(-SAMPLES * layer.index.shape[2] // count))))
-            for n, layer in zip(capture.positions(), capture.layers, strict=True)
-        ]
+        self._batch, self._dense_batch = batch, dense_batch
+
+    def _batches(self) -> Iterator[tuple[int, tuple[Array, ...], Any, np.ndarray]]:
+        """Yield first rows, inputs, targets and row numbers of batches, all of one size."""
+        count = len(self._inputs[0])
+        for start in range(0, count, self._batch_size):
+            rows = np.arange(start, start + self._batch_size)
+            some = np.minimum(rows, count - 1)
+            x = tuple(jnp.asarray(part[some]) for part in self._inputs)
+            y = jax.tree.map(lambda part, some=some: jnp.asarray(part[some]), self._targets)
+            yield start, x, y, rows
 
     def _chosen(self, batch: int) -> list[Array] | None:
         """Return positions of each layer, sorted; None for all of all."""
@@ -146,20 +183,29 @@ class Calibration:
                 the given network.
         """
         dense = self._dense if reference is None else list(reference)
-        count = len(self._inputs[0])
+        if any(x is not y for x, y in zip(dense, self._reference, strict=True)):
+            self._reference, self._outputs = dense, {}
+        count, went_back = len(self._inputs[0]), 0
         total: Any = None
-        for start in range(0, count, self._batch_size):
-            some = np.arange(start, start + self._batch_size)
-            weight = jnp.asarray(some < count, jnp.float32)
-            some = np.minimum(some, count - 1)
-            x = tuple(jnp.asarray(part[some]) for part in self._inputs)
-            y = jax.tree.map(lambda part, some=some: jnp.asarray(part[some]), self._targets)
+        for start, x, y, rows in self._batches():
+            there = rows < count
+            weight = jnp.asarray(there, jnp.float32)
+            back = start // self._batch_size % self._every == 0
+            went_back += int(np.sum(there)) if back else 0
             key = jax.random.fold_in(self._key, start)
             chosen = self._chosen(start)
-            found = self._batch(list(arrays), dense, x, y, weight, chosen, key)
+            zs = self._outputs.get(start)
+            if zs is None:
+                zs = self._dense_batch(dense, x, chosen)
+                if self._keep_outputs:
+                    self._outputs[start] = zs
+            found = self._batch(list(arrays), zs, x, y, weight, chosen, key, back=back)
             found = jax.tree.map(lambda part: np.asarray(part, np.float64), found)
             total = found if total is None else jax.tree.map(np.add, total, found)
-        total = jax.tree.map(lambda part: part / count, total)
+        total = [
+            LayerMoments(of.inputs / count, of.targets / count, of.outputs / went_back)
+            for of in total
+        ]
         for layer, of in zip(self._capture.layers, total, strict=True):
             if not all(np.isfinite(part).all() for part in of):
                 raise ValueError(

@@ -132,8 +132,10 @@ def inverse(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
         found, info = _lapack.dpotri(factor, lower=1)
     if info != 0:
         raise FloatingPointError("the curvature of a layer is not positive definite")
-    lower = np.tril(found, -1)
-    return lower + lower.T + np.diag(np.diagonal(found))
+    # LAPACK has left the other triangle at zero.
+    whole = found + found.T
+    whole[np.diag_indices(len(whole))] = np.diagonal(found)
+    return whole
 
 
 def prior_precision(

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from bmrjax.structure.flatten import flatten
 from bmrjax.structure.network_arrays import Parts, checked_inputs, is_equinox, parts_of
+from bmrjax.structure.weight_norm import finite_weight_norms
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.layers import TracedLayer, find_layers
 
@@ -48,6 +49,8 @@ def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
         ValueError: If it does not run on a row, does not return one array of numbers, or has no weights
             that can be judged.
     """
+    if is_equinox(network):
+        network = finite_weight_norms(network)
     parts = parts_of(network)
     count = len(parts.arrays)
     batched = not is_equinox(network)

@@ -103,6 +103,19 @@ def test_layers_of_flax_are_what_they_were():
             assert a.dtype == b.dtype
 
 
+class Wide(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([nnx.Linear(8, 8, rngs=rngs) for _ in range(40)])
+
+
+def test_a_file_pays_for_objects_of_classes_that_it_names():
+    """Such a file is as short as it may be: its levels are many, and take little to write."""
+    network = Wide(nnx.Rngs(0))
+    found = through(network, allow=[HERE])
+    for a, b in zip(found.layers, network.layers, strict=True):
+        np.testing.assert_allclose(a.kernel[...], b.kernel[...], atol=1e-4)
+
+
 class Tied(nnx.Module):
     def __init__(self, rngs):
         self.embed = nnx.Embed(5, 3, rngs=rngs)

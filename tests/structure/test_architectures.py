@@ -1,4 +1,4 @@
-"""Architectures of public code: lifted, grouped, compacted to the size counted by hand, saved."""
+"""Architectures of public code: lifted, grouped, compacted to the size counted by hand, saved, exported."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -270,8 +270,12 @@ def outputs(network, case, inputs):
     return jax.tree.leaves(jax.jit(run)(parts.arrays, inputs))
 
 
+# What ONNX has, in little code: the converter takes seconds for each, and tests/export has others.
+TO_ONNX = {"ViT of Flax", "ConvNeXt", "PointNet"}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_an_architecture_is_grouped_and_compacted(name):
+def test_an_architecture_is_grouped_compacted_saved_and_exported(name, tmp_path):
     case = CASES[name]
     network = case.build()
     zeroed = without_units(network, case)
@@ -286,7 +290,32 @@ def test_an_architecture_is_grouped_and_compacted(name):
         jax.random.normal(k, x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else x
         for k, x in zip(keys, arguments.arrays, strict=True)
     ]
-    for a, b in zip(*(outputs(n, case, inputs) for n in (small.network, zeroed)), strict=True):
+    found = outputs(small.network, case, inputs)
+    same(found, outputs(zeroed, case, inputs))
+    data = bmr.codec.encode(small, quantiser=bmr.codec.Uniform(1e-5), dense="float32")
+    decoded = bmr.codec.decode(data, allow=["architectures"])
+    assert type(decoded) is type(network)
+    parts, read = parts_of(small.network), parts_of(decoded)
+    assert list(read.names) == list(parts.names)
+    for a, b in zip(read.arrays, parts.arrays, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max(initial=0))
+    # The numbers that were rounded in writing, in the network as it was.
+    same(outputs(decoded, case, inputs), outputs(parts.build(read.arrays), case, inputs))
+    example = case.inputs[0] if len(case.inputs) == 1 else case.inputs
+    file = tmp_path / "network"
+    exported = bmr.export.stablehlo(small, example, file, platforms=("cpu",), repeats=0)
+    assert exported.error < 1e-5
+    rows = inputs if case.batched else [x[None] for x in inputs]
+    program = jax.tree.leaves(bmr.export.load_stablehlo(file)(*rows))
+    same(found, program if case.batched else [x[0] for x in program])
+    if name in TO_ONNX:
+        pytest.importorskip("jax2onnx", reason="needs the extra onnx", exc_type=ImportError)
+        graph = bmr.export.onnx(small, example, tmp_path / "network.onnx", repeats=0)
+        assert graph.error < 1e-4
+
+
+def same(found, expected):
+    for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * (1 + np.abs(b).max()))
 
 

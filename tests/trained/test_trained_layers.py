@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import bmrjax as bmr
 from bmrjax.trained.traced import trace
 
 
@@ -224,3 +225,26 @@ def test_a_network_without_layers_is_refused():
         ValueError, match="no array of the network can be judged. factor: it is read by"
     ):
         trace(Scale(jnp.ones(3)), (np.ones((1, 3), np.float32),))
+
+
+def test_normalised_weights_that_are_zero_do_no_harm():
+    """A row of zeros is 0 / 0 in `equinox.nn.WeightNorm` as it comes."""
+    a, b = jax.random.split(jax.random.key(0))
+    first = eqx.nn.WeightNorm(eqx.nn.Linear(3, 6, key=a))
+    zeros = first.layer.weight.at[2].set(0)
+    first = eqx.tree_at(lambda n: n.layer.weight, first, zeros)
+    network = eqx.nn.Sequential(
+        [first, eqx.nn.Lambda(jnp.tanh), eqx.nn.Linear(6, 2, use_bias=False, key=b)]
+    )
+    x = jax.random.normal(jax.random.key(1), (300, 3))
+    assert np.isnan(network(x[0])).any()
+    # What the network is without the row: its bias alone goes through.
+    weight = first.layer.weight / jnp.linalg.norm(first.layer.weight, axis=1, keepdims=True)
+    weight = jnp.where(jnp.isnan(weight), 0, weight * first.g)
+    y = jnp.tanh(x @ weight.T + first.layer.bias) @ network.layers[2].weight.T
+    y = y + 0.05 * jax.random.normal(jax.random.key(2), y.shape)
+    found = bmr.reduce_network(network, (x, y), keep=0.6)
+    assert set(found.masks) == {"layers.2.weight"}
+    outputs = jax.vmap(found.network_at(0))(x)
+    np.testing.assert_allclose(outputs, y, atol=0.3)
+    assert np.isfinite(jax.vmap(found.network)(x)).all()

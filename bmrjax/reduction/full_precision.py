@@ -6,11 +6,11 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-P = ParamSpec("P")
-T = TypeVar("T")
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 
-def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+def full_precision(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     """Return the function with all its matrix products in full precision.
 
     By default, XLA multiplies float32 matrices on GPUs in TensorFloat-32 and on TPUs in bfloat16. Errors of
@@ -18,7 +18,7 @@ def full_precision(function: Callable[P, T]) -> Callable[P, T]:
     """
 
     @functools.wraps(function)
-    def precise(*args: P.args, **kwargs: P.kwargs) -> T:
+    def precise(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
         with jax.default_matmul_precision("highest"):
             return function(*args, **kwargs)
 

@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float, Int
 from threadpoolctl import ThreadpoolController
 
 from bmrjax.trained.quadratic import Quadratic
-from bmrjax.trained.removal_order import Candidates, removal_orders
+from bmrjax.trained.removal_order import Removable, removal_orders
 
 # In a row, what is dearer than this many times the removals that are wanted is not gone through; more for
 # the first rows, when prices are hardly known.
-MARGIN = 1.3
+WIDER = 1.3
 
 # Rows are small: threads within LAPACK cost more than they bring. On a busy machine, 64 inputs took
 # 23 ms with them.
@@ -167,7 +167,7 @@ class _Limits:
         self._prices.append(prices)
         n = len(self._prices)
         if n % 32 == 0 or n & (n - 1) == 0 or n == self._rows:
-            margin = MARGIN if n == self._rows else MARGIN + 1.5 / np.sqrt(n)
+            margin = WIDER if n == self._rows else WIDER + 1.5 / np.sqrt(n)
             seen = np.concatenate(self._prices)
             wanted = int(margin * self._share * len(seen)) + 8
             self._limit = np.partition(seen, wanted)[wanted] if wanted < len(seen) else np.inf
@@ -201,7 +201,7 @@ def _draft(
 def _offers(drafts: Sequence[_Draft], quadratics: Sequence[Sequence[Quadratic]]) -> list[_Offer]:
     orders = removal_orders(
         [
-            Candidates(
+            Removable(
                 draft.columns[draft.candidates],
                 draft.mean[draft.candidates],
                 quadratics[draft.row.layer][draft.row.group].prior_precision,

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 
 
 @dataclass
-class Candidates:
+class Removable:
     """Weights of one row that may go.
 
     Attributes:
@@ -44,7 +44,7 @@ class RemovalOrder:
 TOGETHER = 2**21
 
 
-def removal_orders(some: list[Candidates]) -> list[RemovalOrder]:
+def removal_orders(some: list[Removable]) -> list[RemovalOrder]:
     """Return in which order the candidates of each row go by the saliency of Optimal Brain Surgeon.
 
     After each removal, means and variances of the others are those given that it is zero: a pivoted
@@ -62,7 +62,7 @@ def removal_orders(some: list[Candidates]) -> list[RemovalOrder]:
     return [order for order in found if order is not None]
 
 
-def _together(some: list[Candidates]) -> list[RemovalOrder]:
+def _together(some: list[Removable]) -> list[RemovalOrder]:
     rows, size = np.arange(len(some)), max(len(one.mean) for one in some)
     covariance = np.zeros((len(some), size, size))
     w, left = np.zeros((len(some), size)), np.zeros((len(some), size), bool)
@@ -104,7 +104,7 @@ def _together(some: list[Candidates]) -> list[RemovalOrder]:
 class _Blocks:
     """Blocks that may lose so many weights and no more, in all rows."""
 
-    def __init__(self, some: list[Candidates], size: int):
+    def __init__(self, some: list[Removable], size: int):
         self._any = any(one.block is not None for one in some)
         if not self._any:
             return

@@ -16,8 +16,9 @@ from bmrjax.run.fit import Fit
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import Point
 
-# Batches of the first look; each look doubles them.
-_FIRST = 16
+# Batches of the first look; each look doubles them. So few batches are all taken: on small data they are the
+# posterior samples of a pass, which cost next to nothing, and the path shall have exact values.
+_FIRST, _FEW = 16, 128
 # How often a look may come out on the wrong side of a limit, if differences are normal.
 _RISK = 1e-6
 
@@ -95,13 +96,13 @@ class Measurer:
         order = self._order()
         size, mine = len(order), np.full(len(order), np.nan)
         if reference is None:
-            sample = order[: _FIRST if 2 * _FIRST <= size else size]
+            sample = order[: _FIRST if size > _FEW else size]
             self._fill(mine, state, sample)
             values = mine[sample]
             return Measured(float(np.mean(values)), standard_error(values, size), mine)
         other, before = reference
         theirs = np.full(size, np.nan) if before.values is None else before.values
-        count = _FIRST if 2 * _FIRST <= size else size
+        count = _FIRST if size > _FEW else size
         while True:
             sample = order[:count]
             self._fill(mine, state, sample)

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bmrjax as bmr
+from bmrjax.run import measured
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.measured import Measured, Measurer, next_look, settled, shortage, standard_error
 from bmrjax.run.point import Point, best
@@ -165,6 +166,17 @@ def run(schedule, **options):
     return bmr.sparsify(program, (X, Y), key=key, schedule=schedule, **{**settings, **options})
 
 
+@pytest.fixture
+def parts(monkeypatch):
+    """Measure also so small a table in parts."""
+    monkeypatch.setattr(measured, "_FEW", 32)
+
+
+def test_a_small_table_is_measured_whole():
+    assert all(point.vfe_error == 0 for point in run(Verified(), num_epochs=15).path)
+
+
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("options", [{}, {"tolerance": 2.0}, {"mask_prior": True}])
 def test_a_run_decides_as_one_that_measures_all_batches(options):
     sampled, exact = run(Verified(**options)), run(Verified(exact=True, **options))
@@ -180,6 +192,7 @@ def test_a_run_decides_as_one_that_measures_all_batches(options):
         assert abs(ours.vfe - theirs.vfe) <= 6 * ours.vfe_error + 1e-3
 
 
+@pytest.mark.usefixtures("parts")
 def test_a_resumed_run_measures_the_same(tmp_path):
     whole = run(Verified(), checkpoints=bmr.Checkpoints(tmp_path / "whole", interval=0))
 
@@ -190,10 +203,10 @@ def test_a_resumed_run_measures_the_same(tmp_path):
         if type(record).__name__ == "EpochEnd" and record.epoch == 23:
             raise Enough
 
-    parts = tmp_path / "left"
+    left = tmp_path / "left"
     with pytest.raises(bmr.CallbackError):
-        run(Verified(), checkpoints=bmr.Checkpoints(parts, interval=0), callbacks=[leave])
-    resumed = run(Verified(), checkpoints=bmr.Checkpoints(parts, interval=0, resume=True))
+        run(Verified(), checkpoints=bmr.Checkpoints(left, interval=0), callbacks=[leave])
+    resumed = run(Verified(), checkpoints=bmr.Checkpoints(left, interval=0, resume=True))
     assert [p.vfe for p in resumed.path] == [p.vfe for p in whole.path]
     assert [p.vfe_error for p in resumed.path] == [p.vfe_error for p in whole.path]
     assert Measured(1.0) == Measured(1.0, 0.0, np.zeros(3))

@@ -163,8 +163,8 @@ class PointAdded(Record):
 
     Attributes:
         index: Position on the path.
-        vfe: VFE of the state on the training data, in nats for the whole data set. On much data it is measured
-            in part, and that in `Result.path` again at the end (`Point.vfe_error`).
+        vfe: VFE of the state on the training data, in nats for the whole data set. On much data it is
+            measured in part, and that in `Result.path` again at the end (`Point.vfe_error`).
         kept: Elements kept, of `total`.
         total: Elements of all reducible sites.
         mask_cost: Minus the log prior probability of the masks, in nats, if the schedule counts it; else 0.

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from bmrjax.criteria import Criterion
+from bmrjax.errors import FitWarning, warn
 from bmrjax.families import is_real, location, read_as_stored
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.estimate import Estimator
@@ -56,7 +57,8 @@ def default_guide(
         estimator: Of the expected log likelihood; all but ``"global"`` need a factorised posterior.
         loss: A NumPyro ELBO, if one is given.
         start: An earlier result to go on from, whose posterior decides.
-        mesh: Devices to spread the run over, if any.
+        mesh: Devices to spread the run over, if any; the posterior is then factorised, with a warning where
+            it would be a joint one on one device.
         factorised: Whether the optimiser is one of factorised posteriors.
 
     Returns:
@@ -79,9 +81,16 @@ def default_guide(
         return guide_of(getattr(start, "params", start)) or AutoMeanField
     if factorised or criterion is None or criterion.family is not Normal:
         return AutoMeanField
-    if estimator != "global" or loss is not None or mesh is not None:
+    if estimator != "global" or loss is not None or not _is_small_and_plain(model, data):
         return AutoMeanField
-    return AutoMultivariate if _is_small_and_plain(model, data) else AutoMeanField
+    if mesh is None:
+        return AutoMultivariate
+    warn(
+        "Over a mesh the posterior is factorised, and on one device this program would have a joint one, so "
+        "the two runs differ. For the same posterior in both, give guide=bmr.infer.AutoMeanField(program).",
+        FitWarning,
+    )
+    return AutoMeanField
 
 
 def guide_of(params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:

@@ -1,5 +1,7 @@
 """Which guide a program gets for which none is given."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpyro
@@ -52,6 +54,14 @@ def test_a_small_program_gets_a_joint_posterior():
 )
 def test_settings_that_ask_for_a_factorised_posterior_get_it(settings):
     assert chosen(regression(), **settings) is AutoMeanField
+
+
+def test_a_mesh_says_that_it_changes_the_posterior():
+    with pytest.warns(bmr.FitWarning, match="give guide=bmr.infer.AutoMeanField"):
+        assert chosen(regression(), mesh=object()) is AutoMeanField
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert chosen(regression(LARGEST_JOINT), mesh=object()) is AutoMeanField
 
 
 def test_sites_that_ask_for_a_posterior_or_are_a_part_of_a_network_are_factorised():

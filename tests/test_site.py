@@ -198,7 +198,8 @@ def test_charts_draw_the_committed_rows():
     plt = pytest.importorskip("matplotlib.pyplot")
     sys.path.insert(0, str(DOCS / "figures"))
     try:
-        claims = __import__("claims")
+        with plt.rc_context():  # the site's style is not that of other figures
+            claims = __import__("claims")
     finally:
         sys.path.remove(str(DOCS / "figures"))
     table = (ROOT / "benchmarks/results/summary/table.md").read_text()

@@ -317,7 +317,7 @@ def write_table(rows: Rows) -> None:
             ]
             for name in ("shrinkage", "spike-slab")
         ]
-        header = "criterion | device | weights | stream, GB/s | reduction, ms | bytes a weight"
+        header = "criterion | device | weights | stream, GB/s | reduction, ms | bytes per weight"
         said.append(table(f"{header} | share of the stream's rate | if one pass had to do", lines))
     lines = []
     for row in found:

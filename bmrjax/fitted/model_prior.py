@@ -2,11 +2,11 @@
 
 import abc
 import math
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import gammaln
+from scipy.special import logsumexp
 
 from bmrjax.fitted.heredity import Heredity
 
@@ -64,24 +64,22 @@ class ModelPrior(abc.ABC):
 
 
 @final
-class UniformSize(ModelPrior):
-    r"""Every size is equally probable, and so is every submodel of one size: the beta-binomial prior.
+class SharedProbability(ModelPrior):
+    r"""Candidates share a probability π of being in that is uniform between 0 and ½: a beta-binomial prior.
 
-    A candidate is in with a probability π that is the same for all and uniform between 0 and 1. A set S of k
-    out of n candidates then has the prior probability
+    A set S of k out of n candidates then has the prior probability
 
-    .. math::  p(S) = \int_0^1 π^k (1 - π)^{n - k} dπ = \frac{1}{n + 1} \binom{n}{k}^{-1},
+    .. math::  p(S) = 2 \int_0^{1/2} π^k (1 - π)^{n - k} dπ.
 
-    and the prior odds of one more are (k + 1) / (n - k): the more candidates are found to have no effect, the
-    more evidence each asks for, which corrects for multiplicity.
+    While few are in, the prior odds of one more are about (k + 1) / (n - k): the more candidates are
+    found to have no effect, the more evidence each asks for, which corrects for multiplicity. They are
+    never above one. With π up to 1, as Scott and Berger have it, the set of all n candidates alone is as
+    probable as all sets of one size together, and prior odds of up to n pay for effects of which there is
+    no evidence.
 
     Under heredity, π is the probability of a candidate that may come in: one whose parents are in (one of
-    them, if heredity is weak). With k candidates in and m that could come in but are out,
-
-    .. math::  p(S) = \int_0^1 π^k (1 - π)^m dπ = \frac{k!\, m!}{(k + m + 1)!}.
-
-    Candidates whose parents are out do not count as found without effect. Sizes are not
-    equally probable then, since few submodels of some sizes are allowed.
+    them, if heredity is weak). With k candidates in and m that could come in but are out, m takes the place
+    of n - k. Candidates whose parents are out do not count as found without effect.
 
     References:
         Scott and Berger (2010), Annals of Statistics 38, equation 10; Taylor-Rodriguez, Womack and Bliznyuk
@@ -90,7 +88,10 @@ class UniformSize(ModelPrior):
 
     def __init__(self, units: int, heredity: Heredity | None = None):
         super().__init__(units, heredity)
-        self._log_factorial = gammaln(np.arange(units + 2) + 1.0)
+        # Exact for polynomials of degree `units`, and a sum of positive terms.
+        nodes, weights = np.polynomial.legendre.leggauss(units // 2 + 1)
+        self._weights, self._nodes = 0.5 * weights, 0.25 * (nodes + 1)
+        self._known: dict[tuple[int, int], float] = {}
 
     def log_prob(self, masks: Bool[np.ndarray, "*lead units"]) -> Float[np.ndarray, "*lead"]:
         """Return ln of the prior probability of submodels."""
@@ -104,18 +105,28 @@ class UniformSize(ModelPrior):
         without = self._log_prob(np.where(mask, k - 1, k), np.where(mask, m + change, m))
         return with_it - without
 
-    def _log_prob(self, inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
-        f = self._log_factorial
-        return f[inside] + f[outside] - f[inside + outside + 1]
+    def _log_prob(self, inside: Any, outside: Any) -> np.ndarray:
+        """Return ln of the integral for numbers of candidates that are in, and that could come in."""
+        pairs = np.stack(np.broadcast_arrays(inside, outside), -1)
+        different, where = np.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
+        values = np.array([self._integral(int(k), int(m)) for k, m in different])
+        return values[where.ravel()].reshape(pairs.shape[:-1])
+
+    def _integral(self, k: int, m: int) -> float:
+        # Odds of a unit that is not free are asked for too, of sets that there are not.
+        k, m = max(k, 0), max(m, 0)
+        if (k, m) not in self._known:
+            terms = np.log(self._weights) + k * np.log(self._nodes) + m * np.log1p(-self._nodes)
+            self._known[k, m] = float(logsumexp(terms))
+        return self._known[k, m]
 
     def mixture(self) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]]:
         """Return nodes of Gauss-Legendre quadrature over π, exact up to the number of candidates."""
-        nodes, weights = np.polynomial.legendre.leggauss(self.units // 2 + 1)
-        return 0.5 * weights, 0.5 * (nodes + 1)
+        return self._weights, self._nodes
 
     def draw(self, count: int, rng: np.random.Generator) -> Bool[np.ndarray, "count units"]:
         """Draw π, and then each candidate after its parents."""
-        prob = rng.random(count)
+        prob = 0.5 * rng.random(count)
         masks = np.zeros((count, self.units), bool)
         for unit in self.heredity.parents_first():
             may = self.heredity.may_enter(unit, masks)
@@ -124,9 +135,8 @@ class UniformSize(ModelPrior):
 
     def __str__(self) -> str:
         """Return what is assumed, in words."""
-        if self.heredity.is_empty:
-            return "every number of effects is equally probable before the data"
-        return "candidates that may be in share a probability that is uniform before the data"
+        who = "candidates" if self.heredity.is_empty else "candidates that may be in"
+        return f"{who} share a probability that is uniform between 0 and 1/2 before the data"
 
 
 @final
@@ -189,10 +199,10 @@ def model_prior(expected: float | None, units: int, heredity: Heredity | None = 
 
     Args:
         expected: Expected number of candidates that are in, which makes them independent; None for
-            equally probable sizes.
+            a probability that they share.
         units: Number of candidates.
         heredity: Which submodels are allowed; by default all.
     """
     if expected is None:
-        return UniformSize(units, heredity)
+        return SharedProbability(units, heredity)
     return Independent(units, expected, heredity)

@@ -94,10 +94,11 @@ def reduce_fit(
             ``"age^2"`` are in only with the candidates that are parts of them. ``"weak"`` reads the names as
             well, and asks for one of the parts only. By default there is no such rule.
         expected: Expected number of candidates that are in, before the data, each independently of the
-            others; with `heredity`, before the submodels that it excludes are left out. By default every
-            number of effects from none to all is equally probable, and so is every submodel of one size,
-            which corrects for the number of candidates. A group counts as one candidate, and what is forced
-            does not count. With `heredity`, candidates that may not come in yet do not count as left out.
+            others; with `heredity`, before the submodels that it excludes are left out. By default the
+            candidates share a probability that is uniform between 0 and ½: many without effect make
+            each ask for more evidence, which corrects for their number, and none has prior odds above
+            one. A group counts as one candidate, and what is forced does not count. With `heredity`,
+            candidates that may not come in yet do not count as left out.
         num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance

@@ -221,8 +221,8 @@ class GroupFit:
         Args:
             groups: Name of a group to the effects that are in a submodel together.
             forced: Effects that are in every submodel; ``["mean"]`` keeps the means of the group.
-            expected: Expected number of candidates that are in, before the data. By default every number is
-                equally probable.
+            expected: Expected number of candidates that are in, before the data. By default they share a
+                probability that is uniform between 0 and ½.
             verify: Whether to compute the evidence of the most probable submodels again, each with its own
                 integral over the standard deviations between subjects. The first prediction takes the
                 posterior of the effects for a normal, which it is not when subjects are few.

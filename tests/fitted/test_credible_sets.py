@@ -42,10 +42,11 @@ NAMES = ["a", "a2", "a3", "b", "b2", "c", "d", "e"]
 
 
 def log_prior(masks, expected=None):
-    """Return ln of the prior of submodels: uniform over sizes, or an expected number of effects."""
+    """Return ln of the prior of submodels: a shared probability up to ½, or an expected number of effects."""
     size, count = masks.sum(-1), masks.shape[-1]
     if expected is None:
-        return -np.log(special.comb(count, size)) - np.log(count + 1)
+        inside = special.betainc(size + 1, count - size + 1, 0.5)
+        return np.log(2 * inside) + special.betaln(size + 1, count - size + 1)
     return np.log(expected / (count - expected)) * size
 
 
@@ -250,7 +251,7 @@ def test_families_of_a_second_level_are_named_by_covariate():
     assert bool(table["any"][0])
     assert table["prob"][0] > 0.99
     # Of two candidates, zero, one and two are equally probable.
-    assert table["prior"][0] == pytest.approx(2 / 3)
+    assert table["prior"][0] == pytest.approx(5 / 12)
 
 
 @pytest.mark.parametrize(

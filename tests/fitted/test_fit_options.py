@@ -67,7 +67,7 @@ def _enumerated():
 
 
 def _log_prior(masks, expected, enough):
-    """Return ln of the prior: in proportion to odds, or k! m! / (k + m + 1)! with m that may come in.
+    """Return ln of the prior: in proportion to odds, or of a probability up to ½ shared with what may come in.
 
     Args:
         masks: Submodels that are allowed.
@@ -79,9 +79,9 @@ def _log_prior(masks, expected, enough):
         return np.log(expected / (6 - expected)) * size
     parents = {3: (0, 1), 4: (0, 2), 5: (1, 2)}
     may = np.array([[u < 3 or enough(m[p] for p in parents[u]) for u in range(6)] for m in masks])
-    return -np.log(special.comb(size + (may & ~masks).sum(1), size)) - np.log(
-        size + (may & ~masks).sum(1) + 1
-    )
+    out = (may & ~masks).sum(1)
+    inside = special.betainc(size + 1, out + 1, 0.5)
+    return np.log(2 * inside) + special.betaln(size + 1, out + 1)
 
 
 # --- heredity -----------------------------------------------------------------------------

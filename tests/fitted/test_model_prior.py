@@ -10,7 +10,7 @@ import bmrjax as bmr
 from bmrjax.fitted import search
 from bmrjax.fitted.compare_families import compare_families
 from bmrjax.fitted.heredity import Heredity, heredity_of
-from bmrjax.fitted.model_prior import Independent, UniformSize, model_prior
+from bmrjax.fitted.model_prior import Independent, SharedProbability, model_prior
 
 NAMES = ["a", "b", "c", "a b", "a^2", "a b c", "b c", "d"]
 UNITS = len(NAMES)
@@ -32,20 +32,28 @@ def _allowed(rule):
 
 
 @every_rule
-def test_the_uniform_prior_adds_up_to_one(rule):
-    prob = np.exp(UniformSize(UNITS, RULES[rule]).log_prob(_allowed(rule)))
+def test_the_prior_adds_up_to_one(rule):
+    prob = np.exp(SharedProbability(UNITS, RULES[rule]).log_prob(_allowed(rule)))
     assert prob.sum() == pytest.approx(1.0, abs=1e-12)
 
 
-def test_every_size_is_equally_probable():
-    masks = _allowed("none")
-    prob = np.exp(UniformSize(UNITS).log_prob(masks))
-    sizes = np.bincount(masks.sum(1), prob)
-    np.testing.assert_allclose(sizes, 1 / (UNITS + 1), rtol=1e-12)
+def test_no_candidate_is_more_probable_in_than_out():
+    prior = SharedProbability(UNITS)
+    for mask in _allowed("none"):
+        assert (prior.log_odds(mask) < 0).all()
+
+
+def test_few_among_many_have_the_odds_of_the_beta_binomial_prior():
+    prior = SharedProbability(1000)
+    for k in (0, 1, 5):
+        odds = np.exp(prior.log_odds(np.arange(1000) < k))[-1]
+        assert odds == pytest.approx((k + 1) / (1000 - k), rel=1e-9)
+    # All of many are in: nothing underflows, and the odds are at most one.
+    assert -0.1 < prior.log_odds(np.ones(1000, bool))[0] < 0
 
 
 @every_rule
-def test_the_uniform_prior_is_an_integral_over_the_probability_of_a_candidate(rule):
+def test_the_prior_is_an_integral_over_the_probability_of_a_candidate(rule):
     """Of a candidate whose parents allow it, as the definition of heredity says candidate by candidate."""
     of_rule = RULES[rule]
     for mask in _allowed(rule)[::7]:
@@ -55,8 +63,10 @@ def test_the_uniform_prior_is_an_integral_over_the_probability_of_a_candidate(ru
             enough = any if of_rule.weak and len(parents) else all
             out += enough(mask[p] for p in parents)
         size = int(mask.sum())
-        area = integrate.quad(lambda p, k=size, m=out: p**k * (1 - p) ** m, 0, 1)[0]
-        assert np.exp(UniformSize(UNITS, of_rule).log_prob(mask)) == pytest.approx(area, rel=1e-9)
+        area = 2 * integrate.quad(lambda p, k=size, m=out: p**k * (1 - p) ** m, 0, 0.5)[0]
+        assert np.exp(SharedProbability(UNITS, of_rule).log_prob(mask)) == pytest.approx(
+            area, rel=1e-9
+        )
 
 
 @every_rule
@@ -122,7 +132,7 @@ def test_priors_of_families_of_many_candidates_stay_exact():
     table = compare_families(np.ones(1), masks, sets, prior)
     assert table["prior"].sum() == pytest.approx(1.0, rel=1e-10)
     none = table[~(table["one"] | table["most"] | table["few"])]
-    assert none["prior"].iloc[0] == pytest.approx(1 / 1912, rel=1e-9)
+    assert none["prior"].iloc[0] == pytest.approx(2 / 1912, rel=1e-9)
 
 
 @pytest.mark.parametrize("expected", [0.0, 8.0, -1.0, float("nan")])
@@ -158,7 +168,7 @@ def _evidence(x, y, masks):
 def test_probabilities_are_those_of_enumeration(columns):
     x, y = _linear(columns, 0)
     masks = np.array(list(itertools.product([False, True], repeat=columns)))
-    weight = np.exp(_evidence(x, y, masks) + UniformSize(columns).log_prob(masks))
+    weight = np.exp(_evidence(x, y, masks) + SharedProbability(columns).log_prob(masks))
     inclusion = weight @ masks / weight.sum()
     np.testing.assert_allclose(_reduced(x, y).inclusion_prob["z"], inclusion, atol=1e-6)
 

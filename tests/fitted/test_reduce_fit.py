@@ -81,10 +81,11 @@ class Linear:
 
 
 def log_prior(masks, expected=None):
-    """Return ln of the prior of submodels: uniform over sizes, or an expected number of effects."""
+    """Return ln of the prior of submodels: a shared probability up to ½, or an expected number of effects."""
     size, count = masks.sum(-1), masks.shape[-1]
     if expected is None:
-        return -np.log(special.comb(count, size)) - np.log(count + 1)
+        inside = special.betainc(size + 1, count - size + 1, 0.5)
+        return np.log(2 * inside) + special.betaln(size + 1, count - size + 1)
     return np.log(expected / (count - expected)) * size
 
 

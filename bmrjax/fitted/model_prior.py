@@ -113,7 +113,7 @@ class SharedProbability(ModelPrior):
         return values[where.ravel()].reshape(pairs.shape[:-1])
 
     def _integral(self, k: int, m: int) -> float:
-        # Odds of a unit that is not free are asked for too, of sets that there are not.
+        # Units that are not free are in the arrays too, with counts of sets that do not exist.
         k, m = max(k, 0), max(m, 0)
         if (k, m) not in self._known:
             terms = np.log(self._weights) + k * np.log(self._nodes) + m * np.log1p(-self._nodes)

@@ -67,7 +67,7 @@ def _enumerated():
 
 
 def _log_prior(masks, expected, enough):
-    """Return ln of the prior: in proportion to odds, or of a probability up to ½ shared with what may come in.
+    """Return ln of the prior: in proportion to odds, or of a probability that is shared, up to ½.
 
     Args:
         masks: Submodels that are allowed.

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import sys
 import zipfile
 
 import numpy as np
@@ -84,7 +85,6 @@ def parquet(folder, images, labels):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    pytest.importorskip("datasets")
     kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
     rows = [None if data is None else {"bytes": data, "path": None} for data in images]
     table = pyarrow.table({"image": pyarrow.array(rows, kind), "label": pyarrow.array(labels)})
@@ -118,6 +118,17 @@ def test_images_and_labels_that_cannot_be_used(tmp_path, images, labels, message
     with pytest.raises(ValueError, match=rf"train\.parquet.*{message}") as caught:
         load_dataset("mnist", data_root=tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_files_at_hand_are_read_without_hugging_face_datasets(tmp_path, monkeypatch):
+    parquet(tmp_path, [SMALL, image(4, 4)], [1, 0])
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    found = load_dataset("mnist", data_root=tmp_path)
+    assert len(found.train[0]) == 2
+    np.testing.assert_array_equal(found.test[1], [1, 0])
+    monkeypatch.delenv("BMRJAX_DATA", raising=False)
+    with pytest.raises(ImportError, match=r"from the hub through Hugging Face datasets"):
+        load_dataset("mnist")
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path):

@@ -27,8 +27,8 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
     Args:
         prior_scale: Standard deviation of the prior of a coefficient: log odds per standard deviation of a
             column.
-        expected: Expected number of columns (or groups) with an effect; by default every number is equally
-            probable.
+        expected: Expected number of columns (or groups) with an effect; by default they share a
+            probability that is uniform between 0 and ½.
         groups: Name of a group to the names of the columns that are in or out together.
         heredity: Whether interactions such as ``"age:bmi"`` are in only with ``"age"`` and ``"bmi"``;
             "weak" if one of them is enough; or a dict from each name to those without which it is not in.

@@ -28,8 +28,8 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
     Args:
         prior_scale: Standard deviation of the prior of a coefficient: standard deviations of the target per
             standard deviation of a column.
-        expected: Expected number of columns (or groups) with an effect; by default every number is equally
-            probable.
+        expected: Expected number of columns (or groups) with an effect; by default they share a
+            probability that is uniform between 0 and ½.
         groups: Name of a group to the names of the columns that are in or out together, such as the dummies
             of a factor.
         heredity: Whether interactions such as ``"age:bmi"`` are in only with ``"age"`` and ``"bmi"``;

@@ -171,5 +171,7 @@ def _probabilities(
     frequency = max(float(np.mean(late)), 0.5 / len(late))
     relative = np.exp(log_prob - log_prob[0])
     of_early = sum(np.exp(met[key] - log_prob[0]) for key in early)
-    prob = relative * min(frequency / of_early, 1 / relative.sum())
+    # Where all early submodels are improbable beyond what a number can hold, they say nothing of the mass.
+    share = frequency / of_early if of_early > 0 else np.inf
+    prob = relative * min(share, 1 / relative.sum())
     return masks, log_prob, prob

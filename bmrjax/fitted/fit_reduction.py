@@ -71,9 +71,9 @@ class FitReduction:
         ... )
         >>> best = found.models().iloc[0]
         >>> bool(best["dose"]), bool(best["age"]), f"{best['prob']:.2f}", f"{best['delta_f']:.2f} nats"
-        (True, False, '0.73', '1.71 nats')
+        (True, False, '0.92', '1.71 nats')
         >>> found.table()[["element", "kept", "inclusion_prob"]].round(2).values.tolist()
-        [['dose', True, 1.0], ['age', False, 0.27]]
+        [['dose', True, 1.0], ['age', False, 0.08]]
     """
 
     inclusion_prob: BySite

@@ -209,8 +209,8 @@ def shortage(vfe: float, error: float, limits: Sequence[float], count: int) -> f
     gaps = [abs(vfe - limit) for limit in limits]
     if not (math.isfinite(vfe) and math.isfinite(error)) or any(map(math.isnan, gaps)):
         return math.inf
-    told = -float(stdtrit(count - 1, _RISK)) * error if count > 1 else math.inf
-    return max((told / gap if gap else math.inf for gap in gaps), default=0.0)
+    clear = -float(stdtrit(count - 1, _RISK)) * error if count > 1 else math.inf
+    return max((clear / gap if gap else math.inf for gap in gaps), default=0.0)
 
 
 def _words(key: Array) -> np.ndarray:

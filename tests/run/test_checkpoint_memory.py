@@ -33,9 +33,9 @@ def test_checkpoints_leave_nothing_in_memory(tmp_path):
     document = {"path": [], "history": [{"epoch": i, "vfe": 1.0} for i in range(20)]}
     trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
     counts, memory = [], []
-    for i in range(18):
+    for i in range(11):
         round_trip(tmp_path / "run", arrays, document)
-        if i >= 6:
+        if i >= 4:
             counts.append(containers())
             trim(0)
             memory.append(resident("VmRSS"))

@@ -67,6 +67,12 @@ tables: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/sphinx-build -W -b html docs docs/_build
+	$(BIN)/python tools/links.py docs/_build
+
+# Those that lead to other sites; needs a network.
+external-links: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/sphinx-build -W -b linkcheck docs docs/_links
 
 clean:
-	rm -rf $(VENV) runs docs/_build docs/reference docs/notebooks
+	rm -rf $(VENV) runs docs/_build docs/_links docs/reference docs/notebooks

@@ -45,3 +45,9 @@ def test_forms_of_issues_are_complete():
         text = form.read_text()
         keys = ("name:", "description:", "body:") if form.stem != "config" else ("blank",)
         assert all(re.search(rf"^{key}", text, re.MULTILINE) for key in keys), form
+
+
+def test_the_page_about_installation_has_every_extra():
+    page = (ROOT / "docs" / "start" / "install.md").read_text()
+    extras = set(PROJECT["project"]["optional-dependencies"]) - {"dev", "docs", "release"}
+    assert {name for name in extras if f"`{name}`" not in page} == set()

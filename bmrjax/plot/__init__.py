@@ -11,6 +11,7 @@ from bmrjax.plot.finished_fits import inclusion as inclusion
 from bmrjax.plot.finished_fits import sizes as sizes
 from bmrjax.plot.free_energies import free_energy as free_energy
 from bmrjax.plot.input_maps import first_layer as first_layer
+from bmrjax.plot.predicted_values import predictions as predictions
 from bmrjax.plot.reliability import calibration as calibration
 from bmrjax.plot.runs import coefficients as coefficients
 from bmrjax.plot.runs import learning_curves as learning_curves

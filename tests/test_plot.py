@@ -317,3 +317,43 @@ def test_predictions_refuse_what_they_cannot_draw():
         plot.predictions(one, np.ones(4))
     with pytest.raises(ValueError, match=r"levels \[\], not \[0\.05"):
         plot.predictions(one._replace(samples=None))
+
+
+def test_inputs_draw_the_weights_that_lead_to_an_output():
+    names = ("net.layers.0.weight", "net.layers.1.weight")
+    means = jnp.array([[3.0, 0.5, 7.0], [4.0, 9.0, 0.1]]), jnp.array([[1.0, 1.0]])
+
+    def program():
+        for name, mean in zip(names, means, strict=True):
+            numpyro.sample(name, dist.Normal(jnp.zeros(mean.shape), 1.0).to_event(2))
+
+    def guide():
+        for name, mean in zip(names, means, strict=True):
+            numpyro.sample(name, dist.Normal(mean, 0.1).to_event(2))
+
+    def bars(second):
+        keep = {
+            names[0]: jnp.array([[True, True, False], [True, False, False]]),
+            names[1]: jnp.array([second]),
+        }
+        given = {"unpruned_model": program, "unpruned_guide": guide, "columns": ("a", "b", "c")}
+        (axes,) = plot.inputs(Result({}, keep, {}, 10, **given)).axes
+        widths = [bar.get_width() for bar in axes.patches]
+        return axes.get_title(), widths, [text.get_text().strip() for text in axes.texts]
+
+    title, widths, texts = bars([True, True])
+    assert (title, texts) == ("2 of 3 inputs used", ["2", "1", "removed"])
+    np.testing.assert_allclose(widths, [5.0, 0.5, 0.0], rtol=1e-6)
+    # The first unit leads nowhere: what reads "b" has no influence.
+    title, widths, texts = bars([False, True])
+    assert (title, texts) == ("1 of 3 inputs used", ["1", "removed", "removed"])
+    np.testing.assert_allclose(widths, [4.0, 0.0, 0.0], rtol=1e-6)
+
+
+def test_inputs_refuse_other_networks_and_missing_names():
+    with pytest.raises(ValueError, match=r"zoo\.MLP whose sites .* there are \['net.weight'\]"):
+        plot.inputs(layer((2, 6), "net.weight"))
+    with pytest.raises(ValueError, match="reads 6 inputs, and there are 0 names; give names="):
+        plot.inputs(layer((2, 6)))
+    with pytest.raises(ValueError, match="reads 6 inputs, and there are 2 names"):
+        plot.inputs(layer((2, 6)), names=["a", "b"])

@@ -18,3 +18,4 @@ from bmrjax.plot.runs import learning_curves as learning_curves
 from bmrjax.plot.runs import path as path
 from bmrjax.plot.runs import sparsity_per_layer as sparsity_per_layer
 from bmrjax.plot.runs import trade_off_curve as trade_off_curve
+from bmrjax.plot.table_inputs import inputs as inputs

@@ -56,12 +56,11 @@ def inputs(
             "plot.inputs: it draws a zoo.MLP whose sites are called net.layers.0.weight and so on; there are "
             f"{list(result.keep)}."
         )
-    names = result.columns if names is None else names
+    given = [*(names if names is not None else result.columns or ())]
     width = paths.leads.shape[1]
-    if names is None or len(names) != width:
+    if len(given) != width:
         raise ValueError(
-            f"plot.inputs: the network reads {width} inputs, and there are "
-            f"{0 if names is None else len(names)} names; give names=."
+            f"plot.inputs: the network reads {width} inputs, and there are {len(given)} names; give names=."
         )
     mean = np.asarray(result.posterior(*arguments)[paths.site].loc, np.float64)
     size = np.sqrt((np.where(paths.leads, mean, 0.0) ** 2).sum(0))
@@ -74,7 +73,7 @@ def inputs(
     for row, column in zip(rows, shown, strict=True):
         text = f" {count[column]:,}" if count[column] else " removed"
         ax.text(size[column], row, text, va="center", color="#333333" if count[column] else GREY)
-    ax.set_yticks(rows, short_names([names[column] for column in shown]))
+    ax.set_yticks(rows, short_names([given[column] for column in shown]))
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlim(0, 1.12 * (float(size.max()) or 1.0))
     ax.set_xlabel("Size of the weights that read the column (number: how many)")

@@ -40,5 +40,5 @@ def input_paths(keep: Mapping[str, Any]) -> InputPaths | None:
         kept = np.asarray(keep[name])
         if kept.shape[0] != leads.shape[1]:
             return None
-        leads = kept & leads.any(0)[:, None]
+        leads = kept & leads.any(axis=0, keepdims=True).T
     return InputPaths(layers[0], leads)

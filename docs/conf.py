@@ -36,6 +36,7 @@ language = "en"
 
 html_theme = "sphinx_book_theme"
 html_title = "bmrjax"
+html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]

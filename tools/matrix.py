@@ -4,7 +4,7 @@
     python tools/matrix.py --pythons 3.12 --dependencies oldest --quick
 
 For each Python, and the oldest and the newest dependencies that pyproject.toml declares: make an
-environment, install the wheel, and run `tools/smoke.py` and 170 of the tests there (`TESTS`, about 70 CPU
+environment, install the wheel, and run `tools/smoke.py` and 140 of the tests there (`TESTS`, about 70 CPU
 seconds). Needs uv. A Python that is not on the machine is reported as such. Only wheels are installed:
 nothing is compiled. A step that takes longer than `--seconds` is a failure. Of a failure, the end of its log
 is printed.
@@ -25,9 +25,10 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}
 # Chosen to meet each dependency, not each line of the library: distributions (NumPyro), closed forms (JAX),
 # masks and rounds of a run with its options (Equinox, Optax), checkpoints and files (safetensors), the
-# entropy coder (constriction), and what is said where an extra is missing.
+# entropy coder (constriction), and what is said where an extra is missing. Tests of results to the last bits of
+# float32 are not among them: these are another compiler's.
 TESTS = (
-    "tests/families",
+    "tests/families/test_families.py",
     "tests/reduction/test_reduction_conjugate.py",
     "tests/criteria/test_reduce.py",
     "tests/run/test_options.py",

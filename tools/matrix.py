@@ -25,8 +25,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}
 # Chosen to meet each dependency, not each line of the library: distributions (NumPyro), closed forms (JAX),
 # masks and rounds of a run with its options (Equinox, Optax), checkpoints and files (safetensors), the
-# entropy coder (constriction), and what is said where an extra is missing. Tests of results to the last bits of
-# float32 are not among them: these are another compiler's.
+# entropy coder (constriction), and what is said where an extra is missing. Tests of results to the
+# last bits of float32 are not among them, since another compiler rounds differently.
 TESTS = (
     "tests/families/test_families.py",
     "tests/reduction/test_reduction_conjugate.py",

@@ -4,6 +4,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Those that `make test` runs; `make notebooks` runs all.
+NOTEBOOKS ?= notebooks/01* notebooks/05*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
@@ -24,7 +26,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal --durations=40
-	$(NBMAKE) notebooks/01* notebooks/05*
+	$(NBMAKE) $(NOTEBOOKS)
 
 # Attacks with damaged and made-up files, in processes with limits: about three hours. SOAK is the minutes of kill and resume.
 # Another SEED is another campaign; what breaks a promise is kept in runs/campaigns.
@@ -67,6 +69,18 @@ tables: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/sphinx-build -W -b html docs docs/_build
+	$(BIN)/python tools/links.py docs/_build
+
+# The wheel with the newest dependencies, in an empty environment of this Python; tools/matrix.py alone does all.
+newest: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/matrix.py --dependencies newest \
+		--pythons $$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+# Those that lead to other sites; needs a network.
+external-links: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/sphinx-build -W -b linkcheck docs docs/_links
 
 clean:
-	rm -rf $(VENV) runs docs/_build docs/reference docs/notebooks
+	rm -rf $(VENV) runs docs/_build docs/_links docs/reference docs/notebooks

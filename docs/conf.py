@@ -2,8 +2,10 @@
 
 import re
 import sys
+from html import escape
 from importlib.metadata import version as _version
 from pathlib import Path
+from textwrap import shorten
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -27,14 +29,18 @@ extensions = [
     "sphinx_design",
     "mathml",
     "slim_pages",
+    "source_links",
 ]
-exclude_patterns = ["_build", "jupyter_execute", "extensions", "figures/*.py"]
+exclude_patterns = ["_build", "_links", "jupyter_execute", "extensions", "figures/*.py"]
 language = "en"
 
 html_theme = "sphinx_book_theme"
 html_title = "bmrjax"
+html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
@@ -94,8 +100,20 @@ def _fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = re.sub(r"\[([^]]+)\]\((?!\./|http)[^)]+\)", r"\1", text)
 
 
+def _describe(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Give a page its first paragraph as its description, which searches show."""
+    first = next(iter(doctree.findall(nodes.paragraph)), None) if doctree is not None else None
+    if first is not None:
+        text = shorten(" ".join(first.astext().split()), 160, placeholder=" …")
+        tag = f'<meta name="description" content="{escape(text)}" />'
+        context["metatags"] = context.get("metatags", "") + tag
+
+
 def setup(app: Sphinx) -> None:
     """Write pages before anything is read; resolve short names."""
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _fill_in)
+    app.connect("html-page-context", _describe)
     app.connect("missing-reference", _by_its_end)

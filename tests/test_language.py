@@ -35,7 +35,8 @@ def texts():
         pages = (ROOT / "docs").rglob("*.md")
         files += [p for p in pages if not made & set(p.relative_to(ROOT / "docs").parts)]
         files += (ROOT / "notebooks").glob("*.ipynb")
-        files += [ROOT / "README.md"]
+        files += ROOT.glob("*.md")
+        files += (ROOT / "benchmarks").rglob("*.md")
     return [(path, path.read_text()) for path in files]
 
 

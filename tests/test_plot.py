@@ -279,3 +279,81 @@ def test_long_names_are_shortened_and_stay_apart():
     assert short[0] == "age"
     assert len(set(short)) == 4
     assert len(short[3]) <= 36
+
+
+def test_predictions_draw_mean_band_and_values_in_the_order_of_x():
+    mean = np.array([3.0, 1.0, 2.0])
+    found = Prediction(
+        mean,
+        np.zeros(3),
+        mean,
+        is_probability=False,
+        levels=(0.1, 0.9),
+        at_levels=np.stack([mean - 0.5, mean + 0.5]),
+    )
+    figure = plot.predictions(found, [3.4, 1.0, 9.0], x=[30, 10, 20], prob=0.8)
+    (axes,) = figure.axes
+    assert axes.get_title() == "2 of 3 values within the 80% interval"
+    (line,) = axes.lines
+    np.testing.assert_array_equal(line.get_xydata(), [[10, 1], [20, 2], [30, 3]])
+    band, points = axes.collections
+    corners = band.get_paths()[0].vertices
+    assert {(10.0, 0.5), (10.0, 1.5), (30.0, 2.5), (30.0, 3.5)} <= set(map(tuple, corners))
+    np.testing.assert_array_equal(points.get_offsets(), [[30, 3.4], [10, 1], [20, 9]])
+    alone = plot.predictions(found, prob=0.8).axes[0]
+    assert (alone.get_title(), alone.get_xlabel()) == ("", "Row")
+    assert list(alone.lines[0].get_ydata()) == [3, 1, 2]
+
+
+def test_predictions_refuse_what_they_cannot_draw():
+    mean = np.ones((3, 2))
+    found = Prediction(mean, np.zeros(3), mean, is_probability=True)
+    with pytest.raises(ValueError, match=r"probabilities; see plot\.calibration"):
+        plot.predictions(found)
+    with pytest.raises(ValueError, match=r"shape \(3, 2\); it draws one number per row"):
+        plot.predictions(found._replace(is_probability=False))
+    one = Prediction(mean[:, 0], np.zeros(3), mean[:, 0], is_probability=False, samples=mean.T)
+    with pytest.raises(ValueError, match=r"observed has shape \(4,\); the prediction has 3 rows"):
+        plot.predictions(one, np.ones(4))
+    with pytest.raises(ValueError, match=r"levels \[\], not \[0\.05"):
+        plot.predictions(one._replace(samples=None))
+
+
+def test_inputs_draw_the_weights_that_lead_to_an_output():
+    names = ("net.layers.0.weight", "net.layers.1.weight")
+    means = jnp.array([[3.0, 0.5, 7.0], [4.0, 9.0, 0.1]]), jnp.array([[1.0, 1.0]])
+
+    def program():
+        for name, mean in zip(names, means, strict=True):
+            numpyro.sample(name, dist.Normal(jnp.zeros(mean.shape), 1.0).to_event(2))
+
+    def guide():
+        for name, mean in zip(names, means, strict=True):
+            numpyro.sample(name, dist.Normal(mean, 0.1).to_event(2))
+
+    def bars(second):
+        keep = {
+            names[0]: jnp.array([[True, True, False], [True, False, False]]),
+            names[1]: jnp.array([second]),
+        }
+        given = {"unpruned_model": program, "unpruned_guide": guide, "columns": ("a", "b", "c")}
+        (axes,) = plot.inputs(Result({}, keep, {}, 10, **given)).axes
+        widths = [bar.get_width() for bar in axes.patches]
+        return axes.get_title(), widths, [text.get_text().strip() for text in axes.texts]
+
+    title, widths, texts = bars([True, True])
+    assert (title, texts) == ("2 of 3 inputs used", ["2", "1", "removed"])
+    np.testing.assert_allclose(widths, [5.0, 0.5, 0.0], rtol=1e-6)
+    # The first unit leads nowhere: what reads "b" has no influence.
+    title, widths, texts = bars([False, True])
+    assert (title, texts) == ("1 of 3 inputs used", ["1", "removed", "removed"])
+    np.testing.assert_allclose(widths, [4.0, 0.0, 0.0], rtol=1e-6)
+
+
+def test_inputs_refuse_other_networks_and_missing_names():
+    with pytest.raises(ValueError, match=r"zoo\.MLP whose sites .* there are \['net.weight'\]"):
+        plot.inputs(layer((2, 6), "net.weight"))
+    with pytest.raises(ValueError, match="reads 6 inputs, and there are 0 names; give names="):
+        plot.inputs(layer((2, 6)))
+    with pytest.raises(ValueError, match="reads 6 inputs, and there are 2 names"):
+        plot.inputs(layer((2, 6)), names=["a", "b"])

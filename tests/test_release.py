@@ -45,3 +45,19 @@ def test_forms_of_issues_are_complete():
         text = form.read_text()
         keys = ("name:", "description:", "body:") if form.stem != "config" else ("blank",)
         assert all(re.search(rf"^{key}", text, re.MULTILINE) for key in keys), form
+
+
+def test_the_page_about_installation_has_every_extra():
+    page = (ROOT / "docs" / "start" / "install.md").read_text()
+    extras = set(PROJECT["project"]["optional-dependencies"]) - {"dev", "docs", "release"}
+    assert {name for name in extras if f"`{name}`" not in page} == set()
+
+
+def test_each_paper_to_cite_has_an_entry():
+    page = (ROOT / "docs" / "cite.md").read_text()
+    table = page.partition("| you used | cite |")[2]
+    cited = re.findall(r"\| (\w+)[^|()]*\((\d{4})\) \|", table.encode("ascii", "ignore").decode())
+    entries = re.findall(r"^@\w+\{(\w+),", page, re.MULTILINE)
+    assert len(cited) >= 6
+    for name, year in cited:
+        assert any(e.endswith(year) and e.startswith(name[:5].lower()) for e in entries), name

@@ -166,7 +166,7 @@ def write_table(rows: Rows) -> None:
     """Write ``table.md``: means and standard errors over data sets."""
     header = "method | sets | exactly right | missed, of 5 | false positives, of 95 | RMSE"
     header += " | 50 %, true nonzero | 90 %, true nonzero | 50 %, all | 90 %, all"
-    header += " | 90 % width, true nonzero | 90 % width, all | divergences | seconds a fit"
+    header += " | 90 % width, true nonzero | 90 % width, all | divergences | seconds per fit"
     digits = {"exact_support": 2, "missed": 2, "false_positives": 2, "rmse": 4}
     digits |= {f"coverage_{level}_{of}": 3 for of in ("nonzero", "all") for level in (50, 90)}
     digits |= {"width_90_nonzero": 3, "width_90_all": 4, "divergences": 1, "seconds": 1}

@@ -144,7 +144,7 @@ def options_for(jaxpr: Any, num_calls: int, *, num_lines: int | None = None) -> 
         num_lines: Length of its text, lowered; about as many as equations, unless it draws much.
     """
     if not has_options():
-        return _DEFAULT
+        return {}
     elements, equations = _size(jaxpr)
     lines = equations if num_lines is None else num_lines
 

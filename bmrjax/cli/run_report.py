@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from bmrjax.cli.build import num_outputs
 from bmrjax.cli.run_folder import config_of
 from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.run.input_paths import input_paths
 
 
 def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, Any]:
@@ -135,19 +135,10 @@ def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
     Returns:
         Their names; None without names, or where the network is not a chain of layers.
     """
-    layers = sorted(
-        (name for name in result.keep if re.fullmatch(r"net\.layers\.\d+\.weight", name)),
-        key=lambda name: int(name.split(".")[2]),
-    )
-    if columns is None or not layers:
+    paths = None if columns is None else input_paths(result.keep)
+    if paths is None or columns is None or paths.leads.shape[1] != len(columns):
         return None
-    leads: Any = None
-    for name in reversed(layers):
-        kept = np.asarray(result.keep[name])
-        leads = kept.any(0) if leads is None else (kept & leads[:, None]).any(0)
-    if leads is None or len(leads) != len(columns):
-        return None
-    return [column for column, used in zip(columns, leads, strict=True) if used]
+    return [column for column, used in zip(columns, paths.leads.any(0), strict=True) if used]
 
 
 def findings_of(result: Any) -> list[dict[str, str]]:
@@ -269,6 +260,8 @@ def write_plots(result: Any, out: Path) -> None:
     if result.keep:
         figures["sparsity_per_layer"] = plot.sparsity_per_layer(result)
         figures["path"] = plot.path(result)
+        if used_inputs(result, result.columns) is not None:
+            figures["inputs"] = plot.inputs(result)
     for name, figure in figures.items():
         figure.savefig(out / f"{name}.png", dpi=150)
 

@@ -160,7 +160,7 @@ def _fit(
     write_json(out / "results.json", document)
     write_plots(result, out)
     print(summary_of(document))
-    print(f"results, model and plots in {out}")
+    print(f"results, model and plots in {out}; bmrjax report {out} makes one page of them")
     if any(finding["code"] == "constant" for finding in document["findings"]):
         raise SystemExit(CONSTANT)
 

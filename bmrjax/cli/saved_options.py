@@ -33,7 +33,7 @@ class PredictOptions:
     out: Path | None = None
     """Where to write the predictions, as .npy or .csv."""
     data_root: Path | None = None
-    """For the name of a data set: folder with a folder a data set."""
+    """For the name of a data set: folder with a folder for each data set."""
     num_samples: int = 100
     """Posterior samples; a file has one network."""
     seed: int = 0

@@ -8,7 +8,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bmrjax.estimators.estimator_options import check_estimator_options, column_names_of
+from bmrjax.estimators.estimator_options import (
+    check_estimator_options,
+    check_no_text,
+    column_names_of,
+)
 from bmrjax.estimators.logistic import class_probabilities, laplace_approximation
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
 from bmrjax.fitted.heredity import HeredityOption
@@ -86,6 +90,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
             y: Classes, (rows,).
         """
         check_estimator_options(self)
+        check_no_text(self, X)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)

@@ -9,7 +9,11 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bmrjax.estimators.estimator_options import check_estimator_options, column_names_of
+from bmrjax.estimators.estimator_options import (
+    check_estimator_options,
+    check_no_text,
+    column_names_of,
+)
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.heredity import HeredityOption
@@ -90,6 +94,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             y: Target, (rows,).
         """
         check_estimator_options(self)
+        check_no_text(self, X)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
         columns = Standardised.of(X, column_names_of(self))
         centre, unit = float(y.mean()), float(y.std())

@@ -274,7 +274,10 @@ class FitReduction:
             why = (
                 source.whole if source is not None else "this is the second level of a group study"
             )
-            raise ValueError(f"FitReduction.path needs the joint posterior of a program: {why}.")
+            raise ValueError(
+                f"FitReduction.path needs the joint posterior of a program: {why}. Call reduce_fit with a "
+                "fit of a NumPyro program, or give the program as model=, with data=."
+            )
         masks = self._found.path
         return predictive_path(
             masks,

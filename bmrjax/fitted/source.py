@@ -120,8 +120,8 @@ def from_fit(
     given = finished_fit(fit, model=model, params=params)
     if given.model is None:
         raise TypeError(
-            f"reduce_fit: {given.text} does not come with its program; give model=, and data= for its "
-            "arguments."
+            f"reduce_fit: this fit ({given.text}) holds no program. Give it as model=, with data= for its "
+            "arguments; or, without one, the priors of its variables as prior=."
         )
     batch = program_data(given.model, data, batch_size=None, name="reduce_fit")
     prior = judged_prior(given.model, batch, sites)

@@ -94,7 +94,7 @@ class Prediction(NamedTuple):
         """
         if not 0 < prob < 1:
             raise ValueError(f"interval: prob is between 0 and 1, got {prob}.")
-        low, high = self.quantiles([(1 - prob) / 2, (1 + prob) / 2])
+        low, high = self.quantiles([round((1 - prob) / 2, 9), round((1 + prob) / 2, 9)])
         return low, high
 
 

@@ -98,7 +98,9 @@ def sizes(found: FitReduction, *, seed: int = 0) -> "Figure":
         at = float(value[size == chosen].iloc[0])
         ring = {"facecolors": "none", "edgecolors": "black", "s": 110, "zorder": 4}
         ax.scatter(chosen, at, label=f"chosen: {chosen}", **ring)
-        ax.legend(frameon=False, fontsize=9)
+        # In the corner below the higher end.
+        corner = "lower right" if value.iloc[-1] > value.iloc[0] else "lower left"
+        ax.legend(frameon=False, fontsize=9, loc=corner)
     ax.set_xlabel("Candidates in the submodel")
     titled(ax, "Expected log predictive density, nats from the best", inches=4.6)
     clean_axes(ax)

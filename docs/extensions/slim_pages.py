@@ -31,7 +31,8 @@ def slim(folder: Path) -> None:
     for path in (folder / "_static" / "styles").glob("pydata*.css"):
         text = re.sub(r"(?<=})\.fa-[^{}@]*{[^{}]*}", "", path.read_text())
         path.write_text(re.sub(r"@font-face{[^{}]*fontawesome[^{}]*}", "", text))
-    for pattern in ("*.map", "fa-*.woff2"):
+    # Templates of the theme that are copied along are no pages.
+    for pattern in ("*.map", "fa-*.woff2", "*webpack-macros.html"):
         for path in (folder / "_static").rglob(pattern):
             path.unlink()
     for path in folder.rglob("*.html"):

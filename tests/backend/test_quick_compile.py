@@ -89,6 +89,10 @@ def test_it_may_be_imported_while_a_program_is_traced():
 def test_a_compiler_without_the_options_gets_none(monkeypatch):
     monkeypatch.setattr(quick_compile, "_QUICK", {"xla_no_such_option": 1})
     assert not has_options.__wrapped__()
+    # Nor those that these tests set.
+    monkeypatch.setattr(quick_compile, "has_options", lambda: False)
+    assert quick_compile._DEFAULT
+    assert options_for(jax.make_jaxpr(jnp.sin)(1.0).jaxpr, 100) == {}
 
 
 def test_many_steps_of_a_small_program_are_worth_some_optimisation():

@@ -168,3 +168,11 @@ def test_more_columns_than_rows_do_not_explain_the_noise_away():
     assert set(true) <= set(chosen)
     assert len(chosen) <= 6
     assert 0.6 < fit.noise_scale_ < 1.5
+
+
+@pytest.mark.parametrize("kind", [bmr.SparseRegressor, bmr.SparseClassifier])
+def test_columns_of_text_are_named(kind):
+    table = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "clinic": ["a", "b", "a", "b"]})
+    table["ward"] = table["clinic"].astype("category")
+    with pytest.raises(ValueError, match=r"\['clinic', 'ward'\] hold text.*get_dummies"):
+        kind().fit(table, [0, 1, 0, 1])

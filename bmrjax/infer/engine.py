@@ -264,8 +264,7 @@ class Engine:
         """
         shuffle, noise = split_keys(key, 2)
         order = self._rows(shuffle, num_steps)
-        # The state's own count is consumed.
-        before = None if self.until is None else state.num_steps + 0
+        before = None if self.until is None else state.num_steps + 0  # its own is consumed
         with self.steps.nan_is_meant():
             losses, order, noise, factor = self.placement.everywhere(
                 (self.steps.unwritten(num_steps), order, noise, floats_on_device(rate))

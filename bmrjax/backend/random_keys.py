@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, UInt32
@@ -61,7 +62,7 @@ def _words(key: Array) -> UInt32[np.ndarray, "2"] | None:
         or not jax.config.values["jax_threefry_partitionable"]
     ):
         return None
-    typed = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if key.shape != (() if typed else (2,)):
         return None
     if typed and not is_threefry(key):
@@ -79,6 +80,6 @@ def _hashed(words: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def _key(words: np.ndarray, like: Array) -> Array:
     """Return these words as a key of the kind of another one."""
     data = jax.device_put(words)
-    if not jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
+    if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return data
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))

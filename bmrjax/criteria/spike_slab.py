@@ -201,8 +201,12 @@ class SpikeAndSlab(Criterion):
             total = jnp.sum(present, dtype=dtype)
         alpha_0, beta_0 = jnp.asarray(self.alpha, dtype), jnp.asarray(self.beta, dtype)
 
-        def include(alpha: Array, beta: Array) -> list[Array]:
-            zeta = digamma(alpha) - digamma(beta)
+        def bar(alpha: Array, beta: Array) -> Array:
+            # Once for both, since XLA writes the function out at each call.
+            of_alpha, of_beta = digamma(jnp.stack([alpha, beta]))
+            return of_alpha - of_beta
+
+        def include(zeta: Array) -> list[Array]:
             return [
                 jnp.where(e, jax.nn.sigmoid(zeta - df), 0.0).astype(dtype)
                 for df, e in zip(delta_f, eligible, strict=True)
@@ -210,18 +214,22 @@ class SpikeAndSlab(Criterion):
 
         gone = total - sum((jnp.sum(e, dtype=dtype) for e in eligible), jnp.zeros((), dtype))
 
-        def update(_: Array, counts: tuple[Array, Array]) -> tuple[Array, Array]:
-            included = sum((jnp.sum(q) for q in include(*counts)), jnp.zeros((), dtype))
+        def counted(zeta: Array, probs: list[Array]) -> tuple[Array, Array]:
+            included = sum((jnp.sum(q) for q in probs), jnp.zeros((), dtype))
             if self.removed == "at prior":
-                zeta = digamma(counts[0]) - digamma(counts[1])
                 included = included + gone * jax.nn.sigmoid(zeta)
             return alpha_0 + included, beta_0 + (total - included)
+
+        def update(_: Array, counts: tuple[Array, Array]) -> tuple[Array, Array]:
+            zeta = bar(*counts)
+            return counted(zeta, include(zeta))
 
         # The probabilities of the last iteration come from the counts before it, as in the
         # paper; only the sums travel through the loop, so memory stays at one pass.
         before = jax.lax.fori_loop(0, self.num_steps - 1, update, (alpha_0, beta_0))
-        alpha, beta = update(jnp.zeros((), jnp.int32), before)
-        return include(*before), alpha, beta
+        zeta = bar(*before)
+        probs = include(zeta)
+        return probs, *counted(zeta, probs)
 
 
 def _log_beta_binomial(alpha: float, beta: float, size: int, included: Any) -> Any:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bmrjax.backend.on_device import on_device
 from bmrjax.infer.arguments import ROW, Batch, Constants, Data
 
 
@@ -216,7 +217,8 @@ def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int
 
 
 def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
-    array = jnp.asarray(part.array)
+    of_numpy = isinstance(part.array, np.ndarray)
+    array = on_device(part.array) if of_numpy else jnp.asarray(part.array)
     if jnp.issubdtype(array.dtype, jnp.inexact) and not allow_non_finite:
         bad = ~_finite_rows(array, on_the_host=not isinstance(part.array, jax.Array))
         count = int(bad.sum())

@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from bmrjax.backend.on_device import floats_on_device, on_device
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import split_keys
 from bmrjax.convergence import Settled
@@ -195,14 +197,15 @@ class Engine:
             params = jax.eval_shape(start.constrain, start.params)
             sites = functools.partial(self.normal_sites, params, batch)
             self.step.optimizer = resolved(self.optimizer, sites, self.guide)
-        zero = jnp.zeros((), jnp.int32)
-        opt_state = quick_jit(self.step.optimizer.init)(start.params)
+        return self.placement.parted(quick_jit(self._first)(start.params, start.mutable))
+
+    def _first(self, params: dict[str, Array], mutable: Any) -> State:
+        """Return the state that begins with these parameters, which shares no buffer with anything."""
+        assert self.step.optimizer is not None
+        zeros = [jnp.zeros((), jnp.int32)] * 4
         # The optimiser may hand the same array out twice, and a donated buffer may not.
-        params, opt_state, mutable = jax.tree.map(
-            lambda x: jnp.array(x, copy=True), (start.params, opt_state, start.mutable)
-        )
-        state = State(params, opt_state, mutable, zero, zero + 0, zero + 0, zero + 0)
-        return self.placement.parted(state)
+        parts = (params, self.step.optimizer.init(params), mutable)
+        return State(*jax.tree.map(lambda x: jnp.array(x, copy=True), parts), *zeros)
 
     def normal_sites(self, params: Mapping[str, Any], batch: Data) -> list[NormalSite]:
         """Return the sites of the guide whose posterior is independent normals.
@@ -228,13 +231,8 @@ class Engine:
         now = self.placement.fetch(self.constrain(state))
         common = common_values(params, now, state.params)
         taken = {name: common.get(name, now[name]) for name in state.params}
-        first = jax.tree.map(lambda x: jnp.array(x, copy=True), self._unconstrain(taken))
-        mutable = mutable_values(state.mutable, common)
-        assert self.step.optimizer is not None
-        opt_state = quick_jit(self.step.optimizer.init)(first)
-        opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True), opt_state)
-        state = replace(state, params=first, opt_state=opt_state, mutable=mutable)
-        return self.placement.parted(state)
+        first = quick_jit(self._first)(self._unconstrain(taken), None)
+        return self.placement.parted(replace(first, mutable=mutable_values(state.mutable, common)))
 
     def constrain(self, state: State) -> dict[str, Array]:
         """Return the parameters of `state` on their own scales, with the mutable sites."""
@@ -265,15 +263,22 @@ class Engine:
             rate: Factor on the optimiser's updates.
         """
         shuffle, noise = split_keys(key, 2)
-        order = self._order(shuffle, num_steps * self.batch_size)
-        before = state.num_steps + 0  # the state's own is consumed
+        order = self._rows(shuffle, num_steps)
+        before = None if self.until is None else state.num_steps + 0  # its own is consumed
         with self.steps.nan_is_meant():
             losses, order, noise, factor = self.placement.everywhere(
-                (self.steps.unwritten(num_steps), order, noise, jnp.asarray(rate, float))
+                (self.steps.unwritten(num_steps), order, noise, floats_on_device(rate))
             )
             args = (data, order, self.placement.parted(dict(keep)), noise, factor)
             state, losses = self._epoch((state, losses), num_steps, *args)
-        return state, EpochInfo(losses, state.num_steps - before)
+        taken = on_device(np.int32(num_steps)) if before is None else state.num_steps - before
+        return state, EpochInfo(losses, taken)
+
+    def _rows(self, key: Array, num_steps: int) -> Array:
+        """Return the rows in the order in which the steps of an epoch see them; none if each sees all."""
+        if self.steps.is_whole:
+            return on_device(np.zeros(0, np.int32))
+        return self._order(key, num_steps * self.batch_size)
 
     def epoch_of_many(
         self,
@@ -329,7 +334,7 @@ class Engine:
             ValueError: If the iterator ends early.
         """
         _, noise = split_keys(key, 2)
-        first = (jnp.zeros(num_steps, float), noise, jnp.asarray(rate, float))
+        first = (floats_on_device(np.zeros(num_steps)), noise, floats_on_device(rate))
         losses, noise, factor = self.placement.everywhere(first)
         carry = (state, losses)
         masks = self.placement.parted(dict(keep))
@@ -344,7 +349,7 @@ class Engine:
                     )
                 args = (placed(batch, self.placement), masks, noise, factor)
                 carry = self._single.one_step(carry, i, *args)
-        return carry[0], EpochInfo(carry[1], jnp.asarray(num_steps, jnp.int32))
+        return carry[0], EpochInfo(carry[1], on_device(np.int32(num_steps)))
 
     def vfe(self, state: State, keep: Keep, data: Data, key: Array) -> float:
         """Measure the variational free energy, nats for all data; see `FreeEnergy`.

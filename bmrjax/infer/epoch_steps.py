@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from bmrjax.backend.on_device import floats_on_device
 from bmrjax.backend.threefry import unrolled
 from bmrjax.convergence import Settled
 from bmrjax.infer.arguments import Data, Keep
@@ -40,7 +41,7 @@ class EpochSteps:
     def unwritten(self, *shape: int) -> Array:
         """Return losses of steps that are not done yet; NaN if they may never be."""
         value = 0.0 if self._until is None else np.nan
-        return jnp.asarray(np.full(shape, value), float)
+        return floats_on_device(np.full(shape, value))
 
     def nan_is_meant(self) -> contextlib.AbstractContextManager[Any]:
         """Switch ``jax_debug_nans`` off where an epoch may end early: NaN is the loss of no step then."""

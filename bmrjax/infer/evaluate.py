@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from bmrjax import metrics
+from bmrjax.backend.on_device import on_device
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
@@ -195,8 +196,8 @@ class Evaluator:
                 carry["square"] = np.zeros_like(carry["mean"])
             if draw is not None and with_draws:
                 carry["draws"] = np.zeros((num_samples, *draw.shape), draw.dtype)
-            carry = jax.tree.map(jnp.asarray, carry)
-            carry, key, start = self._placement.everywhere((carry, key, jnp.asarray(first)))
+            carry, start = on_device((carry, np.int32(first)))
+            carry, key, start = self._placement.everywhere((carry, key, start))
             found = dict(self._loop(carry, num_samples, *held, key, self._placed(batch), start))
             drawn = found.pop("draws", None)
             if drawn is not None and levels:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
+from bmrjax.backend.on_device import floats_on_device, on_device
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, scale_elbo
 from bmrjax.infer.arguments import Data, Keep, arguments, length
@@ -193,8 +194,8 @@ class FreeEnergy:
         size = self.num_batches(length(data))
         padded = np.zeros(size, np.int32)
         padded[: len(numbers)] = numbers
-        values = jnp.zeros(size, jnp.result_type(float))
-        values, padded, key = self._placement.everywhere((values, jnp.asarray(padded), key))
+        values = floats_on_device(np.zeros(size))
+        values, padded, key = self._placement.everywhere((values, on_device(padded), key))
         args = (padded, dict(params), self._placement.parted(dict(keep)), data, key)
         values = self._each(values, len(numbers), *args)
         return np.asarray(values, np.float64)[: len(numbers)]

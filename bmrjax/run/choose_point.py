@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from bmrjax import metrics
+from bmrjax.backend.on_device import on_device
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.run.facts import Examination
 from bmrjax.run.sparsest import excess, sparsest_within
@@ -89,7 +88,7 @@ def choose_point(
     evaluator = Evaluator(*result._programs())
     log_probs = []
     for point in points:
-        params, keep = jax.tree.map(jnp.asarray, (dict(point.params), dict(point.keep)))
+        params, keep = on_device((dict(point.params), dict(point.keep)))
         found = evaluator.predict(params, keep, both, key, num_samples=num_samples)
         log_prob, mean, value = map(np.asarray, (found.log_prob, found.mean, found.value))
         log_probs.append(log_prob[:rows])

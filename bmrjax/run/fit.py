@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array
 from numpyro.infer import TraceMeanField_ELBO
 
+from bmrjax.backend.on_device import on_device
 from bmrjax.checks import check_key
 from bmrjax.convergence import Settled
 from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
@@ -298,7 +299,7 @@ class Fit:
         """
         check_state(state, "result")
         fetched = self.placement.fetch((self.params(state), dict(state.keep)))
-        params, keep = jax.tree.map(jnp.asarray, fetched)
+        params, keep = on_device(fetched)
         fields: dict[str, Any] = {
             "layers": self._reducers[0].layers if self._reducers else {},
             "num_data": self.num_data,
@@ -360,9 +361,7 @@ class Fit:
             guide=type(guide).__name__,
             started=begun,
         )
-        keep = {
-            name: jnp.asarray(np.ones(q.loc.shape, bool)) for name, q in found.posterior.items()
-        }
+        keep = {name: on_device(np.ones(q.loc.shape, bool)) for name, q in found.posterior.items()}
         keep |= carried_over(begun, keep)
         if criterion is None:
             return FitState(svi, keep), None, inspection

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import jax.numpy as jnp
+import numpy as np
 
 from bmrjax.criteria import Criterion
 from bmrjax.criteria.last_pass import LARGEST_SINGLE, LeastEvidence, for_last_pass
@@ -50,7 +50,7 @@ class Reducer:
         """Return where a round leads to; see `bmrjax.limit` for the arguments."""
         found = self.engine.site_posteriors(state.svi, self.example, state.keep)
         round_ = self._run(
-            found.only(self.sites), state.keep, state.memory, jnp.float32(fraction), beyond
+            found.only(self.sites), state.keep, state.memory, np.float32(fraction), beyond
         )
         keep, memory = self.engine.placement.parted((round_.keep, round_.decision.memory))
         svi = self.engine.condition(state.svi, state.keep, keep)
@@ -71,7 +71,7 @@ class Reducer:
             return state, 0
         found = self.engine.site_posteriors(state.svi, self.example, state.keep)
         # Half an element, since the number is rounded up.
-        part = jnp.float32(0.5 / kept if single else fraction)
+        part = np.float32(0.5 / kept if single else fraction)
         round_ = self._run_last(found.only(self.sites), state.keep, None, part, single)
         if not int(round_.removed):
             return state, 0

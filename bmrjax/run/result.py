@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from bmrjax.backend.on_device import on_device
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.infer.evaluate import Evaluator
@@ -157,8 +156,8 @@ class Result(PrunedProgram):
         point = self.path[index]
         return dataclasses.replace(
             self,
-            params=jax.tree.map(jnp.asarray, point.params),
-            keep={name: jnp.asarray(mask) for name, mask in point.keep.items()},
+            params=on_device(point.params),
+            keep=on_device(dict(point.keep)),
             metrics=dict(point.metrics),
             vfe=point.vfe,
             facts=self.facts if point.vfe == self.vfe else without_predictions(self.facts),

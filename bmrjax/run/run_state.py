@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
+from bmrjax.backend.on_device import copied
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.measured import Measured
 from bmrjax.run.point import Point
@@ -84,7 +82,7 @@ class RunState:
         """Keep the state to go back to it."""
         self.snapshot_measured = self.measured_now
         # The engine consumes the state it is given, so what may be needed again is copied.
-        self.snapshot = replace(self.now, svi=jax.tree.map(jnp.copy, self.now.svi))
+        self.snapshot = replace(self.now, svi=copied(self.now.svi))
         self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
 
     def go_back(self) -> None:

@@ -1,4 +1,5 @@
 import io
+import subprocess
 import sys
 
 import numpy as np
@@ -373,3 +374,20 @@ def test_a_frame_keeps_its_dtypes():
         data.from_frame(dates, target="won")
     with pytest.raises(ValueError, match="the target 'won' holds text, such as 'no'"):
         data.from_frame(frame, target="won", task="regression")
+
+
+def test_digits_are_those_of_scikit_learn_without_importing_it():
+    found = data.load_dataset("digits", seed=3)
+    theirs = pytest.importorskip("sklearn.datasets").load_digits()
+    expected = data.dataset.split_arrays(
+        theirs["images"][:, None], theirs["target"], 0.2, "classification", 3, "digits"
+    )
+    for mine, other in zip(
+        (*found.train, *found.test), (*expected.train, *expected.test), strict=True
+    ):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other)
+    code = (
+        "import sys, bmrjax; bmrjax.data.load_dataset('digits'); sys.exit('sklearn' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

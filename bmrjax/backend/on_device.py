@@ -1,0 +1,47 @@
+"""Arrays brought to the device, and copied there."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from bmrjax.backend.quick_compile import quick_jit
+
+
+def on_device(tree: Any) -> Any:
+    """Return a tree with its arrays and numbers as JAX arrays, without compiling anything.
+
+    ``jnp.asarray`` compiles a program for each shape and type, some .02 s of a core each. As with it, an
+    array of NumPy may share its memory with what is returned: do not change it afterwards.
+
+    Args:
+        tree: Arrays of NumPy or of JAX, or numbers.
+    """
+    return jax.device_put(tree)
+
+
+def floats_on_device(values: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+    """Return numbers as a JAX array of the default floating-point type, without compiling anything.
+
+    Args:
+        values: Concrete numbers.
+    """
+    return on_device(np.asarray(values, jnp.result_type(float)))
+
+
+def copied(tree: Any) -> Any:
+    """Return a copy of the arrays of a tree, made by one program in place of one for each shape.
+
+    Args:
+        tree: Arrays of JAX.
+    """
+    if jax.device_count() > 1:  # a program of its own may place its results elsewhere
+        return jax.tree.map(jnp.copy, tree)
+    return _copied(tree)
+
+
+@quick_jit
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)

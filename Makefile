@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
 ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
-.PHONY: install demo test campaigns costs-check notebooks lint types docs tables clean
+.PHONY: install demo test all-checks campaigns costs-check notebooks lint types docs newest external-links tables clean
 
 install: $(INSTALLED)
 
@@ -52,6 +52,12 @@ costs-check: $(INSTALLED)
 	$(BIN)/python -m benchmarks.costs.where --data-root $(DATA) --check
 
 # All of them, the longer ones too.
+# Before a release: all that a clone can check without a network, about an hour on two cores; then the newest dependencies.
+all-checks: lint types demo
+	$(MAKE) test NOTEBOOKS=notebooks
+	$(MAKE) docs
+	$(MAKE) newest
+
 notebooks: $(INSTALLED)
 	$(NBMAKE) notebooks
 

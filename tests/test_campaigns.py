@@ -1,10 +1,6 @@
 """The campaigns of `make campaigns`, in a short form: a few hundred cases instead of a hundred thousand."""
 
-import shutil
-
 import numpy as np
-import pytest
-from campaigns import kills
 from campaigns.child import in_children
 from campaigns.codec import campaign
 from campaigns.soak import WARM, growth
@@ -50,11 +46,3 @@ def test_growth_of_memory_is_a_slope_within_workers():
     slope, error = growth(rows)
     assert abs(slope - 5000) < 3 * error < 50
     assert np.isnan(growth(rows[: WARM + 5])[0])  # too few to tell
-
-
-@pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="needs a C compiler")
-def test_killed_runs_go_on():
-    found = kills.campaign(seed=1, count=len(kills.KINDS))
-    assert found["failures"] == []
-    assert sum(found["outcomes"].values()) == len(kills.KINDS)
-    assert not all("too late" in outcome for outcome in found["outcomes"])

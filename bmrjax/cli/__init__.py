@@ -62,6 +62,8 @@ def script() -> None:
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end_by_exception)
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # while libraries were loaded
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         main(limited=True)
         sys.stdout.flush()
     except (KeyboardInterrupt, EndedBySignal) as error:  # before the command, or after it

@@ -1,6 +1,7 @@
 """Reading a CSV file into a DataFrame: numbers, text, and what is missing."""
 
 import csv
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,7 +85,8 @@ def _cells(path: Path) -> tuple[list[tuple[int, list[str]]], str | None]:
             f"{path} is not UTF-8 text ({error}). Save it as UTF-8; pandas reads other encodings by "
             "read_csv(path, encoding=...), and bmr.data.from_frame takes what it returns."
         ) from None
-    lines = text.splitlines(keepends=True)
+    # Not by splitlines, which ends lines at form feeds and the like too, within cells.
+    lines = list(io.StringIO(text, newline=""))
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise ValueError(f"{path} is empty.")
@@ -133,6 +135,8 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _number(cell: str) -> float | None:
+    if "_" in cell:  # 2020_01 is a name, though Python would read it as a number
+        return None
     try:
         return float(cell)
     except ValueError:

@@ -12,6 +12,8 @@ from bmrjax.data.dataset import Dataset, Split, from_arrays
 
 # Pixels of one image. A file of a few hundred kilobytes may hold an image of a gigabyte.
 MOST_PIXELS = 2**24
+# Formats of pixels. Of the others that the library reads, some are programs, which it would have run.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 
 def load_images(name: str, address: str, data_root: str | Path | None) -> Dataset:
@@ -122,7 +124,7 @@ def _image(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(one["bytes"]))
+            image = Image.open(io.BytesIO(one["bytes"]), formats=FORMATS)
         found = image.size
         if found[0] * found[1] > MOST_PIXELS:
             raise ValueError(
@@ -132,10 +134,9 @@ def _image(
             raise ValueError(
                 f"it has {found} pixels, and those before have {size}; they must agree"
             )
+        if image.mode in ("P", "PA"):  # its numbers are places in a table of colours
+            image = image.convert("RGB" if image.mode == "P" else "RGBA")
         return np.asarray(image), found
-    except (
-        OSError, TypeError, ValueError, SyntaxError, EOFError, KeyError, MemoryError,
-        Image.DecompressionBombError,
-    ) as error:  # fmt: skip
+    except Exception as error:  # whatever decoders make of damage
         text = " ".join(str(error).split())
         raise ValueError(f"{where}: image {number} cannot be decoded ({text:.200}).") from None

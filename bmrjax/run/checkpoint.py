@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from bmrjax.errors import warn
 from bmrjax.files import naming_full_disk, sync_file, sync_tree, write_atomically
 from bmrjax.infer.saved_leaves import with_structure_of
-from bmrjax.run.checkpoint_handlers import file_arguments
+from bmrjax.run.checkpoint_handlers import ARRAYS, DOCUMENT, file_arguments
 from bmrjax.run.checkpoint_seal import (
     SEAL,
     DamagedCheckpoint,
@@ -253,26 +254,22 @@ class Checkpointer:
                 found.append(str(error))
         return found
 
-    def _read(self, step: int, **items: Any) -> Any:
-        """Read items of a checkpoint; whatever a library makes of damage is one error."""
-        import orbax.checkpoint as ocp
-
-        options = ocp.CheckpointManagerOptions(create=False, save_root_metadata=False)
-        try:
-            with ocp.CheckpointManager(self._path, options=options) as manager:
-                return manager.restore(step, args=ocp.args.Composite(**items))
-        except Exception as error:
-            text = " ".join(str(error).split())
-            raise DamagedCheckpoint(f"{self._path / str(step)}: {text:.200}.") from None
-
     def _document(self, step: int) -> Any:
-        found = self._read(step, document=file_arguments().restore_document())["document"]
+        path = self._path / str(step) / DOCUMENT
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise DamagedCheckpoint(f"{path} cannot be read ({error!s:.200}).") from None
         check_document(found, self._path / str(step))
         return found
 
     def _saved(self, step: int, document: Any) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint, if they are what was written."""
-        tree = self._read(step, arrays=file_arguments().restore_arrays())["arrays"]
+        path = self._path / str(step) / ARRAYS
+        try:
+            tree = load_file(path)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DamagedCheckpoint(f"{path} cannot be read ({error!s:.200}).") from None
         expected = document[SEAL]
         if seal({}, tree, [])["arrays"] != expected["arrays"]:
             raise DamagedCheckpoint(

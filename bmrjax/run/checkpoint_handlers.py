@@ -3,31 +3,32 @@
 import functools
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from bmrjax.files import sync_file
 
-FILE = "arrays.safetensors"
+# Paths in the folder of a checkpoint.
+ARRAYS = "arrays/arrays.safetensors"
+DOCUMENT = "document/metadata"
 
 
 @dataclass(frozen=True)
 class FileArguments:
-    """What Orbax is given to write and read the files of a checkpoint.
+    """What Orbax is given to write the files of a checkpoint.
+
+    They are read without it: it would start threads for each, and log whatever is damaged.
 
     Attributes:
         save_arrays: Class of the arguments to write arrays; they are NumPy's, by name.
-        restore_arrays: Class of the arguments to read them.
         save_document: Class of the arguments to write a JSON document.
-        restore_document: Class of the arguments to read it.
     """
 
     save_arrays: type
-    restore_arrays: type
     save_document: type
-    restore_document: type
 
 
 # Orbax would take a third of the time of loading the package, and only runs with checkpoints use it.
@@ -47,40 +48,31 @@ def file_arguments() -> FileArguments:
     class Arrays(ocp.CheckpointHandler):
         def save(self, directory: Any, args: Any) -> None:
             if jax.process_index() == 0:
-                save_file(args.arrays, directory / FILE)
-                sync_file(directory / FILE)
+                file = directory / Path(ARRAYS).name
+                save_file(args.arrays, file)
+                sync_file(file)
 
         def restore(self, directory: Any, args: Any) -> Any:
-            del args
-            return load_file(directory / FILE)
+            raise NotImplementedError  # the interface asks for it; see `Checkpointer.restore`
 
-    @ocp.args.register_with_handler(Arrays, for_save=True)
+    @ocp.args.register_with_handler(Arrays, for_save=True, for_restore=True)
     @dataclass
     class SaveArrays(ocp.args.CheckpointArgs):
         arrays: dict[str, Any]
 
-    @ocp.args.register_with_handler(Arrays, for_restore=True)
-    @dataclass
-    class RestoreArrays(ocp.args.CheckpointArgs):
-        pass
-
     class Document(ocp.JsonCheckpointHandler):
         def save(self, directory: Any, args: Any) -> None:
             if jax.process_index() == 0:
-                (directory / "metadata").write_text(json.dumps(args.document))
-                sync_file(directory / "metadata")
+                file = directory / Path(DOCUMENT).name
+                file.write_text(json.dumps(args.document))
+                sync_file(file)
 
         async def async_save(self, directory: Any, args: Any) -> None:
             self.save(directory, args)
 
-    @ocp.args.register_with_handler(Document, for_save=True)
+    @ocp.args.register_with_handler(Document, for_save=True, for_restore=True)
     @dataclass
     class SaveDocument(ocp.args.CheckpointArgs):
         document: Any
 
-    @ocp.args.register_with_handler(Document, for_restore=True)
-    @dataclass
-    class RestoreDocument(ocp.args.CheckpointArgs):
-        item: Any = None
-
-    return FileArguments(SaveArrays, RestoreArrays, SaveDocument, RestoreDocument)
+    return FileArguments(SaveArrays, SaveDocument)

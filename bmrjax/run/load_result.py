@@ -62,12 +62,12 @@ def load(
     if wrong := lacking(document):
         raise DamagedFileError(f"{document_path} is damaged: {wrong}.")
     arrays, arrays_digest = _arrays(arrays_path)
-    params = unflatten_arrays(document["params"], arrays, arrays_path)
+    params = _by_name(document["params"], arrays, arrays_path)
     keep = _masks(document["keep"], arrays, arrays_path)
     path = []
     for point in document["path"]:
         held = {name: point[name] for name in POINT if name in point}
-        held["params"] = unflatten_arrays(point["params"], arrays, arrays_path)
+        held["params"] = _by_name(point["params"], arrays, arrays_path)
         held["keep"] = _masks(point["keep"], arrays, arrays_path)
         if _shapes(held["keep"]) != _shapes(keep) or set(held["params"]) != set(params):
             raise DamagedFileError(f"{document_path} is damaged: the points of its path differ.")
@@ -123,8 +123,15 @@ def _arrays(path: Path) -> tuple[dict[str, np.ndarray], str]:
         raise DamagedFileError(f"{path} is damaged or cut short ({error!s:.200}).") from None
 
 
-def _masks(spec: Any, arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+def _by_name(spec: Any, arrays: dict[str, np.ndarray], path: Path) -> dict[str, Any]:
     found = unflatten_arrays(spec, arrays, path)
+    if not isinstance(found, dict):
+        raise DamagedFileError(f"{path}: parameters and masks must have names.")
+    return found
+
+
+def _masks(spec: Any, arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    found = _by_name(spec, arrays, path)
     for name, mask in found.items():
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise DamagedFileError(f"{path}: the mask of '{name}' is not an array of booleans.")

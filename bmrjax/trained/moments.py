@@ -99,7 +99,8 @@ class Calibration:
             ends = jax.vmap(lambda x: capture.run(dense, x, chosen)[1])(x)
             biases = [_bias_of(layer, dense) for layer in capture.layers]
             return [
-                z if bias is None else z + bias for (_, z), bias in zip(ends, biases, strict=True)
+                z if bias is None else z + jnp.broadcast_to(bias, z.shape)
+                for (_, z), bias in zip(ends, biases, strict=True)
             ]
 
         def row(

@@ -1,53 +1,64 @@
-/* A layer between a program and the system that dies at the n-th call that writes.
+/* A layer between a program and the system that kills the program at its n-th call that writes.
 
-   Loaded by LD_PRELOAD. Calls that change files below one folder are counted. From the n-th on they fail
-   with EIO, and change nothing: what is on the disk is what a process would have left that was killed
-   between two calls, or, where the last call is a write that is cut, within one. With `fault_power`, the data
-   that no fsync has waited for is lost too: such files are emptied. */
+   Loaded by LD_PRELOAD. Calls that change files below one folder are counted. At the n-th the process ends by
+   SIGKILL: before the call, or, where the call is a write that is cut, after half of it. Other threads stop
+   where they write. The counts and the files whose data no fsync has waited for are in a file that the process
+   and the campaign both map, so that they are still there afterwards. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #define MOST 65536
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char folder[PATH_MAX];
-static size_t folder_length;
-static long count, limit;
-static int cut, dead;
-/* Files with data that is not on the disk yet. */
-static struct { dev_t device; ino_t inode; } dirty[MOST];
-static int num_dirty;
+static struct {
+  char folder[PATH_MAX];
+  size_t folder_length;
+  long count, limit;
+  int cut, dead, num_dirty;
+  struct { dev_t device; ino_t inode; } dirty[MOST];
+} *state;
 
 #define REAL(name) ((__typeof__(&name))real(#name))
 static void *real(const char *name) { return dlsym(RTLD_NEXT, name); }
 
-void fault_start(const char *path, long at, int cut_write) {
-  pthread_mutex_lock(&lock);
-  strncpy(folder, path, PATH_MAX - 1);
-  folder_length = strlen(folder);
-  count = 0; limit = at; cut = cut_write; dead = 0; num_dirty = 0;
-  pthread_mutex_unlock(&lock);
+__attribute__((constructor)) static void map_state(void) {
+  const char *path = getenv("BMRJAX_FAULT_STATE");
+  int fd = path ? REAL(open)(path, O_RDWR | O_CREAT, 0600) : -1;
+  if (fd < 0 || REAL(ftruncate)(fd, sizeof *state)) abort();
+  state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (state == MAP_FAILED) abort();
+  close(fd);
 }
-long fault_stop(void) { pthread_mutex_lock(&lock); long n = count; folder_length = 0; pthread_mutex_unlock(&lock); return n; }
-int fault_dead(void) { return dead; }
+
+/* Count the calls of a process that is still to begin. */
+void fault_start(const char *path, long at, int cut_write) {
+  strncpy(state->folder, path, PATH_MAX - 1);
+  state->count = 0; state->limit = at; state->cut = cut_write; state->dead = 0; state->num_dirty = 0;
+  state->folder_length = strlen(state->folder);
+}
+/* Stop counting when it has ended; return how many calls there were. */
+long fault_stop(void) { state->folder_length = 0; return state->count; }
+int fault_dead(void) { return state->dead; }
 int fault_is_dirty(unsigned long device, unsigned long inode) {
-  for (int i = 0; i < num_dirty; i++) if (dirty[i].device == device && dirty[i].inode == inode) return 1;
+  for (int i = 0; i < state->num_dirty; i++)
+    if (state->dirty[i].device == device && state->dirty[i].inode == inode) return 1;
   return 0;
 }
 
-static int ours(const char *path) { return folder_length && !strncmp(path, folder, folder_length); }
+static int ours(const char *path) { return state->folder_length && !strncmp(path, state->folder, state->folder_length); }
 static int ours_at(int at, const char *path) {
-  if (!folder_length) return 0;
+  if (!state->folder_length) return 0;
   if (path[0] == '/' || at == AT_FDCWD) return ours(path);
   char link[64], where[PATH_MAX];
   snprintf(link, sizeof link, "/proc/self/fd/%d", at);
@@ -58,28 +69,27 @@ static int ours_at(int at, const char *path) {
 }
 static int ours_fd(int fd) { return ours_at(fd, ""); }
 
-/* Count a call; say whether it may happen: 1 yes, 0 no, 2 a part of it. */
-static int may(void) {
+static void die(void) { for (;;) kill(getpid(), SIGKILL); }
+
+/* Count a call, and end at the last one; say whether only a part of it may happen. */
+static int only_part(void) {
   pthread_mutex_lock(&lock);
-  int answer = 0;
-  if (!dead) {
-    count++;
-    answer = 1;
-    if (limit && count >= limit) { dead = 1; answer = cut ? 2 : 0; }
-  }
+  if (state->dead) die();
+  int last = ++state->count >= state->limit && state->limit;
+  if (last) state->dead = 1;
+  if (last && !state->cut) die();
   pthread_mutex_unlock(&lock);
-  return answer;
+  return last;
 }
-#define REFUSE do { errno = EIO; return -1; } while (0)
-#define GUARD(mine) if ((mine) && may() != 1) REFUSE
+#define GUARD(mine) if ((mine) && only_part()) die()
 
 static void written(int fd) {
   struct stat found;
   if (fstat(fd, &found)) return;
   pthread_mutex_lock(&lock);
-  if (!fault_is_dirty(found.st_dev, found.st_ino) && num_dirty < MOST) {
-    dirty[num_dirty].device = found.st_dev;
-    dirty[num_dirty++].inode = found.st_ino;
+  if (!fault_is_dirty(found.st_dev, found.st_ino) && state->num_dirty < MOST) {
+    state->dirty[state->num_dirty].device = found.st_dev;
+    state->dirty[state->num_dirty++].inode = found.st_ino;
   }
   pthread_mutex_unlock(&lock);
 }
@@ -87,8 +97,11 @@ static void synced(int fd) {
   struct stat found;
   if (fstat(fd, &found)) return;
   pthread_mutex_lock(&lock);
-  for (int i = 0; i < num_dirty; i++)
-    if (dirty[i].device == found.st_dev && dirty[i].inode == found.st_ino) { dirty[i] = dirty[--num_dirty]; break; }
+  for (int i = 0; i < state->num_dirty; i++)
+    if (state->dirty[i].device == found.st_dev && state->dirty[i].inode == found.st_ino) {
+      state->dirty[i] = state->dirty[--state->num_dirty];
+      break;
+    }
   pthread_mutex_unlock(&lock);
 }
 
@@ -105,21 +118,18 @@ static void synced(int fd) {
     return REAL(name)(at, path, flags, mode); }
 OPEN(open) OPEN(open64) OPENAT(openat) OPENAT(openat64)
 
-#define WRITE(call, length, some) \
+#define WRITE(call, some) \
   if (ours_fd(fd)) { \
-    int allowed = may(); \
-    if (!allowed) REFUSE; \
-    if (allowed == 2) { some; written(fd); REFUSE; } \
-    ssize_t done = call; \
+    int part = only_part(); \
     written(fd); \
-    return done; \
+    if (part) { ssize_t half = some; (void)half; die(); } \
   } \
   return call;
-ssize_t write(int fd, const void *data, size_t n) { WRITE(REAL(write)(fd, data, n), n, REAL(write)(fd, data, n / 2)) }
-ssize_t pwrite(int fd, const void *data, size_t n, off_t at) { WRITE(REAL(pwrite)(fd, data, n, at), n, REAL(pwrite)(fd, data, n / 2, at)) }
-ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at) { WRITE(REAL(pwrite64)(fd, data, n, at), n, REAL(pwrite64)(fd, data, n / 2, at)) }
-ssize_t writev(int fd, const struct iovec *parts, int n) { WRITE(REAL(writev)(fd, parts, n), n, REAL(writev)(fd, parts, n / 2)) }
-ssize_t pwritev(int fd, const struct iovec *parts, int n, off_t at) { WRITE(REAL(pwritev)(fd, parts, n, at), n, REAL(pwritev)(fd, parts, n / 2, at)) }
+ssize_t write(int fd, const void *data, size_t n) { WRITE(REAL(write)(fd, data, n), REAL(write)(fd, data, n / 2)) }
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at) { WRITE(REAL(pwrite)(fd, data, n, at), REAL(pwrite)(fd, data, n / 2, at)) }
+ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at) { WRITE(REAL(pwrite64)(fd, data, n, at), REAL(pwrite64)(fd, data, n / 2, at)) }
+ssize_t writev(int fd, const struct iovec *parts, int n) { WRITE(REAL(writev)(fd, parts, n), REAL(writev)(fd, parts, n / 2)) }
+ssize_t pwritev(int fd, const struct iovec *parts, int n, off_t at) { WRITE(REAL(pwritev)(fd, parts, n, at), REAL(pwritev)(fd, parts, n / 2, at)) }
 
 int ftruncate(int fd, off_t n) { GUARD(ours_fd(fd)); return REAL(ftruncate)(fd, n); }
 int ftruncate64(int fd, off64_t n) { GUARD(ours_fd(fd)); return REAL(ftruncate64)(fd, n); }

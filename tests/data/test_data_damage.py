@@ -12,7 +12,7 @@ from saved_document import DOCUMENT
 from bmrjax import cli
 from bmrjax.data import from_arrays, load_dataset
 from bmrjax.data.csv_file import read_csv
-from bmrjax.data.images import MOST_PIXELS
+from bmrjax.data.images import MOST_PIXELS, _image
 
 
 def header(shape):
@@ -68,6 +68,19 @@ def test_quoted_numbers_are_numbers(tmp_path, mark):
     assert frame["a"].tolist() == [0.5, 1.5, 2.5, 3.5]
 
 
+def test_an_underscore_makes_a_name(tmp_path):
+    # Python would read 2020_01 as 202001.
+    (tmp_path / "t.csv").write_text("month,y\n2020_01,1\n2020_02,3\n")
+    assert list(read_csv(tmp_path / "t.csv")["month"]) == ["2020_01", "2020_02"]
+
+
+def test_a_form_feed_ends_no_line(tmp_path):
+    (tmp_path / "t.csv").write_text("word,y\na\x0cb,1\nc\u2028d,2\ne\x85f,3\n")
+    found = read_csv(tmp_path / "t.csv")
+    assert found.shape == (3, 2)
+    assert list(found.index) == [2, 3, 4]
+
+
 def test_an_apostrophe_stays(tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n'tis,1\nrock 'n' roll,2\n'x' and 'y',3\n")
     assert read_csv(tmp_path / "a.csv")["a"].tolist() == ["'tis", "rock 'n' roll", "'x' and 'y'"]
@@ -118,6 +131,51 @@ def test_images_and_labels_that_cannot_be_used(tmp_path, images, labels, message
     with pytest.raises(ValueError, match=rf"train\.parquet.*{message}") as caught:
         load_dataset("mnist", data_root=tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def file_of(picture, kind):
+    made = io.BytesIO()
+    picture.save(made, kind)
+    return made.getvalue()
+
+
+def test_an_image_with_a_table_of_colours_has_colours():
+    Image = pytest.importorskip("PIL.Image")
+    colours = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    indexed = Image.fromarray(colours).quantize(16)
+    assert indexed.mode == "P"
+    found, _ = _image({"bytes": file_of(indexed, "PNG")}, 0, "f", None)
+    np.testing.assert_array_equal(found, colours)
+
+
+def test_what_is_a_program_is_no_image(monkeypatch):
+    pytest.importorskip("PIL.Image")
+    from PIL import EpsImagePlugin
+
+    def interpreter(*args, **kwargs):
+        raise AssertionError("an interpreter is started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", interpreter)
+    text = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n%%EOF\n"
+    with pytest.raises(ValueError, match="f: image 0 cannot be decoded .*cannot identify"):
+        _image({"bytes": text}, 0, "f", None)
+
+
+def test_damaged_images_are_one_error():
+    Image = pytest.importorskip("PIL.Image")
+    rng, refused = np.random.default_rng(7), []
+    picture = Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8))
+    whole = [file_of(picture, kind) for kind in ("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP")]
+    for number in range(900):
+        data = bytearray(whole[number % len(whole)])
+        for place in rng.integers(0, len(data), rng.integers(1, 5)):
+            data[place] = rng.integers(256)
+        try:
+            _image({"bytes": bytes(data[: rng.integers(1, 2 * len(data))])}, 0, "f", None)
+        except ValueError as error:
+            refused.append(str(error))
+    assert 300 < len(refused) < 900
+    assert all(each.startswith("f: image 0 cannot be decoded") for each in refused)
 
 
 def test_files_at_hand_are_read_without_hugging_face_datasets(tmp_path, monkeypatch):

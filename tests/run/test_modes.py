@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro
@@ -43,23 +44,31 @@ def healthy_run(impl=None, *, checkpoints=None):
     return result
 
 
-def strict():
+def strict(*more):
     stack = contextlib.ExitStack()
     for switch in (
         jax.debug_nans(new_val=True),
         jax.numpy_dtype_promotion("strict"),
         jax.numpy_rank_promotion("raise"),
-        jax.checking_leaks(),
+        *more,
     ):
         stack.enter_context(switch)
     return stack
 
 
 def test_nans_promotion_ranks_and_leaks_are_clean(tmp_path):
-    with strict():
+    with strict(jax.checking_leaks()):
         result = healthy_run(checkpoints=bmr.Checkpoints(tmp_path))
     assert result.num_total == 3
     assert all(row["skipped_steps"] == 0 for row in result.history)
+
+
+def test_a_trained_network_is_reduced_under_the_switches():
+    network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (400, 3))
+    with strict():
+        found = bmr.reduce_network(network, (x, x[:, :1]), keep=0.5)
+    assert sum(int(mask.sum()) for mask in found.masks.values()) == 16
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])

@@ -64,6 +64,22 @@ def test_damage_of_any_kind_is_one_error(tmp_path):
     assert not any("\n" in error or len(error) > 800 for error in errors)
 
 
+@pytest.mark.parametrize("where", ["keep", "params", "path"])
+def test_one_array_in_place_of_named_ones_is_damage(tmp_path, where):
+    a_result().save(tmp_path / "model")
+    path = tmp_path / "model" / "result.json"
+    document = json.loads(path.read_text())
+    array = document["keep"]["w"]
+    if where == "path":
+        document["path"][0]["params"] = array
+    else:
+        document[where] = array
+    document[DIGEST] = document_digest(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(bmr.DamagedFileError, match="must have names"):
+        bmr.load(tmp_path / "model")
+
+
 def test_rows_without_steps_load_and_are_diagnosed(tmp_path):
     a_result().save(tmp_path / "model")
     path = tmp_path / "model" / "result.json"

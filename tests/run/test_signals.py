@@ -48,6 +48,26 @@ def lines(process):
     return [line for line in process.communicate(timeout=120)[1].splitlines() if line.strip()]
 
 
+LOADING = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tyro":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["bmrjax", "--version"]
+runpy.run_module("bmrjax", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_libraries_are_loaded_is_no_traceback():
+    words = [sys.executable, "-c", LOADING]
+    done = subprocess.run(words, check=False, timeout=120, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_a_command_saves_says_a_line_and_ends_as_the_signal_would(data, tmp_path):
     process = start(data, tmp_path / "run")
     process.send_signal(signal.SIGTERM)

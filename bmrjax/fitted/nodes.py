@@ -79,7 +79,7 @@ class Nodes:
         """
         if len(self) == 1:
             return Swept(self.precisions[0], mask).delta_f() + float(self.log_weight[0])
-        return float(logsumexp(self.by_node(mask)))
+        return float(np.asarray(logsumexp(self.by_node(mask))))
 
     def heaviest(self, mask: Bool[np.ndarray, " units"]) -> int:
         """Return the node where a submodel has most of its evidence.

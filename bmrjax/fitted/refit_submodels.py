@@ -154,9 +154,8 @@ def refit_submodels(
     kept = [(node, own) for node in found if (own := search.precision(node.local)) is not None]
     if not kept or not of_full:
         return "not refitted, since the curvature is not that of a maximum"
-    log_full = float(
-        logsumexp([other.log_evidence(n.local, everything) + n.log_weight for n in of_full])
-    )
+    of_nodes = [other.log_evidence(n.local, everything) + n.log_weight for n in of_full]
+    log_full = float(np.asarray(logsumexp(of_nodes)))
     log_weight = [other.log_evidence(n.local, everything) + n.log_weight for n, _ in kept]
     nodes = Nodes([own[1] for _, own in kept], np.array(log_weight) - log_full)
     heaviest = int(np.argmax(nodes.by_node(mask)))

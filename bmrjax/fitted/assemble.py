@@ -1,20 +1,22 @@
 """The reduction of a finished fit, put together by site."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool
 
 from bmrjax.fitted.credible_sets import likelihood_correlation
 from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import Averaged
 from bmrjax.fitted.model_prior import ModelPrior
+from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.search import Found
 from bmrjax.fitted.source import Source
-from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import Verification
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
@@ -26,8 +28,6 @@ def fit_reduction(
     normal: JointNormal,
     found: Found,
     averaged: Averaged,
-    delta_f: Float[np.ndarray, " units"],
-    delta_f_given: Float[np.ndarray, " units"],
     *,
     prior: ModelPrior,
     text: str,
@@ -35,8 +35,9 @@ def fit_reduction(
     findings: tuple[Finding, ...],
     inspection: Inspection,
     verification: Verification | None,
-    precision: Precision,
+    nodes: Nodes,
     source: Source | None = None,
+    submodel: Callable[[Bool[np.ndarray, " n"]], Whole] | None = None,
 ) -> FitReduction:
     """Return the result by site.
 
@@ -46,16 +47,15 @@ def fit_reduction(
         normal: Posterior and prior of the elements.
         found: The submodels.
         averaged: Each element under all of them.
-        delta_f: Of each candidate alone.
-        delta_f_given: Of each candidate, given the chosen submodel.
         prior: Prior on submodels.
         text: What was fitted, in words.
         normality: How normal it is.
         findings: What is wrong with the draws.
         inspection: Which sites were judged.
         verification: Of the most probable submodels.
-        precision: The posterior and the units.
+        nodes: The posterior and the units.
         source: Where the posterior is from, with its program.
+        submodel: Elements that are in to the joint normal over all latent elements of that submodel.
     """
 
     def spread(by_unit: Any) -> Any:
@@ -78,8 +78,8 @@ def fit_reduction(
         measured = by_site(np.clip(averaged.inclusion_prob + change, 0.0, 1.0), 0.0)
     return FitReduction(
         inclusion_prob=by_site(averaged.inclusion_prob, 0.0),
-        delta_f=by_site(spread(delta_f), np.nan),
-        delta_f_given=by_site(spread(delta_f_given), np.nan),
+        delta_f=by_site(spread(nodes.removal(np.ones(len(units), bool))), np.nan),
+        delta_f_given=by_site(spread(nodes.removal(found.masks[0])), np.nan),
         mean=by_site(averaged.mean, 0.0),
         sd=by_site(averaged.sd, 0.0),
         lower=by_site(averaged.lower, 0.0),
@@ -98,6 +98,7 @@ def fit_reduction(
         _prior=prior,
         _text=text,
         _normality=normality,
-        _precision=precision,
+        _nodes=nodes,
         _source=source,
+        _submodel=submodel,
     )

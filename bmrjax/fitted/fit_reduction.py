@@ -1,6 +1,6 @@
 """What the reduction of a finished fit says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,16 @@ from bmrjax.fitted.averaged_draws import averaged_draws
 from bmrjax.fitted.compare_families import compare_families
 from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
 from bmrjax.fitted.fit_text import fit_text
+from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.layout import ElementLayout, shortened
 from bmrjax.fitted.model_prior import ModelPrior
+from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.predictive_path import predictive_path
 from bmrjax.fitted.reduction_page import reduction_page
 from bmrjax.fitted.reduction_tree import reduction_tree
 from bmrjax.fitted.search import Found
 from bmrjax.fitted.source import Source
-from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import Verification
 from bmrjax.report import write_page
 from bmrjax.run.diagnose import Finding
@@ -97,8 +98,9 @@ class FitReduction:
     _prior: ModelPrior = field(repr=False)
     _text: str = field(repr=False)
     _normality: Normality = field(repr=False)
-    _precision: Precision = field(repr=False)
+    _nodes: Nodes = field(repr=False)
     _source: Source | None = field(repr=False)
+    _submodel: Callable[[Bool[np.ndarray, " n"]], Whole] | None = field(repr=False)
 
     def models(self) -> "DataFrame":
         """Return the 64 most probable submodels and all within Occam's window, the most probable first.
@@ -270,7 +272,7 @@ class FitReduction:
             (2020), Electronic Journal of Statistics 14, for sizes against predictions.
         """
         source = self._source
-        if source is None or source.model is None or isinstance(source.whole, str):
+        if source is None or source.model is None or self._submodel is None:
             why = (
                 source.whole if source is not None else "this is the second level of a group study"
             )
@@ -281,10 +283,9 @@ class FitReduction:
         masks = self._found.path
         return predictive_path(
             masks,
-            self._precision.elements(masks),
+            self._nodes.elements(masks),
             self.candidates,
-            source.whole,
-            self._layout,
+            self._submodel,
             source.model,
             source.data,
             np.random.default_rng(seed),
@@ -303,8 +304,10 @@ class FitReduction:
         if num_draws < 1:
             raise ValueError(f"FitReduction.draws: num_draws is at least 1, got {num_draws}.")
         weight, sets = self._terms()
+        more = [self._nodes.heaviest(mask) for mask in sets[len(self._found.node) :]]
+        node = np.append(self._found.node, np.array(more, int))
         rng = np.random.default_rng(seed)
-        flat = averaged_draws(self._precision, weight, sets, num_draws, rng)
+        flat = averaged_draws(self._nodes, weight, sets, node, num_draws, rng)
         padded = np.concatenate([flat, np.zeros((num_draws, 1))], 1)
         return {name: padded[:, where] for name, where in self._layout.index.items()}
 

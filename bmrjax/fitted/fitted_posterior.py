@@ -1,7 +1,7 @@
 """Mean and covariance of the judged elements, in closed form or from draws."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -34,11 +34,13 @@ class Whole:
         loc: Mean.
         covariance: Covariance; rows of elements that are fixed are zero.
         unpack: Vector to values by site, unconstrained.
+        functions: What was compiled of the program; copies with other moments share it.
     """
 
     loc: Float[np.ndarray, " m"]
     covariance: Float[np.ndarray, "m m"]
     unpack: Callable[[Any], Mapping[str, Any]]
+    functions: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def positions(self, layout: ElementLayout) -> Int[np.ndarray, " n"]:
         """Return where the judged elements are, which have no constraint.

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bmrjax.fitted.model_prior import ModelPrior
+from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.swept import Precision, Swept
 
 # Units that are drawn together at most: 16 submodels are looked at for each draw.
@@ -23,6 +24,7 @@ class Visited:
         variance: Its variance.
         masks: Units that are in, after each sweep.
         log_prob: ln of the probability of each of these submodels up to a constant, the same for all runs.
+        node: Joint normal under which each sweep was made.
     """
 
     inclusion: Float[np.ndarray, "sweeps units"]
@@ -30,10 +32,11 @@ class Visited:
     variance: Float[np.ndarray, "sweeps n"]
     masks: Bool[np.ndarray, "sweeps units"]
     log_prob: Float[np.ndarray, " sweeps"]
+    node: Int[np.ndarray, " sweeps"]
 
 
 def sample_submodels(
-    precision: Precision,
+    nodes: Nodes,
     start: Bool[np.ndarray, " units"],
     prior: ModelPrior,
     *,
@@ -45,10 +48,11 @@ def sample_submodels(
 
     A sweep draws each unit given the others, in random order, and proposes to exchange half as many pairs,
     chosen in proportion to their squared posterior correlation. After each sweep the probabilities of all
-    units given the others are kept: their averages have less Monte Carlo error than counts.
+    units given the others are kept: their averages have less Monte Carlo error than counts. Where there are
+    several joint normals, one of them is drawn before each sweep, given the submodel.
 
     Args:
-        precision: The posterior and the units.
+        nodes: The posterior and the units.
         start: Units that are in at the start.
         prior: Prior on submodels.
         sweeps: Number of sweeps that are kept.
@@ -58,18 +62,23 @@ def sample_submodels(
     References:
         George and McCulloch (1997), Statistica Sinica 7, section 4.
     """
+    node = int(np.argmax(nodes.by_node(start))) if len(nodes) > 1 else 0
+    precision = nodes.precisions[node]
     swept = Swept(precision, start)
     units = len(swept.mask)
     swaps = (units + 1) // 2
     pairs = _correlated_pairs(precision, (sweeps + warmup) * swaps, rng).reshape(-1, swaps, 2)
     inclusion, masks = np.empty((sweeps, units)), np.empty((sweeps, units), bool)
-    loc, variance = np.empty((sweeps, precision.size)), np.empty((sweeps, precision.size))
-    log_prob = np.empty(sweeps)
+    loc, variance = np.empty((sweeps, nodes.size)), np.empty((sweeps, nodes.size))
+    log_prob, drawn = np.empty(sweeps), np.zeros(sweeps, int)
     rule = prior.heredity
     families = [rule.family(int(u)) for u in np.flatnonzero(rule.parents.any(1))]
     families = [family for family in families if len(family) <= _LARGEST_BLOCK]
-    current = swept.delta_f() + float(prior.log_prob(swept.mask))
+    current = nodes.delta_f(start) + float(prior.log_prob(swept.mask))
     for sweep in range(-warmup, sweeps):
+        if len(nodes) > 1:
+            node = _draw_node(nodes, swept.mask, rng)
+            swept = Swept(nodes.precisions[node], swept.mask)
         current += _scan(swept, prior, rng)
         for one, other in pairs[sweep]:
             if swept.mask[one] != swept.mask[other]:
@@ -82,9 +91,17 @@ def sample_submodels(
         odds = swept.log_bayes_factors() + prior.log_odds(swept.mask)
         probability = 0.5 * (1 + np.tanh(0.5 * odds))
         inclusion[sweep] = np.where(prior.heredity.free(swept.mask), probability, swept.mask)
-        masks[sweep], log_prob[sweep] = swept.mask, current
+        if len(nodes) > 1:
+            current = nodes.delta_f(swept.mask) + float(prior.log_prob(swept.mask))
+        masks[sweep], log_prob[sweep], drawn[sweep] = swept.mask, current, node
         loc[sweep], variance[sweep] = swept.moments()
-    return Visited(inclusion, loc, variance, masks, log_prob)
+    return Visited(inclusion, loc, variance, masks, log_prob, drawn)
+
+
+def _draw_node(nodes: Nodes, mask: np.ndarray, rng: np.random.Generator) -> int:
+    """Draw a joint normal given the submodel."""
+    terms = nodes.by_node(mask)
+    return int(np.argmax(terms + rng.gumbel(size=len(terms))))
 
 
 def _scan(swept: Swept, prior: ModelPrior, rng: np.random.Generator) -> float:

@@ -14,6 +14,8 @@ def climb(
     precision: Precision,
     start: Bool[np.ndarray, " units"],
     prior: ModelPrior,
+    *,
+    swaps: bool = True,
 ) -> Bool[np.ndarray, " units"]:
     """Add, remove or swap units, each time by the best move, until no move raises the probability.
 
@@ -24,6 +26,7 @@ def climb(
         precision: The posterior and the units.
         start: Units that are in at the start.
         prior: Prior on submodels.
+        swaps: Whether to exchange units as well, which costs more than the rest.
 
     Returns:
         The units that are in at the end.
@@ -37,7 +40,7 @@ def climb(
         if gain[best] > _LEAST_GAIN:
             swept.flip(best)
             continue
-        move = _best_swap(swept, prior)
+        move = _best_swap(swept, prior) if swaps else None
         if move is None:
             return swept.mask
         for unit in move:

@@ -15,7 +15,7 @@ from scipy.linalg import solve_triangular
 
 from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole
 from bmrjax.fitted.pareto_smoothing import smooth_tails
-from bmrjax.fitted.program_function import program_function
+from bmrjax.fitted.program_function import program_function, remembered_function
 from bmrjax.infer.arguments import Data
 
 # Above this, importance weights have no stable mean (Vehtari et al. 2024).
@@ -166,7 +166,8 @@ def log_joint(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.n
 
         return jax.lax.map(one, points, batch_size=_AT_A_TIME)
 
-    evaluate = program_function(potential, model, data)
+    # Traced once for all that is measured of a fit.
+    evaluate = remembered_function(whole.functions, potential, model, data)
     return lambda points: -np.asarray(evaluate(points), np.float64)
 
 

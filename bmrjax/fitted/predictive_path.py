@@ -1,5 +1,6 @@
 """Submodels of each size against how well they predict a data point that is left out."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,12 @@ from numpyro.infer.util import constrain_fn
 from scipy.special import logsumexp
 
 from bmrjax.fitted.fitted_posterior import Whole
-from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.normality import log_joint, weighted_draws
 from bmrjax.fitted.pareto_smoothing import smooth_tails
-from bmrjax.fitted.program_function import program_function
-from bmrjax.fitted.verification import at_zero
-from bmrjax.infer.arguments import Data
+from bmrjax.fitted.program_function import remembered_function
+from bmrjax.handlers import inference
+from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.tracing import sites_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -34,8 +35,7 @@ def predictive_path(
     masks: Bool[np.ndarray, "sizes units"],
     inside: Bool[np.ndarray, "sizes n"],
     candidates: Sequence[str],
-    whole: Whole,
-    layout: ElementLayout,
+    whole: Callable[[Bool[np.ndarray, " n"]], Whole],
     model: Callable,
     data: Data,
     rng: np.random.Generator,
@@ -50,8 +50,7 @@ def predictive_path(
         masks: Candidates that are in, by submodel.
         inside: Elements that are in.
         candidates: Their names.
-        whole: Joint normal over all latent elements.
-        layout: The judged elements.
+        whole: Elements that are in to the joint normal over all latent elements of that submodel.
         model: NumPyro program.
         data: Its arguments.
         rng: Source of randomness.
@@ -61,15 +60,15 @@ def predictive_path(
     """
     import pandas as pd
 
-    at = whole.positions(layout)
-    density, likelihood = log_joint(whole, model, data), _pointwise(whole, model, data)
-    rows = likelihood(whole.loc[None]).shape[1]
+    full = whole(np.ones(inside.shape[1], bool))
+    density, likelihood = log_joint(full, model, data), _pointwise(full, model, data)
+    rows = _count_points(model, data)
     if not rows:
         raise ValueError("FitReduction.path: the program observes nothing.")
     count = int(np.clip(_MOST_NUMBERS / rows, _LEAST_DRAWS, _MOST_DRAWS))
     pointwise, shapes = [], []
     for kept in inside:
-        drawn = weighted_draws(at_zero(whole, at[~kept]), density, rng, count)
+        drawn = weighted_draws(whole(kept), density, rng, count)
         if drawn is None:
             raise ValueError(
                 "FitReduction.path: the covariance of all latent elements together is singular."
@@ -112,6 +111,20 @@ def _error(pointwise: Float[np.ndarray, "sizes points"]) -> Float[np.ndarray, " 
     return np.sqrt(pointwise.shape[1]) * pointwise.std(1)
 
 
+def _count_points(model: Callable, data: Data) -> int:
+    """Return the number of data points that a likelihood is a product over."""
+    args, kwargs = arguments(data)
+    with inference():
+        sites = sites_of(model, args, kwargs)
+    count = 0
+    for site in sites.values():
+        if site["type"] == "sample" and site["is_observed"]:
+            shape = np.shape(site["value"])
+            shape = shape[: len(shape) - site["fn"].event_dim]
+            count += math.prod(np.broadcast_shapes(shape, site["fn"].batch_shape))
+    return count
+
+
 def _pointwise(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.ndarray]:
     """Return ln of the likelihood of each data point as a function of points, (draws, m) to (draws, rows)."""
 
@@ -129,5 +142,5 @@ def _pointwise(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.
 
         return jax.lax.map(one, points, batch_size=100)
 
-    evaluate = program_function(densities, model, data)
+    evaluate = remembered_function(whole.functions, densities, model, data)
     return lambda points: np.asarray(evaluate(points), np.float64)

@@ -64,5 +64,23 @@ def program_function(
     return call
 
 
+def remembered_function(
+    known: dict[str, Any], function: Callable[..., Any], model: Callable, data: Data
+) -> Callable[[Any], Any]:
+    """Return `program_function` of a function, the one of before if there was one for this program.
+
+    Args:
+        known: Name of a function to the program, the data and what was compiled.
+        function: See `program_function`.
+        model: NumPyro program.
+        data: Its arguments.
+    """
+    name = function.__qualname__
+    of_before = known.get(name)
+    if of_before is None or of_before[0] is not model or of_before[1] is not data:
+        known[name] = of_before = model, data, program_function(function, model, data)
+    return of_before[2]
+
+
 def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | jax.Array) and value.dtype.kind in "biufc"

@@ -8,28 +8,37 @@ import numpy as np
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
+from bmrjax.fitted.fit_findings import (
+    OF_COVARIANCE,
+    evidence_off,
+    mean_elsewhere,
+    not_exact,
+    not_normal,
+    not_of_the_program,
+    wider_than_prior,
+)
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.formula_priors import formula_priors, is_formula_model
 from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.heredity import HeredityOption, heredity_of
-from bmrjax.fitted.joint_normal import check_joint_normal, wide_elements
+from bmrjax.fitted.joint_normal import check_joint_normal
 from bmrjax.fitted.layout import Names
 from bmrjax.fitted.model_average import average
 from bmrjax.fitted.model_prior import model_prior
-from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality, measure_normality
+from bmrjax.fitted.nodes import Nodes
+from bmrjax.fitted.normality import Normality, measure_normality
+from bmrjax.fitted.refit_submodels import Refit, count_observed, refit_submodels
 from bmrjax.fitted.search import search
-from bmrjax.fitted.source import Source, from_draws, from_fit, source_from_arrays
-from bmrjax.fitted.swept import Precision, Swept
-from bmrjax.fitted.verification import Spread, Verification, measure_spread, verify_submodels
+from bmrjax.fitted.source import from_draws, from_fit, source_from_arrays
+from bmrjax.fitted.swept import Precision
+from bmrjax.fitted.verification import (
+    Spread,
+    given_zeros,
+    measure_spread,
+    verify_submodels,
+)
 from bmrjax.reduction import Normal
-from bmrjax.run.diagnose import Finding
 from bmrjax.run.serial import one_at_a_time
-
-# Change of an inclusion probability by measured evidence that is let pass.
-_MOST_CHANGE = 0.03
-
-# Distance of the mean of the fit from that of the program, in standard deviations, that is let pass.
-_MOST_SHIFT = 0.35
 
 
 @one_at_a_time
@@ -51,10 +60,11 @@ def reduce_fit(
     num_draws: int = 4000,
     seed: int = 0,
     verify: bool = False,
+    refit: bool | None = None,
 ) -> FitReduction:
     r"""Say which elements of a fitted model the evidence needs, from its posterior alone.
 
-    Nothing is fitted again. The posterior of the judged elements is taken to be a joint normal q, with all
+    The posterior of the judged elements is taken to be a joint normal q, with all
     other latent variables marginalised. A submodel puts a set S of elements at zero; under the normal
     prior p its evidence is then known in closed form,
 
@@ -101,6 +111,11 @@ def reduce_fit(
             candidates that may not come in yet do not count as left out.
         num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
+        refit: Whether to condition on the other latent variables where submodels have them, not where the
+            full model has them. By default, of a program that is normal in the judged elements given the
+            others, such as a linear model: if it has more candidates than data points, so that the full model
+            explains the noise away, or if its posterior is not normal enough. True expands other programs
+            anew as well, which is Laplace's approximation; measure it with `verify`.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance
             sampling; 64 of them at most.
 
@@ -142,14 +157,16 @@ def reduce_fit(
     if is_formula_model(prior):
         prior = formula_priors(prior)
     if fit is None:
-        if sites is not None or verify:
-            raise TypeError("reduce_fit: arrays have no program, so sites and verify do not apply.")
+        if sites is not None or verify or refit:
+            raise TypeError(
+                "reduce_fit: arrays have no program, so sites, verify and refit do not apply."
+            )
         source = source_from_arrays(loc, covariance, prior, names)
     elif isinstance(prior, Mapping):
-        if any(x is not None for x in (loc, covariance, model, params)) or data or verify:
+        if any(x is not None for x in (loc, covariance, model, params, refit)) or data or verify:
             raise TypeError(
-                "reduce_fit: prior= by site stands for a program; model, data, params, verify, loc and "
-                "covariance do not go with it."
+                "reduce_fit: prior= by site stands for a program; model, data, params, verify, refit, loc "
+                "and covariance do not go with it."
             )
         source = from_draws(fit, prior, names=names, sites=sites)
     else:
@@ -165,32 +182,49 @@ def reduce_fit(
     check_joint_normal(normal, layout.label, rounding=source.rounding)
     units = units_of(layout, groups, forced)
     rng = np.random.default_rng(seed)
-    precision = Precision(normal, list(units.values()))
+    nodes = Nodes.one(Precision(normal, list(units.values())))
     free = {i for members in units.values() for i in members}
     in_all = [label for i, label in enumerate(layout.label) if i not in free]
     rule = heredity_of(list(units), heredity, forced=in_all)
     of_submodels = model_prior(expected, len(units), rule)
-    found = search(precision, of_submodels, rng)
+    text, submodel, elsewhere = source.text, None, []
     normality, verification = Normality(math.nan, reason=str(whole)), None
     spread: Spread | None = None
-    if source.model is not None:
-        normality = measure_normality(whole, source.model, source.data, rng)
-        inside, program = precision.elements(found.masks), (source.model, source.data)
-        if not isinstance(whole, str) and not verify and normality.trusted:
-            spread = measure_spread(found, inside, normal, layout, whole, *program, rng)
-        if verify and not isinstance(whole, str):
-            verification = verify_submodels(
-                found.delta_f, inside, normal, layout, whole, *program, rng
-            )
-    elsewhere = _elsewhere(normality, source)
+    if source.model is None or isinstance(whole, str):
+        found = search(nodes, of_submodels, rng)
+    else:
+        program = (source.model, source.data)
+        submodel, again = given_zeros(whole, layout), ""
+        arguments = (source, whole, nodes.precisions[0], of_submodels, rng)
+        if refit or (refit is None and layout.size > count_observed(*program)):
+            again = refit_submodels(*arguments, by_default=refit is None)
+        if not isinstance(again, Refit):
+            found = search(nodes, of_submodels, rng)
+            normality = measure_normality(whole, *program, rng)
+            elsewhere = mean_elsewhere(normality, source)
+            if refit is None and not again and normality.trusted is False:
+                again = refit_submodels(*arguments, by_default=True)
+        if isinstance(again, Refit):
+            nodes, normal, submodel = again.nodes, again.normal, again.whole
+            found = search(nodes, of_submodels, rng)
+            chosen = submodel(nodes.elements(found.masks[0]))
+            normality = measure_normality(chosen, *program, rng)
+            elsewhere = not_of_the_program(again, source)
+        text += f", {again}" if again else ""
+        inside = nodes.elements(found.masks)
+        if not verify and normality.trusted:
+            spread = measure_spread(found, inside, normal, submodel, *program, rng)
+        if verify:
+            verification = verify_submodels(found.delta_f, inside, normal, submodel, *program, rng)
     findings = (
-        *source.findings,
-        *_wide(source),
-        *_not_normal(normality),
+        # What is refitted does not use the covariance of the draws.
+        *(f for f in source.findings if normal is source.normal or f.code not in OF_COVARIANCE),
+        *wider_than_prior(source),
+        *not_normal(normality),
         *elsewhere,
         # What follows from a fit of other data says nothing of how normal it is.
-        *([] if elsewhere else _spread(spread, list(units))),
-        *_off(verification),
+        *([] if elsewhere else not_exact(spread, list(units))),
+        *evidence_off(verification),
     )
     for finding in findings:
         warn(f"reduce_fit: {finding}", FitWarning)
@@ -200,99 +234,13 @@ def reduce_fit(
         normal,
         found,
         average(found),
-        -Swept(precision, np.ones(len(units), bool)).log_bayes_factors(),
-        -Swept(precision, found.masks[0]).log_bayes_factors(),
         prior=of_submodels,
-        text=source.text,
+        text=text,
         normality=normality,
         findings=findings,
         inspection=source.inspection,
         verification=verification,
-        precision=precision,
+        nodes=nodes,
         source=source,
+        submodel=submodel,
     )
-
-
-def _wide(source: Source) -> list[Finding]:
-    """Return that the posterior is wider than its prior, if it is."""
-    wide = wide_elements(source.normal, source.layout.label, source.independent_draws)
-    if wide is None:
-        return []
-    return [
-        Finding(
-            "wider-than-prior",
-            f"The posterior of {wide[1]} is wider than the prior: along one direction its variance is "
-            f"{wide[0]:.2f} times as large.",
-            "Check that `prior` is the prior of this fit, in the same units; a guide may not have converged.",
-        )
-    ]
-
-
-def _off(verification: Verification | None) -> list[Finding]:
-    """Return that the measured evidence is another than the predicted one, if it is by more than a nat."""
-    if verification is None:
-        return []
-    difference = float(verification.predicted[0] - verification.measured[0])
-    if abs(difference) <= 1.0 + 3 * float(verification.standard_error[0]):
-        return []
-    return [
-        Finding(
-            "evidence-off",
-            f"The predicted delta_f of the chosen submodel is {difference:+.1f} nats from the measured one "
-            f"(Pareto k {verification.pareto_k[0]:.2f}).",
-            "Do not rely on the probabilities: take more draws, or fit the guide until it has converged.",
-        )
-    ]
-
-
-def _elsewhere(normality: Normality, source: Source) -> list[Finding]:
-    """Return that the posterior of the program lies elsewhere than the fit, if it does."""
-    if normality.trusted is not True or isinstance(source.whole, str):
-        return []
-    at = source.whole.positions(source.layout)
-    shift, error = normality.shift[at], normality.shift_error[at]
-    clear = np.abs(shift) - 3 * error
-    worst = int(np.argmax(clear))
-    if clear[worst] <= _MOST_SHIFT:
-        return []
-    return [
-        Finding(
-            "elsewhere",
-            f"The posterior mean of '{source.layout.label[worst]}' by the program and `data` is "
-            f"{shift[worst]:+.1f} standard deviations from that of the fit.",
-            "Check that `data` and the program are those of the fit; a guide may not have converged.",
-        )
-    ]
-
-
-def _spread(spread: Spread | None, candidates: Sequence[str]) -> list[Finding]:
-    """Return that measured evidence would change an inclusion probability, if it would by much."""
-    if spread is None:
-        return []
-    worst = int(np.argmax(np.abs(spread.change)))
-    change = float(spread.change[worst])
-    if abs(change) <= _MOST_CHANGE + spread.error:
-        return []
-    return [
-        Finding(
-            "not-exact",
-            "The joint normal is not exact enough for these probabilities: by the measured evidence of the "
-            f"most probable submodels, that of '{candidates[worst]}' changes by {change:+.2f}.",
-            "Call reduce_fit with verify=True, and report measured_inclusion_prob.",
-        )
-    ]
-
-
-def _not_normal(normality: Normality) -> list[Finding]:
-    if normality.trusted is not False:
-        return []
-    return [
-        Finding(
-            "not-normal",
-            f"Do not trust this: the joint normal does not cover the posterior (Pareto k "
-            f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}).",
-            "Check that `data` are those of the fit. Take more draws if there are fewer than 100 for each "
-            "latent element; else fit the submodels that matter and compare their evidence, or write the "
-            "program so that its posterior is closer to a normal.",
-        )
-    ]

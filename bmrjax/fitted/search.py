@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy.special import logsumexp
 
 from bmrjax.fitted.enumerate_submodels import all_masks, evaluate_submodels
 from bmrjax.fitted.gibbs import Visited, sample_submodels
 from bmrjax.fitted.greedy import best_by_size, climb
 from bmrjax.fitted.model_prior import ModelPrior
-from bmrjax.fitted.swept import Precision, Swept
+from bmrjax.fitted.nodes import Nodes
 
 # Up to this many units every submodel is computed: 4,096 of them.
 EXHAUSTIVE_UNITS = 12
@@ -35,6 +36,7 @@ class Found:
         loc: Mean of each element where it is in, by term.
         variance: Its variance, by term.
         sets: Units that are in, by term.
+        node: Which joint normal a term is of.
         path: The most probable submodel of each size that was found, from no unit on.
         error: Largest Monte Carlo standard error of an inclusion probability; zero if all were computed.
         text: How they were found, in words.
@@ -48,13 +50,14 @@ class Found:
     loc: Float[np.ndarray, "terms n"]
     variance: Float[np.ndarray, "terms n"]
     sets: Bool[np.ndarray, "terms units"]
+    node: Int[np.ndarray, " terms"]
     path: Bool[np.ndarray, "sizes units"]
     error: float
     text: str
 
 
 def search(
-    precision: Precision,
+    nodes: Nodes,
     prior: ModelPrior,
     rng: np.random.Generator,
 ) -> Found:
@@ -65,62 +68,71 @@ def search(
     are over the sampler's sweeps, and so do not miss the many improbable submodels that together have weight.
 
     Args:
-        precision: The posterior and the units.
+        nodes: The posterior and the units.
         prior: Prior on submodels.
         rng: Source of randomness.
     """
-    if len(precision.units) <= EXHAUSTIVE_UNITS:
-        return _exhaustive(precision, prior)
-    return _sampled(precision, prior, rng)
+    if len(nodes.units) <= EXHAUSTIVE_UNITS:
+        return _exhaustive(nodes, prior)
+    return _sampled(nodes, prior, rng)
 
 
-def _exhaustive(precision: Precision, prior: ModelPrior) -> Found:
-    masks = all_masks(len(precision.units))
+def _exhaustive(nodes: Nodes, prior: ModelPrior) -> Found:
+    masks = all_masks(len(nodes.units))
     masks = masks[prior.heredity.allows(masks)]
-    delta_f, loc, variance = evaluate_submodels(precision, masks)
-    log_prob = delta_f + prior.log_prob(masks)
+    parts = [evaluate_submodels(precision, masks) for precision in nodes.precisions]
+    by_node = np.stack([part[0] for part in parts]) + nodes.log_weight[:, None]
+    delta_f = np.asarray(logsumexp(by_node, axis=0)) if len(nodes) > 1 else by_node[0]
+    log_prior = prior.log_prob(masks)
+    log_prob = delta_f + log_prior
     weight = np.exp(log_prob - log_prob.max())
-    weight /= weight.sum()
+    total = weight.sum()
+    weight /= total
     order = np.argsort(-weight, kind="stable")
     window = weight[order] * OCCAMS_WINDOW >= weight[order[0]]
     listed = order[window | (np.arange(len(order)) < LISTED)]
-    inclusion = precision.elements(masks).astype(float)
     size = masks.sum(1)
-    path = np.stack([masks[order[size[order] == k][0]] for k in range(len(precision.units) + 1)])
+    path = np.stack([masks[order[size[order] == k][0]] for k in range(len(nodes.units) + 1)])
     which = "" if prior.heredity.is_empty else " that heredity allows"
     text = f"all {len(masks):,} submodels{which} computed"
     return Found(
         masks[listed],
         weight[listed],
         delta_f[listed],
-        weight,
-        inclusion,
-        loc,
-        variance,
-        masks,
+        (np.exp(by_node + log_prior - log_prob.max()) / total).ravel(),
+        np.tile(nodes.elements(masks).astype(float), (len(nodes), 1)),
+        np.concatenate([part[1] for part in parts]),
+        np.concatenate([part[2] for part in parts]),
+        np.tile(masks, (len(nodes), 1)),
+        np.repeat(np.arange(len(nodes)), len(masks)),
         path,
         0.0,
         text,
     )
 
 
-def _sampled(precision: Precision, prior: ModelPrior, rng: np.random.Generator) -> Found:
-    units = len(precision.units)
+def _sampled(nodes: Nodes, prior: ModelPrior, rng: np.random.Generator) -> Found:
+    units = len(nodes.units)
     full, smallest = np.ones(units, bool), np.zeros(units, bool)
-    peaks = [climb(precision, start, prior) for start in (full, smallest)]
-    best = max(peaks, key=lambda mask: _log_prob(precision, mask, prior))
+
+    def log_prob(mask: np.ndarray) -> float:
+        return nodes.delta_f(mask) + float(prior.log_prob(mask))
+
+    peaks = [_climb(nodes, start, prior) for start in (full, smallest)]
+    best = max(peaks, key=log_prob)
     runs = [
-        sample_submodels(precision, start, prior, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng)
+        sample_submodels(nodes, start, prior, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng)
         for start in (best, smallest)
     ]
     met = max(runs, key=lambda run: run.log_prob.max())
-    peaks.append(climb(precision, met.masks[np.argmax(met.log_prob)], prior))
-    masks, log_prob, prob = _probabilities(runs, peaks, precision, prior)
-    window = log_prob >= log_prob[0] - np.log(OCCAMS_WINDOW)
+    mode = met.masks[np.argmax(met.log_prob)]
+    peaks.append(_climb(nodes, mode, prior))
+    masks, values, prob = _probabilities(runs, {mask.tobytes(): log_prob(mask) for mask in peaks})
+    window = values >= values[0] - np.log(OCCAMS_WINDOW)
     listed = window | (np.arange(len(window)) < LISTED)
     of_units = np.concatenate([run.inclusion for run in runs])
-    inclusion = np.ones((len(of_units), precision.size))
-    for u, unit in enumerate(precision.units):
+    inclusion = np.ones((len(of_units), nodes.size))
+    for u, unit in enumerate(nodes.units):
         inclusion[:, unit] = of_units[:, u, None]
     batches = np.stack([b.mean(0) for b in np.array_split(of_units, 2 * _BATCHES)])
     error = float((batches.std(0, ddof=1) / np.sqrt(len(batches))).max())
@@ -128,27 +140,37 @@ def _sampled(precision: Precision, prior: ModelPrior, rng: np.random.Generator) 
         f"{units} candidates: a greedy search, and {len(of_units):,} sweeps of a Gibbs sampler (largest "
         f"Monte Carlo error of a probability {error:.2g})"
     )
+    precision = nodes.precisions[nodes.heaviest(masks[0])]
+    largest = min(2 * int(masks[0].sum()) + 10, units)
     return Found(
         masks[listed],
         prob[listed],
-        (log_prob - prior.log_prob(masks))[listed],
+        (values - prior.log_prob(masks))[listed],
         np.full(len(of_units), 1 / len(of_units)),
         inclusion,
         np.concatenate([run.loc for run in runs]),
         np.concatenate([run.variance for run in runs]),
         np.concatenate([run.masks for run in runs]),
-        best_by_size(precision, masks[0], prior, min(2 * int(masks[0].sum()) + 10, units)),
+        np.concatenate([run.node for run in runs]),
+        best_by_size(precision, masks[0], prior, largest),
         error,
         text,
     )
 
 
-def _log_prob(precision: Precision, mask: np.ndarray, prior: ModelPrior) -> float:
-    return Swept(precision, mask).delta_f() + float(prior.log_prob(mask))
+def _climb(nodes: Nodes, start: np.ndarray, prior: ModelPrior) -> np.ndarray:
+    """Climb under the joint normal that a submodel has most of its evidence from, until it stays the same."""
+    node, mask = nodes.heaviest(start), start
+    for _ in range(len(nodes)):
+        mask = climb(nodes.precisions[node], mask, prior)
+        last, node = node, nodes.heaviest(mask)
+        if node == last:
+            break
+    return mask
 
 
 def _probabilities(
-    runs: list[Visited], peaks: list[np.ndarray], precision: Precision, prior: ModelPrior
+    runs: list[Visited], peaks: dict[bytes, float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the submodels that were met, the most probable first, ln of their weights, and probabilities.
 
@@ -159,14 +181,13 @@ def _probabilities(
     for run in runs:
         for mask, value in zip(run.masks, run.log_prob, strict=True):
             met[mask.tobytes()] = value
-    for mask in peaks:
-        met[mask.tobytes()] = _log_prob(precision, mask, prior)
+    met |= peaks
     masks = np.array([np.frombuffer(key, bool) for key in met])
     log_prob = np.array(list(met.values()))
     order = np.argsort(-log_prob, kind="stable")
     masks, log_prob = masks[order], log_prob[order]
     early = {mask.tobytes() for run in runs for mask in run.masks[: _SWEEPS // 4]}
-    early |= {mask.tobytes() for mask in peaks}
+    early |= set(peaks)
     late = [mask.tobytes() in early for run in runs for mask in run.masks[_SWEEPS // 4 :]]
     frequency = max(float(np.mean(late)), 0.5 / len(late))
     relative = np.exp(log_prob - log_prob[0])

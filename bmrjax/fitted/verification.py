@@ -65,23 +65,21 @@ def verify_submodels(
     predicted: Float[np.ndarray, " submodels"],
     inside: Bool[np.ndarray, "submodels n"],
     normal: JointNormal,
-    layout: ElementLayout,
-    whole: Whole,
+    whole: Callable[[Bool[np.ndarray, " n"]], Whole],
     model: Callable,
     data: Data,
     rng: np.random.Generator,
 ) -> Verification | None:
     """Measure the evidence of submodels and of the full model, with the program's own density.
 
-    The full model's is an average of importance weights over its joint normal, a submodel's over that normal
-    given that the removed elements are zero. Nothing is fitted again.
+    Each is an average of importance weights over the joint normal of the model or submodel, which is that of
+    the full model given that the removed elements are zero, unless it was expanded anew.
 
     Args:
         predicted: What the reduction says, in nats.
         inside: Elements that are in, by submodel.
         normal: Posterior and prior of the judged elements.
-        layout: Where they lie.
-        whole: Joint normal over all latent elements.
+        whole: Elements that are in to the joint normal over all latent elements of that submodel.
         model: NumPyro program.
         data: Its arguments.
         rng: Source of randomness.
@@ -89,9 +87,9 @@ def verify_submodels(
     Returns:
         Both, of the first submodels; None if the joint normal is singular.
     """
-    at = whole.positions(layout)
-    density = log_joint(whole, model, data)
-    full = weighted_draws(whole, density, rng)
+    everything = whole(np.ones(inside.shape[1], bool))
+    density = log_joint(everything, model, data)
+    full = weighted_draws(everything, density, rng)
     if full is None:
         return None
     evidence, error = _log_mean(full.log_weights)
@@ -99,7 +97,7 @@ def verify_submodels(
     log_prior = _log_prior_at_zero(normal)
     found = []
     for kept in inside[:MOST_SUBMODELS]:
-        reduced = weighted_draws(at_zero(whole, at[~kept]), density, rng)
+        reduced = weighted_draws(whole(kept), density, rng)
         if reduced is None:
             return None
         of_reduced, its_error = _log_mean(reduced.log_weights)
@@ -129,8 +127,7 @@ def measure_spread(
     found: Found,
     inside: Bool[np.ndarray, "submodels n"],
     normal: JointNormal,
-    layout: ElementLayout,
-    whole: Whole,
+    whole: Callable[[Bool[np.ndarray, " n"]], Whole],
     model: Callable,
     data: Data,
     rng: np.random.Generator,
@@ -141,8 +138,7 @@ def measure_spread(
         found: The submodels.
         inside: Elements that are in, by submodel.
         normal: Posterior and prior of the judged elements.
-        layout: Where they lie.
-        whole: Joint normal over all latent elements.
+        whole: Elements that are in to the joint normal over all latent elements of that submodel.
         model: NumPyro program.
         data: Its arguments.
         rng: Source of randomness.
@@ -150,14 +146,14 @@ def measure_spread(
     Returns:
         The change; None if the joint normal is singular.
     """
-    at, density = whole.positions(layout), log_joint(whole, model, data)
+    density = log_joint(whole(np.ones(inside.shape[1], bool)), model, data)
     log_prior, each = _log_prior_at_zero(normal), NUM_DRAWS // _TOGETHER
     inside = inside[:_GLANCE]
     correction, errors = [], []
     for start in range(0, len(inside), _TOGETHER):
         # As many points at a time as elsewhere, so that nothing is compiled anew.
         some = inside[start : start + _TOGETHER]
-        drawn = [normal_draws(at_zero(whole, at[~kept]), rng, each) for kept in some]
+        drawn = [normal_draws(whole(kept), rng, each) for kept in some]
         drawn += drawn[-1:] * (_TOGETHER - len(some))
         if any(one is None for one in drawn):
             return None
@@ -181,7 +177,22 @@ def _log_prior_at_zero(normal: JointNormal) -> Float[np.ndarray, " n"]:
     return -0.5 * ratio**2 - np.log(normal.prior_scale) - 0.5 * math.log(2 * math.pi)
 
 
-def at_zero(whole: Whole, removed: np.ndarray) -> Whole:
+def given_zeros(whole: Whole, layout: ElementLayout) -> Callable[[Bool[np.ndarray, " n"]], Whole]:
+    """Return a function of the elements that are in: the joint normal given that the others are zero.
+
+    Args:
+        whole: Joint normal over all latent elements.
+        layout: The judged elements.
+    """
+    at = whole.positions(layout)
+
+    def given(inside: Bool[np.ndarray, " n"]) -> Whole:
+        return _at_zero(whole, at[~inside])
+
+    return given
+
+
+def _at_zero(whole: Whole, removed: np.ndarray) -> Whole:
     """Return the joint normal given that some elements are zero."""
     if not len(removed):
         return whole

@@ -14,9 +14,10 @@ from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_average import average
 from bmrjax.fitted.model_prior import model_prior
+from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.search import OCCAMS_WINDOW, search
-from bmrjax.fitted.swept import Precision, Swept
+from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
 from bmrjax.group.between import IntegratedLevel, VarianceComponents, integrate_level
 from bmrjax.group.second_level import SecondLevel
@@ -65,7 +66,8 @@ def reduce_effects(
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
     prior = model_prior(expected, len(units))
-    found = search(precision, prior, rng)
+    nodes = Nodes.one(precision)
+    found = search(nodes, prior, rng)
     verification = None
     if verify:
         inside = precision.elements(found.masks[:MOST_SUBMODELS])
@@ -81,15 +83,13 @@ def reduce_effects(
         normal,
         found,
         average(found),
-        -Swept(precision, np.ones(len(units), bool)).log_bayes_factors(),
-        -Swept(precision, found.masks[0]).log_bayes_factors(),
         prior=prior,
         text=text,
         normality=Normality(math.nan, reason=_REASON),
         findings=findings,
         inspection=Inspection(),
         verification=verification,
-        precision=precision,
+        nodes=nodes,
     )
 
 

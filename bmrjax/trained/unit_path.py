@@ -75,6 +75,7 @@ class UnitWalk:
         *,
         first: list[LayerMoments],
         tune: TuneArrays | None = None,
+        ends: Callable[[UnitRound], bool] | None = None,
     ) -> tuple[list[UnitRound], list[float]]:
         """Go from the dense network to a smaller one.
 
@@ -83,6 +84,7 @@ class UnitWalk:
             scale: Number of data points over the temperature.
             first: Moments at the dense network.
             tune: Trains between rounds.
+            ends: Is called after each round, and says whether it is the last.
 
         Returns:
             The rounds, and the prior precision of each layer.
@@ -94,9 +96,9 @@ class UnitWalk:
         gone = np.zeros(len(graph.names), bool)
         precisions = prior_precisions(layers, first, self.dense, scale)
         whole, loss, steps, moments = self.resource.total(gone), 0.0, [], first
-        for share in shares:
+        for turn, share in enumerate(shares):
             if steps:
-                moments = self.calibration.moments(arrays, reference)
+                moments = self.calibration.moments(arrays, reference, turn=turn)
             quadratics = quadratics_of(layers, moments, reference, scale, precisions)
             before = self.posteriors(quadratics, gone)
             removed = remove_units(
@@ -119,6 +121,8 @@ class UnitWalk:
                 refresh(layers, arrays, rows)
             packed = pack_arrays(arrays, masks)
             steps.append(UnitRound(loss, removed, gone.copy(), self.evaluation(arrays), packed))
+            if ends is not None and ends(steps[-1]):
+                break
         return steps, precisions
 
     def posteriors(

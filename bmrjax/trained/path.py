@@ -133,6 +133,7 @@ def walk(
     first: list[LayerMoments] | None = None,
     tune: TuneArrays | None = None,
     ends: Callable[[PathRound], bool] | None = None,
+    remove: Callable[..., Removed] = remove_elements,
 ) -> tuple[list[PathRound], list[float]]:
     """Go from the dense network to a sparse one.
 
@@ -152,6 +153,7 @@ def walk(
         first: Moments at the dense network, if they are known.
         tune: Trains between rounds. Later rounds fit what stays to the outputs of layers after training.
         ends: Is called after each round, and says whether it is the last.
+        remove: Removes weights from rows: `remove_elements`, or `remove_at_once`.
 
     Returns:
         The rounds, and the prior precision of each layer.
@@ -167,7 +169,7 @@ def walk(
         if steps:
             moments = calibration.moments(arrays, reference, turn=turn)
         quadratics = quadratics_of(layers, moments, reference, scale, precisions)
-        removed = remove_elements(rows, quadratics, left - count)
+        removed = remove(rows, quadratics, left - count)
         if len(removed.saliency) == 0:
             break
         left -= len(removed.saliency)

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
-from bmrjax.trained.eliminate import WeightRow, remove_elements
+from bmrjax.trained.eliminate import WeightRow, remove_at_once, remove_elements
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
@@ -213,6 +213,7 @@ def reduce_network(
         last=PILOT[-1],
         ratio=PILOT[0],
         first=first,
+        remove=remove_at_once,
     )
     tempered = temperature(
         [step.loss / count for step in pilot],

@@ -130,56 +130,6 @@ def remove_elements(
     )
 
 
-def remove_at_once(
-    rows: Sequence[WeightRow],
-    quadratics: Sequence[Sequence[Quadratic]],
-    count: int,
-) -> Removed:
-    """Remove the weights that cost least by themselves, and move those that stay.
-
-    Unlike in `remove_elements`, costs are not updated as weights are removed. So it takes a fraction of the
-    time and finds a worse network; its loss is predicted as well.
-
-    Args:
-        rows: All rows, without patterns; changed in place.
-        quadratics: By layer and group.
-        count: How many go.
-    """
-    with _threads.limit(limits=1, user_api="blas"):
-        found = [quadratics[row.layer][row.group].row(row.output, row.keep) for row in rows]
-        prices = [
-            np.where(row.loose()[row.keep], 0.5 * of.mean**2 / of.variance, np.inf)
-            for row, of in zip(rows, found, strict=True)
-        ]
-        everything = np.concatenate(prices)
-        order = np.argsort(everything, kind="stable")[:count]
-        order = order[np.isfinite(everything[order])]
-        gone = np.zeros(len(everything), bool)
-        gone[order] = True
-        parts = np.split(gone, np.cumsum([len(price) for price in prices])[:-1])
-        lost, places, layers, saliency, occam = 0.0, [], [], [], []
-        for row, of, going, price in zip(rows, found, parts, prices, strict=True):
-            where = np.flatnonzero(row.keep)
-            quadratic = quadratics[row.layer][row.group]
-            row.keep[where[going]] = False
-            new = np.zeros(len(where))
-            new[~going] = quadratic.mean(row.output, row.keep) if going.any() else of.mean
-            row.weights[:] = 0.0
-            row.weights[where] = new
-            lost += quadratic.loss(row.output, where, new - of.mean) if going.any() else 0.0
-            places += [(row.group, row.output, i) for i in where[going]]
-            layers += [row.layer] * int(going.sum())
-            saliency.append(price[going])
-            occam.append(-0.5 * np.log(quadratic.prior_precision * of.variance[going]))
-    return Removed(
-        np.array(layers, int),
-        np.array(places, int).reshape(-1, 3),
-        np.concatenate(saliency),
-        np.concatenate(occam),
-        lost,
-    )
-
-
 def _remove(
     rows: Sequence[WeightRow], quadratics: Sequence[Sequence[Quadratic]], count: int
 ) -> Removed:

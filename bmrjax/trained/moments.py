@@ -28,9 +28,6 @@ SAMPLES = 256
 # to a few per cent. Going back through the network is most of the cost of a pass.
 DIRECTIONS = 2048
 
-# After the first pass, one batch of so many goes back that would otherwise.
-FEWER = 2
-
 # Passes over the rows in one reduction, roughly: how long a program may be compiled.
 PASSES = 16
 
@@ -160,7 +157,7 @@ class Calibration:
         )
         self._ends = quick_jit(ends, num_calls=PASSES * batches)
         self._curvature = quick_jit(
-            curvature, num_calls=max(PASSES * batches // (FEWER * self._every), batches)
+            curvature, num_calls=max(PASSES * batches // self._every, batches)
         )
 
     def _batches(self) -> Iterator[tuple[int, tuple[Array, ...], Any, np.ndarray]]:
@@ -184,8 +181,6 @@ class Calibration:
         self,
         arrays: Sequence[Array],
         reference: Sequence[Array] | None = None,
-        *,
-        turn: int = 0,
     ) -> list[LayerMoments]:
         """Return the moments of each layer of the network with other arrays, as float64 on the host.
 
@@ -193,15 +188,11 @@ class Calibration:
             arrays: Those.
             reference: What layers put out with these is what they are fitted to; by default the arrays of
                 the given network.
-            turn: Number of the round. After the first, fewer directions are drawn, each time in others of
-                the batches.
         """
         dense = self._dense if reference is None else list(reference)
         if any(x is not y for x, y in zip(dense, self._reference, strict=True)):
             self._reference, self._outputs = dense, {}
         count = len(self._inputs[0])
-        batches = -(-count // self._batch_size)
-        every = min(self._every * (FEWER if turn else 1), batches)
         total: Any = None
         curvature: Any = None
         went_back = 0
@@ -217,7 +208,7 @@ class Calibration:
                     self._outputs[start] = zs
             found = self._ends(list(arrays), zs, x, weight, chosen)
             total = _sum(total, found)
-            if (number + turn) % every == 0:
+            if number % self._every == 0:
                 key = fold_in(self._key, np.uint32(start))
                 squares = self._curvature(list(arrays), x, y, weight, unrolled(key))
                 curvature = _sum(curvature, squares)

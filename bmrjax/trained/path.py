@@ -133,7 +133,6 @@ def walk(
     first: list[LayerMoments] | None = None,
     tune: TuneArrays | None = None,
     ends: Callable[[PathRound], bool] | None = None,
-    remove: Callable[..., Removed] = remove_elements,
 ) -> tuple[list[PathRound], list[float]]:
     """Go from the dense network to a sparse one.
 
@@ -153,7 +152,6 @@ def walk(
         first: Moments at the dense network, if they are known.
         tune: Trains between rounds. Later rounds fit what stays to the outputs of layers after training.
         ends: Is called after each round, and says whether it is the last.
-        remove: Removes weights from rows: `remove_elements`, or `remove_at_once`.
 
     Returns:
         The rounds, and the prior precision of each layer.
@@ -165,11 +163,11 @@ def walk(
     moments = calibration.moments(arrays) if first is None else first
     precisions = prior_precisions(layers, moments, dense, scale)
     loss, left = 0.0, total
-    for turn, count in enumerate(counts(total, last, ratio)):
+    for count in counts(total, last, ratio):
         if steps:
-            moments = calibration.moments(arrays, reference, turn=turn)
+            moments = calibration.moments(arrays, reference)
         quadratics = quadratics_of(layers, moments, reference, scale, precisions)
-        removed = remove(rows, quadratics, left - count)
+        removed = remove_elements(rows, quadratics, left - count)
         if len(removed.saliency) == 0:
             break
         left -= len(removed.saliency)

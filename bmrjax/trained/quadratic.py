@@ -45,18 +45,6 @@ class Quadratic:
             covariance = _Dense(inverse(self._precision(output, where)))
         return RowPosterior(covariance.times(pull), covariance.diagonal(), covariance)
 
-    def mean(self, output: int, keep: Bool[np.ndarray, " inputs"]) -> Float[np.ndarray, " kept"]:
-        """Return the mean of `row`, without its covariance."""
-        where = np.flatnonzero(keep)
-        if not len(where):
-            return np.zeros(0)
-        _, found, info = _lapack.dposv(
-            self._precision(output, where), self._pull(output, where), lower=1
-        )
-        if info != 0:
-            raise FloatingPointError("the curvature of a layer is not positive definite")
-        return found
-
     def _strength(self, output: int) -> float:
         return self.scale * float(self.moments.outputs[self.group, output])
 

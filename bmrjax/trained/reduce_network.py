@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
-from bmrjax.trained.eliminate import WeightRow, remove_at_once, remove_elements
+from bmrjax.trained.eliminate import WeightRow, remove_elements
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
@@ -213,7 +213,6 @@ def reduce_network(
         last=PILOT[-1],
         ratio=PILOT[0],
         first=first,
-        remove=remove_at_once,
     )
     tempered = temperature(
         [step.loss / count for step in pilot],
@@ -359,8 +358,8 @@ def _settle(
         places = layer.index[row.group, row.output]
         row.keep[: len(places)] = packed.mask(layer.array).ravel()[places]
     arrays = [jnp.asarray(x) for x in packed.arrays()]
-    for turn in range(SETTLE):
-        moments = calibration.moments(arrays, turn=turn)
+    for _ in range(SETTLE):
+        moments = calibration.moments(arrays)
         remove_elements(rows, quadratics_of(found.layers, moments, dense, scale, precisions), 0)
         arrays = filled(found.layers, dense, rows)
     return arrays

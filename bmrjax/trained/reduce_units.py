@@ -102,8 +102,8 @@ def reduce_units(
         gone = steps[taken - 1].gone
         rows = rows_of(found.layers, dense, left=ready.left)
         arrays = [jnp.asarray(x) for x in packed[taken].arrays()]
-        for turn in range(SETTLE):
-            fresh = moments.moments(arrays, turn=turn)
+        for _ in range(SETTLE):
+            fresh = moments.moments(arrays)
             walked.refit(rows, quadratics_of(found.layers, fresh, dense, scale, precisions), gone)
             arrays = filled(found.layers, dense, rows)
         point = measured_point(scores, evaluate(arrays), points[taken])

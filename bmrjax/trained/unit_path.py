@@ -96,9 +96,9 @@ class UnitWalk:
         gone = np.zeros(len(graph.names), bool)
         precisions = prior_precisions(layers, first, self.dense, scale)
         whole, loss, steps, moments = self.resource.total(gone), 0.0, [], first
-        for turn, share in enumerate(shares):
+        for share in shares:
             if steps:
-                moments = self.calibration.moments(arrays, reference, turn=turn)
+                moments = self.calibration.moments(arrays, reference)
             quadratics = quadratics_of(layers, moments, reference, scale, precisions)
             before = self.posteriors(quadratics, gone)
             removed = remove_units(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bmrjax.trained import BinaryCrossEntropy, CrossEntropy, FunctionLoss, SquaredError, eliminate
-from bmrjax.trained.eliminate import remove_at_once, remove_elements
+from bmrjax.trained.eliminate import remove_elements
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import LayerMoments
 from bmrjax.trained.quadratic import Quadratic, prior_precision
@@ -124,27 +124,6 @@ def test_columns_that_are_not_kept_are_computed_again(kept, monkeypatch):
     for a, b in zip(rows, other, strict=True):
         np.testing.assert_array_equal(a.keep, b.keep)
         np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("count", [1, 9, 18])
-def test_what_goes_at_once_is_cheapest_by_itself_and_fitted_exactly(count):
-    x, y, weights = regression(np.random.default_rng(6))
-    rows, quadratics = problem(x, weights)
-    before = [quadratics[row.layer][row.group].row(row.output, row.keep) for row in rows]
-    prices = np.stack([0.5 * of.mean**2 / of.variance for of in before])
-    removed = remove_at_once(rows, quadratics, count)
-    keep = np.stack([row.keep for row in rows])
-    assert np.sum(~keep) == count == len(removed.saliency)
-    assert prices[~keep].max() <= prices[keep].min(initial=np.inf)
-    lost = 0.0
-    for o, row in enumerate(rows):
-        here = x[:, row.keep]
-        precision = here.T @ here / NOISE**2 + DELTA * np.eye(here.shape[1])
-        expected = np.zeros(x.shape[1])
-        expected[row.keep] = np.linalg.solve(precision, here.T @ y[:, o] / NOISE**2)
-        np.testing.assert_allclose(row.weights, expected, rtol=1e-8, atol=1e-12)
-        lost += 0.5 * np.sum((x @ (expected - before[o].mean)) ** 2) / NOISE**2
-    assert removed.loss == pytest.approx(lost, rel=1e-8)
 
 
 def test_everything_can_go():

@@ -76,7 +76,7 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
 
     add("dense", 1.0, network)
     start = time.process_time()
-    ours: Any = bmr.reduce_network(network, given, **settings)
+    ours: Any = bmr.reduce_network(network, given, smallest=0.04, **settings)
     seconds = round(time.process_time() - start, 1)
     more: dict[str, Any] = {"cpu_s": seconds, "temperature": ours.temperature}
 

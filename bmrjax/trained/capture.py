@@ -53,7 +53,7 @@ class Capture:
         arrays: Sequence[Array],
         inputs: Sequence[Array],
         some: Sequence[Int[Array, " positions"]] | None = None,
-    ) -> tuple[Any, list[Ends], Callable[[Any], list[Array]]]:
+    ) -> tuple[Any, list[Ends]]:
         """Run one row.
 
         Args:
@@ -63,8 +63,35 @@ class Capture:
                 default.
 
         Returns:
-            The outputs; for each layer its inputs and outputs (without a bias), positions of all uses one
-            after the other; and the function that pulls a cotangent of the outputs back to those.
+            The outputs, and for each layer its inputs and outputs (without a bias), positions of all uses one
+            after the other.
+        """
+        found: list[list[Ends]] = [[] for _ in self.layers]
+
+        def record(position: int, eqn: Any, operands: Sequence[Any], result: Any) -> Any:
+            k, use = self._uses[position]
+            layer = self.layers[k]
+            here = None if some is None or len(layer.uses) > 1 else some[k]
+            x = _inputs(eqn, use, layer, operands[1 - use.side], here)
+            z = _outputs(eqn, use, layer, result)
+            found[k].append((x, z if here is None else z[here]))
+            return result
+
+        outputs = self._evaluate(arrays, inputs, record)
+        ends = []
+        for k, uses in enumerate(found):
+            x, z = (jnp.concatenate(parts) for parts in zip(*uses, strict=True))
+            if some is not None and len(uses) > 1:
+                x, z = x[some[k]], z[some[k]]
+            ends.append((x, z))
+        return outputs, ends
+
+    def gradients(
+        self, arrays: Sequence[Array], inputs: Sequence[Array]
+    ) -> tuple[Any, Callable[[Any], list[Array]]]:
+        """Run one row, and return the outputs, and the function that pulls a cotangent of these back.
+
+        It returns, for each layer, (positions, groups, outputs), positions of all uses one after the other.
         """
         probes = [
             jnp.zeros(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype)
@@ -72,16 +99,11 @@ class Capture:
             if position in self._uses
         ]
 
-        def probed(probes: list[Array]) -> tuple[Any, list[list[Ends]]]:
-            return self._evaluate(arrays, inputs, iter(probes), some)
+        def probed(probes: list[Array]) -> Any:
+            rest = iter(probes)
+            return self._evaluate(arrays, inputs, lambda *parts: parts[-1] + next(rest))
 
-        outputs, pull, found = jax.vjp(probed, probes, has_aux=True)
-        ends = []
-        for k, uses in enumerate(found):
-            x, z = (jnp.concatenate(parts) for parts in zip(*uses, strict=True))
-            if some is not None and len(uses) > 1:
-                x, z = x[some[k]], z[some[k]]
-            ends.append((x, z))
+        outputs, pull = jax.vjp(probed, probes)
 
         def back(cotangent: Any) -> list[Array]:
             gradients = iter(pull(cotangent)[0])
@@ -92,7 +114,7 @@ class Capture:
                     by_layer[k].append(_outputs(eqn, use, self.layers[k], next(gradients)))
             return [jnp.concatenate(some) for some in by_layer]
 
-        return outputs, ends, back
+        return outputs, back
 
     def outputs(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
         """Run one row, and return the outputs only."""
@@ -100,13 +122,17 @@ class Capture:
         return evaluate(self.jaxpr, self._consts, [*arrays, *inputs], as_it_is)[0]
 
     def _evaluate(
-        self, arrays: Sequence[Array], inputs: Sequence[Array], probes: Any, some: Any
-    ) -> tuple[Any, list[list[Ends]]]:
+        self, arrays: Sequence[Array], inputs: Sequence[Array], at_layer: Callable[..., Any]
+    ) -> Any:
+        """Run one row and return its outputs.
+
+        At each layer, `at_layer` takes its place among the equations, the equation, operands and result, and
+        returns what stands for the result.
+        """
         jaxpr = self.jaxpr
         values: dict[Any, Any] = dict(
             zip([*jaxpr.constvars, *jaxpr.invars], [*self._consts, *arrays, *inputs], strict=True)
         )
-        ends: list[list[Ends]] = [[] for _ in self.layers]
 
         def read(var: Any) -> Any:
             return var.val if isinstance(var, jec.Literal) else values[var]
@@ -115,15 +141,9 @@ class Capture:
             operands = [read(var) for var in eqn.invars]
             results = bind(eqn, operands)
             if position in self._uses:
-                k, use = self._uses[position]
-                layer = self.layers[k]
-                here = None if some is None or len(layer.uses) > 1 else some[k]
-                x = _inputs(eqn, use, layer, operands[1 - use.side], here)
-                z = _outputs(eqn, use, layer, results[0])
-                ends[k].append((x, z if here is None else z[here]))
-                results = [results[0] + next(probes)]
+                results = [at_layer(position, eqn, operands, results[0])]
             values.update(zip(eqn.outvars, results, strict=True))
-        return read(jaxpr.outvars[0]), ends
+        return read(jaxpr.outvars[0])
 
 
 def _inputs(eqn: Any, use: Use, layer: TracedLayer, x: Array, some: Any) -> Array:

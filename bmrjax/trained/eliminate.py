@@ -14,6 +14,10 @@ from bmrjax.trained.removal_order import Removable, removal_orders
 # the first rows, when prices are hardly known.
 WIDER = 1.3
 
+# Numbers in columns of covariances that are kept until it is known which weights go; what would not fit is
+# computed again.
+KEPT_COLUMNS = 2**24
+
 # Rows are small: threads within LAPACK cost more than they bring. On a busy machine, 64 inputs took
 # 23 ms with them.
 _threads = ThreadpoolController()
@@ -64,8 +68,9 @@ class _Offer:
     loss: np.ndarray  # nats that each costs, those before it gone
     log_occam: np.ndarray  # −½ ln(δ C) of each, those before it gone
     price: np.ndarray  # what it is sorted by; does not fall along the order
+    limit: float  # up to which price there are weights in it
     mean: np.ndarray
-    columns: np.ndarray  # of the covariance, one for each that may go, in that order
+    columns: np.ndarray | None  # of the covariance, one for each that may go, in that order
 
 
 @dataclass(frozen=True)
@@ -130,14 +135,17 @@ def _remove(
 ) -> Removed:
     limits = _Limits(count / max(sum(int(row.loose().sum()) for row in rows), 1), len(rows))
     shuffled = np.random.default_rng(0).permutation(len(rows))
-    drafts = {int(i): _draft(rows[i], quadratics, limits) for i in shuffled}
-    offers = _offers([drafts[i] for i in range(len(rows))], quadratics)
+    room = _Room(KEPT_COLUMNS)
+    found = dict(
+        zip(shuffled, _offers([rows[i] for i in shuffled], quadratics, limits, room), strict=True)
+    )
+    offers = [found[i] for i in range(len(rows))]
     order, price, owner = _cheapest(offers, count)
     if len(order) == count and count:
         last = float(price[order[-1]])
-        again = [i for i in drafts if drafts[i].limit < last]
-        drafts = [_draft(rows[i], quadratics, last) for i in again]
-        for i, offer in zip(again, _offers(drafts, quadratics), strict=True):
+        again = [i for i in shuffled if offers[i].limit < last]
+        fresh = _offers([rows[i] for i in again], quadratics, last, room)
+        for i, offer in zip(again, fresh, strict=True):
             offers[i] = offer
         order, price, owner = _cheapest(offers, count)
     taken = np.bincount(owner[order], minlength=len(offers))
@@ -198,7 +206,35 @@ def _draft(
     return _Draft(row, where, candidates, limit, found.mean, columns)
 
 
-def _offers(drafts: Sequence[_Draft], quadratics: Sequence[Sequence[Quadratic]]) -> list[_Offer]:
+@dataclass
+class _Room:
+    """How many numbers may still be kept."""
+
+    left: int
+
+
+def _offers(
+    rows: Sequence[WeightRow],
+    quadratics: Sequence[Sequence[Quadratic]],
+    limits: _Limits | float,
+    room: _Room,
+) -> list[_Offer]:
+    """Return what rows may lose; some rows at a time, since their covariances take memory."""
+    found: list[_Offer] = []
+    drafts: list[_Draft] = []
+    size = 0
+    for row in rows:
+        drafts.append(_draft(row, quadratics, limits))
+        size += drafts[-1].columns.size
+        if size > KEPT_COLUMNS // 2:
+            found += _ordered(drafts, quadratics, room)
+            drafts, size = [], 0
+    return found + _ordered(drafts, quadratics, room)
+
+
+def _ordered(
+    drafts: Sequence[_Draft], quadratics: Sequence[Sequence[Quadratic]], room: _Room
+) -> list[_Offer]:
     orders = removal_orders(
         [
             Removable(
@@ -212,18 +248,24 @@ def _offers(drafts: Sequence[_Draft], quadratics: Sequence[Sequence[Quadratic]])
             for block in [draft.row.block]
         ]
     )
-    return [
-        _Offer(
-            draft.row,
-            draft.where[draft.candidates[found.order]],
-            found.loss,
-            found.log_occam,
-            np.maximum.accumulate(found.loss),
-            draft.mean,
-            draft.columns[:, found.order],
+    found = []
+    for draft, of in zip(drafts, orders, strict=True):
+        size = len(draft.where) * len(of.order)
+        fits = size <= room.left
+        room.left -= size if fits else 0
+        found.append(
+            _Offer(
+                draft.row,
+                draft.where[draft.candidates[of.order]],
+                of.loss,
+                of.log_occam,
+                np.maximum.accumulate(of.loss),
+                draft.limit,
+                draft.mean,
+                draft.columns[:, of.order] if fits else None,
+            )
         )
-        for draft, found in zip(drafts, orders, strict=True)
-    ]
+    return found
 
 
 def _cheapest(offers: Sequence[_Offer], count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -239,8 +281,13 @@ def _apply(offer: _Offer, number: int, quadratics: Sequence[Sequence[Quadratic]]
     where = np.flatnonzero(row.keep)
     gone = np.searchsorted(where, offer.order[:number])
     mean = offer.mean
+    quadratic = quadratics[row.layer][row.group]
     if number:
-        c = offer.columns[:, :number]
+        c = offer.columns
+        if c is None:
+            found = quadratic.row(row.output, row.keep)
+            c = found.covariance.columns(gone)
+        c = c[:, :number]
         mean = mean - c @ np.linalg.solve(c[gone], mean[gone])
         mean[gone] = 0.0
     row.keep[where[gone]] = False
@@ -250,4 +297,4 @@ def _apply(offer: _Offer, number: int, quadratics: Sequence[Sequence[Quadratic]]
     row.weights[where] = mean
     if not number:
         return 0.0
-    return quadratics[row.layer][row.group].loss(row.output, where, mean - offer.mean)
+    return quadratic.loss(row.output, where, mean - offer.mean)

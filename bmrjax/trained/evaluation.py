@@ -8,10 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.losses import Loss
 
 EVALUATION_BATCH = 256
+
+# Points that are measured in one reduction, roughly: how long a program may be compiled.
+PATH_POINTS = 16
 
 # One-sided 5 % of a normal distribution.
 QUANTILE = 1.6449
@@ -30,7 +34,6 @@ class Evaluation:
     def __init__(self, capture: Capture, loss: Loss, inputs: Sequence[np.ndarray], targets: Any):
         self._inputs, self._targets = inputs, targets
 
-        @jax.jit
         def batch(arrays: Sequence[Array], x: Any, y: Any) -> dict[str, Array]:
             def row(x: Any, y: Any) -> dict[str, Array]:
                 outputs = capture.outputs(arrays, x)
@@ -38,7 +41,8 @@ class Evaluation:
 
             return jax.vmap(row)(x, y)
 
-        self._batch = batch
+        calls = PATH_POINTS * -(-len(inputs[0]) // EVALUATION_BATCH)
+        self._batch = quick_jit(batch, num_calls=calls)
 
     def __call__(self, arrays: Sequence[Array]) -> dict[str, Float[np.ndarray, " rows"]]:
         """Return the loss and the metrics of each row."""

@@ -1,6 +1,5 @@
 """What one pass over calibration rows takes from a network: the factors of each layer's curvature."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,9 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
+from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.backend.random_keys import fold_in
+from bmrjax.backend.threefry import unrolled
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.losses import Loss
 
@@ -25,6 +27,9 @@ SAMPLES = 256
 # Random directions, over all rows, that tell the curvature: a mean of squares per output, which so many know
 # to a few per cent. Going back through the network is most of the cost of a pass.
 DIRECTIONS = 2048
+
+# Passes over the rows in one reduction, roughly: how long a program may be compiled.
+PASSES = 16
 
 # Bytes of what the given network's layers put out, which are kept from pass to pass, at most.
 KEPT_OUTPUTS = 2**25
@@ -94,8 +99,9 @@ class Calibration:
         self._keep_outputs = 4 * outputs * count <= KEPT_OUTPUTS
         self._outputs: dict[int, list[Array]] = {}
 
-        @jax.jit
-        def dense_batch(dense: Sequence[Array], x: Any, chosen: Any) -> list[Array]:
+        batches = -(-count // self._batch_size)
+
+        def dense_outputs(dense: Sequence[Array], x: Any, chosen: Any) -> list[Array]:
             ends = jax.vmap(lambda x: capture.run(dense, x, chosen)[1])(x)
             biases = [_bias_of(layer, dense) for layer in capture.layers]
             return [
@@ -103,58 +109,57 @@ class Calibration:
                 for (_, z), bias in zip(ends, biases, strict=True)
             ]
 
-        def row(
-            arrays: Sequence[Array], chosen: Any, x: Any, y: Any, key: Array
-        ) -> tuple[list[Any], list[Any]]:
-            outputs, ends, back = capture.run(arrays, x, chosen)
+        shares = [n / used for n, used in self._positions]
 
-            def square(key: Array) -> list[Array]:
-                return [jnp.mean(g**2, 0) for g in back(loss.root(key, outputs, y))]
-
-            squares = jax.vmap(square)(jax.random.split(key, directions))
-            return [x for x, _ in ends], [jnp.mean(part, 0) for part in squares]
-
-        @functools.partial(jax.jit, static_argnames="back")
-        def batch(
-            arrays: Sequence[Array],
-            zs: Sequence[Array],
-            x: Any,
-            y: Any,
-            weight: Array,
-            chosen: Sequence[Array] | None,
-            key: Array,
-            *,
-            back: bool,
-        ) -> list[LayerMoments]:
-            if back:
-                keys = jax.random.split(key, weight.shape[0])
-                xs, squares = jax.vmap(row, (None, None, 0, 0, 0))(arrays, chosen, x, y, keys)
-            else:
-                ends = jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x)
-                xs = [x for x, _ in ends]
-                squares = [
-                    jnp.zeros((len(weight), *layer.index.shape[:2])) for layer in capture.layers
-                ]
+        def ends(
+            arrays: Sequence[Array], zs: Sequence[Array], x: Any, weight: Array, chosen: Any
+        ) -> list[tuple[Array, Array]]:
             found = []
-            shares = [n / used for n, used in self._positions]
-            for layer, x_layer, z, g, share in zip(
-                capture.layers, xs, zs, squares, shares, strict=True
+            for layer, (x_layer, _), z, share in zip(
+                capture.layers,
+                jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x),
+                zs,
+                shares,
+                strict=True,
             ):
                 wide = jnp.promote_types(x_layer.dtype, jnp.float32)
-                x_layer, z, g = (part.astype(wide) for part in (x_layer, z, g))
+                x_layer, z = x_layer.astype(wide), z.astype(wide)
                 if layer.bias is not None:
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
                 weighted = x_layer * (share * weight)[:, None, None, None]
                 found.append(
-                    LayerMoments(
+                    (
                         jnp.einsum("ntgi,ntgj->gij", weighted, x_layer, precision="highest"),
                         jnp.einsum("ntgi,ntgo->gio", weighted, z, precision="highest"),
-                        jnp.einsum("n,ngo->go", weight, g),
                     )
                 )
             return found
 
-        self._batch, self._dense_batch = batch, dense_batch
+        def curvature(
+            arrays: Sequence[Array], x: Any, y: Any, weight: Array, key: Array
+        ) -> list[Array]:
+            def row(x: Any, y: Any, key: Array) -> list[Array]:
+                outputs, back = capture.gradients(arrays, x)
+
+                def square(key: Array) -> list[Array]:
+                    return [jnp.mean(g**2, 0) for g in back(loss.root(key, outputs, y))]
+
+                squares = jax.vmap(square)(jax.random.split(key, directions))
+                return [jnp.mean(part, 0) for part in squares]
+
+            squares = jax.vmap(row)(x, y, jax.random.split(key, weight.shape[0]))
+            return [
+                jnp.einsum("n,ngo->go", weight, g.astype(jnp.promote_types(g.dtype, jnp.float32)))
+                for g in squares
+            ]
+
+        self._dense_outputs = quick_jit(
+            dense_outputs, num_calls=batches if self._keep_outputs else PASSES * batches
+        )
+        self._ends = quick_jit(ends, num_calls=PASSES * batches)
+        self._curvature = quick_jit(
+            curvature, num_calls=max(PASSES * batches // self._every, batches)
+        )
 
     def _batches(self) -> Iterator[tuple[int, tuple[Array, ...], Any, np.ndarray]]:
         """Yield first rows, inputs, targets and row numbers of batches, all of one size."""
@@ -174,7 +179,9 @@ class Calibration:
         return [jnp.asarray(np.sort(rng.permutation(n)[:used])) for n, used in self._positions]
 
     def moments(
-        self, arrays: Sequence[Array], reference: Sequence[Array] | None = None
+        self,
+        arrays: Sequence[Array],
+        reference: Sequence[Array] | None = None,
     ) -> list[LayerMoments]:
         """Return the moments of each layer of the network with other arrays, as float64 on the host.
 
@@ -186,26 +193,31 @@ class Calibration:
         dense = self._dense if reference is None else list(reference)
         if any(x is not y for x, y in zip(dense, self._reference, strict=True)):
             self._reference, self._outputs = dense, {}
-        count, went_back = len(self._inputs[0]), 0
+        count = len(self._inputs[0])
         total: Any = None
+        curvature: Any = None
+        went_back = 0
         for start, x, y, rows in self._batches():
+            number = start // self._batch_size
             there = rows < count
             weight = jnp.asarray(there, jnp.float32)
-            back = start // self._batch_size % self._every == 0
-            went_back += int(np.sum(there)) if back else 0
-            key = jax.random.fold_in(self._key, start)
             chosen = self._chosen(start)
             zs = self._outputs.get(start)
             if zs is None:
-                zs = self._dense_batch(dense, x, chosen)
+                zs = self._dense_outputs(dense, x, chosen)
                 if self._keep_outputs:
                     self._outputs[start] = zs
-            found = self._batch(list(arrays), zs, x, y, weight, chosen, key, back=back)
-            found = jax.tree.map(lambda part: np.asarray(part, np.float64), found)
-            total = found if total is None else jax.tree.map(np.add, total, found)
+            found = self._ends(list(arrays), zs, x, weight, chosen)
+            total = _sum(total, found)
+            if number % self._every == 0:
+                key = fold_in(self._key, np.uint32(start))
+                squares = self._curvature(list(arrays), x, y, weight, unrolled(key))
+                curvature = _sum(curvature, squares)
+                went_back += int(np.sum(there))
+        outputs = [of / went_back for of in curvature]
         total = [
-            LayerMoments(of.inputs / count, of.targets / count, of.outputs / went_back)
-            for of in total
+            LayerMoments(inputs / count, targets / count, of)
+            for (inputs, targets), of in zip(total, outputs, strict=True)
         ]
         for layer, of in zip(self._capture.layers, total, strict=True):
             if not all(np.isfinite(part).all() for part in of):
@@ -214,6 +226,12 @@ class Calibration:
                     "on some row."
                 )
         return [of._replace(inputs=_positive(of.inputs)) for of in total]
+
+
+def _sum(total: Any, part: Any) -> Any:
+    """Return the sum of two trees as float64 on the host; None is nothing."""
+    part = jax.tree.map(lambda of: np.asarray(of, np.float64), part)
+    return part if total is None else jax.tree.map(np.add, total, part)
 
 
 def _positive(moments: Float[np.ndarray, "groups n n"]) -> Float[np.ndarray, "groups n n"]:

@@ -1,6 +1,6 @@
 """From the dense network to a sparse one, in rounds: curvature, removal, compensation, measurement."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +132,7 @@ def walk(
     ratio: float = RATIO,
     first: list[LayerMoments] | None = None,
     tune: TuneArrays | None = None,
+    ends: Callable[[PathRound], bool] | None = None,
 ) -> tuple[list[PathRound], list[float]]:
     """Go from the dense network to a sparse one.
 
@@ -150,6 +151,7 @@ def walk(
         ratio: Share of weights that each round keeps.
         first: Moments at the dense network, if they are known.
         tune: Trains between rounds. Later rounds fit what stays to the outputs of layers after training.
+        ends: Is called after each round, and says whether it is the last.
 
     Returns:
         The rounds, and the prior precision of each layer.
@@ -177,4 +179,6 @@ def walk(
             refresh(layers, arrays, rows)
         packed = pack_arrays(arrays, masks)
         steps.append(PathRound(left / total, loss, removed, evaluation(arrays), packed))
+        if ends is not None and ends(steps[-1]):
+            break
     return steps, precisions

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.structure.network_arrays import is_equinox
 from bmrjax.trained.evaluation import Evaluation
 from bmrjax.trained.layers import TracedLayer
@@ -138,7 +139,9 @@ def _left(layers: Sequence[TracedLayer], names: Sequence[str], leave: Sequence[s
 
 
 def _predict(found: Traced, dense: Sequence[Array]) -> Callable[[Any], np.ndarray]:
-    run = jax.jit(jax.vmap(lambda arrays, x: found.capture.outputs(arrays, x), (None, 0)))
+    run = quick_jit(
+        jax.vmap(lambda arrays, x: found.capture.outputs(arrays, x), (None, 0)), num_calls=16
+    )
 
     def predict(inputs: Any) -> np.ndarray:
         parts = []

@@ -35,20 +35,30 @@ class Quadratic:
 
     def row(self, output: int, keep: Bool[np.ndarray, " inputs"]) -> "RowPosterior":
         """Return the posterior of the kept weights of one row, given that the others are zero."""
-        strength = self.scale * float(self.moments.outputs[self.group, output])
-        inputs = np.asarray(self.moments.inputs[self.group])
         where = np.flatnonzero(keep)
-        prior = self.prior_precisions
-        pull = strength * self.moments.targets[self.group, where, output]
-        pull = pull + prior[where] * self.start[output, where]
-        if len(where) == len(prior):
+        pull = self._pull(output, where)
+        if len(where) == len(self.prior_precisions):
             values, vectors = self._spectrum
-            covariance: Any = _Spectral(np.asarray(1 / (strength * values + 1)), vectors)
+            scale = np.asarray(1 / (self._strength(output) * values + 1))
+            covariance: Any = _Spectral(scale, vectors)
         else:
-            precision = strength * inputs[np.ix_(where, where)]
-            precision[np.diag_indices(len(where))] += prior[where]
-            covariance = _Dense(inverse(precision))
+            covariance = _Dense(inverse(self._precision(output, where)))
         return RowPosterior(covariance.times(pull), covariance.diagonal(), covariance)
+
+    def _strength(self, output: int) -> float:
+        return self.scale * float(self.moments.outputs[self.group, output])
+
+    def _precision(
+        self, output: int, where: Int[np.ndarray, " kept"]
+    ) -> Float[np.ndarray, "kept kept"]:
+        inputs = np.asarray(self.moments.inputs[self.group])
+        precision = self._strength(output) * inputs[np.ix_(where, where)]
+        precision[np.diag_indices(len(where))] += self.prior_precisions[where]
+        return precision
+
+    def _pull(self, output: int, where: Int[np.ndarray, " kept"]) -> Float[np.ndarray, " kept"]:
+        pull = self._strength(output) * self.moments.targets[self.group, where, output]
+        return pull + self.prior_precisions[where] * self.start[output, where]
 
     @functools.cached_property
     def prior_precisions(self) -> Float[np.ndarray, " inputs"]:

@@ -17,7 +17,7 @@ from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
 from bmrjax.trained.path import SETTLE, Packed, PathRound, pack_arrays, quadratics_of, walk
-from bmrjax.trained.points import dense_point, measured_point
+from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.reduce_units import reduce_units
 from bmrjax.trained.traced import Traced
@@ -25,7 +25,7 @@ from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import Pattern, filled, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
-PILOT = (0.6, 0.2)
+PILOT = (0.6, 0.216)
 
 
 class _Options(TypedDict, total=False):
@@ -40,7 +40,7 @@ class _Options(TypedDict, total=False):
     limits: Mapping[str, float] | None
     round_to: int
     leave: Sequence[str]
-    smallest: float
+    smallest: float | None
     fine_tune: FineTune | Tune | None
     num_data: int | None
     seed: int
@@ -68,7 +68,7 @@ def reduce_network(
     limits: Mapping[str, float] | None = None,
     round_to: int = 1,
     leave: Sequence[str] = (),
-    smallest: float = 0.02,
+    smallest: float | None = None,
     fine_tune: FineTune | Tune | None = None,
     num_data: int | None = None,
     seed: int = 0,
@@ -134,7 +134,9 @@ def reduce_network(
             ``{"layers.0.*": 0.5}`` for the neurons of the first layer; for ``units=True``.
         round_to: Of which the number of units that stay is a multiple, wherever some go; for ``units=True``.
         leave: Paths of arrays to leave as they are; patterns such as ``"layers.0.*"``.
-        smallest: Share of the weights, or parameters, at which the path ends by default.
+        smallest: Share of the weights, or parameters, at which the path ends. By default it ends at 2 %, or
+            where neither the rows that are kept out nor the evidence speak for going on: three rounds after
+            the first point that has lost too much and two after that of highest evidence.
         fine_tune: Training between rounds: `bmrjax.trained.FineTune`, or a function of the network, with
             zeros where weights are removed, and of masks by path (False is removed) that returns the
             network. Removed weights are set to zero again afterwards, and later rounds fit what stays to the
@@ -216,6 +218,16 @@ def reduce_network(
         [step.loss / count for step in pilot],
         [increase(scores["loss"], step.scores["loss"])[0] for step in pilot],
     )
+    points = [dense_point(scores)]
+
+    def ends(step: PathRound) -> bool:
+        gain = float(np.sum(step.removed.log_occam - step.removed.saliency))
+        point = PathPoint(
+            step.kept, step.loss / count, 0.0, 0.0, points[-1].delta_f + gain, {}, as_good=False
+        )
+        points.append(measured_point(scores, step.scores, point))
+        return wanted is None and smallest is None and is_over(points, lose_at_most)
+
     steps, precisions = walk(
         found.layers,
         walked,
@@ -223,11 +235,11 @@ def reduce_network(
         moments,
         evaluate,
         scale=count / tempered,
-        last=smallest if wanted is None else wanted,
+        last=(smallest or SMALLEST) if wanted is None else wanted,
         first=first,
         tune=tune,
+        ends=ends,
     )
-    points = _points(scores, steps, count)
     last = wanted if lose_at_most is None else None
     taken = chosen_point(points, lose_at_most=lose_at_most, keep=last)
     packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
@@ -271,7 +283,7 @@ def _check_options(
     keep: float | None,
     lose_at_most: float | None,
     pattern: Pattern | None,
-    smallest: float,
+    smallest: float | None,
     num_data: int | None,
 ) -> None:
     for name, value in (("keep", keep), ("smallest", smallest)):
@@ -328,17 +340,6 @@ def _after(rows: Sequence[WeightRow]) -> float:
     if not gone:
         raise ValueError("reduce_network: no layer has as many inputs as a block of the pattern.")
     return 1 - gone / total
-
-
-def _points(
-    dense: dict[str, np.ndarray], steps: Sequence[PathRound], count: int
-) -> list[PathPoint]:
-    points, gain = [dense_point(dense)], 0.0
-    for step in steps:
-        gain += float(np.sum(step.removed.log_occam - step.removed.saliency))
-        point = PathPoint(step.kept, step.loss / count, 0.0, 0.0, gain, {}, as_good=False)
-        points.append(measured_point(dense, step.scores, point))
-    return points
 
 
 def _settle(

@@ -14,7 +14,7 @@ from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows, not_reached
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.path import RATIO, SETTLE, pack_arrays, quadratics_of
-from bmrjax.trained.points import dense_point, measured_point
+from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
 from bmrjax.trained.unit_path import UnitRound, UnitWalk
@@ -36,7 +36,7 @@ def reduce_units(
     lose_at_most: float | None,
     limits: Mapping[str, float],
     round_to: int,
-    smallest: float,
+    smallest: float | None,
     tune: TuneArrays | None,
 ) -> UnitReduction:
     """See `bmrjax.reduce_network`, with ``units=True``."""
@@ -73,9 +73,27 @@ def reduce_units(
     )
     scale = ready.num_data / tempered
     walked = walk(round_to)
-    shares = _shares(smallest if last is None else last)
-    steps, precisions = walked(shares, scale, first=first, tune=tune)
-    points = _points(graph, scores, steps, ready.num_data)
+    shares = _shares((smallest or SMALLEST) if last is None else last)
+    points = [dense_point(scores)]
+    none = np.zeros(len(graph.names), bool)
+    whole = graph.parameters.total(none), graph.flops.total(none)
+
+    def ends(step: UnitRound) -> bool:
+        gain = float(np.sum(step.removed.log_occam - step.removed.saliency))
+        point = PathPoint(
+            graph.parameters.total(step.gone) / whole[0],
+            step.loss / ready.num_data,
+            0.0,
+            0.0,
+            points[-1].delta_f + gain,
+            {},
+            as_good=False,
+            flops=graph.flops.total(step.gone) / whole[1],
+        )
+        points.append(measured_point(scores, step.scores, point))
+        return last is None and smallest is None and is_over(points, lose_at_most)
+
+    steps, precisions = walked(shares, scale, first=first, tune=tune, ends=ends)
     taken = chosen_point(
         points, lose_at_most=lose_at_most, keep=last if lose_at_most is None else None
     )
@@ -151,24 +169,6 @@ def _shares(last: float) -> list[float]:
         found.append(share)
         share *= RATIO
     return [*found, last]
-
-
-def _points(
-    graph: UnitGraph,
-    dense: dict[str, np.ndarray],
-    steps: Sequence[UnitRound],
-    count: int,
-) -> list[PathPoint]:
-    points, gain = [dense_point(dense)], 0.0
-    none = np.zeros(len(graph.names), bool)
-    whole = graph.parameters.total(none), graph.flops.total(none)
-    for step in steps:
-        gain += float(np.sum(step.removed.log_occam - step.removed.saliency))
-        kept = graph.parameters.total(step.gone) / whole[0]
-        flops = graph.flops.total(step.gone) / whole[1]
-        point = PathPoint(kept, step.loss / count, 0.0, 0.0, gain, {}, False, flops)  # noqa: FBT003
-        points.append(measured_point(dense, step.scores, point))
-    return points
 
 
 def depends_on_inputs(ready: Prepared, graph: UnitGraph, gone: np.ndarray) -> bool:

@@ -75,6 +75,7 @@ class UnitWalk:
         *,
         first: list[LayerMoments],
         tune: TuneArrays | None = None,
+        ends: Callable[[UnitRound], bool] | None = None,
     ) -> tuple[list[UnitRound], list[float]]:
         """Go from the dense network to a smaller one.
 
@@ -83,6 +84,7 @@ class UnitWalk:
             scale: Number of data points over the temperature.
             first: Moments at the dense network.
             tune: Trains between rounds.
+            ends: Is called after each round, and says whether it is the last.
 
         Returns:
             The rounds, and the prior precision of each layer.
@@ -119,6 +121,8 @@ class UnitWalk:
                 refresh(layers, arrays, rows)
             packed = pack_arrays(arrays, masks)
             steps.append(UnitRound(loss, removed, gone.copy(), self.evaluation(arrays), packed))
+            if ends is not None and ends(steps[-1]):
+                break
         return steps, precisions
 
     def posteriors(

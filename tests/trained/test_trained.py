@@ -1,5 +1,6 @@
 """`reduce_network` on networks that were trained, from data to the reduced network."""
 
+import dataclasses
 import warnings
 
 import equinox as eqx
@@ -14,6 +15,7 @@ from test_trained_layers import NETWORKS
 
 import bmrjax as bmr
 from bmrjax.trained.choice import PathPoint, as_good, chosen_point, temperature
+from bmrjax.trained.points import is_over
 
 
 @pytest.fixture(scope="module")
@@ -358,6 +360,32 @@ class TestChoice:
         assert chosen_point(points, lose_at_most=None, keep=None) == 2
         assert chosen_point(points[:1], lose_at_most=None, keep=None) == 0
         assert chosen_point(points, lose_at_most=None, keep=0.3) == 6
+
+    @pytest.mark.parametrize(
+        ("good", "gain", "over"),
+        [
+            # Three rounds after the first point that is worse, two after the highest evidence.
+            ([True, True, False, False, False, False], [0, 1, 2, 3, 2, 1], True),
+            ([True, True, True, False, False, False], [0, 1, 2, 3, 2, 1], False),
+            ([True, True, False, False, False, False], [0, 1, 2, 3, 4, 3], False),
+            ([True, True, True, True, True, True], [0, 1, 0, 0, 0, 0], False),
+            ([True, False, True, True, True, True], [0, 1, 0, 0, 0, 0], True),
+        ],
+    )
+    def test_a_path_ends_where_nothing_speaks_for_going_on(self, good, gain, over):
+        points = [
+            dataclasses.replace(self.point(good=x), delta_f=float(y))
+            for x, y in zip(good, gain, strict=True)
+        ]
+        assert is_over(points, None) is over
+
+    def test_the_default_path_is_a_longer_one_cut(self, digits, reduced):
+        data, held_out, network = digits
+        path = bmr.reduce_network(network, data, held_out=held_out).path
+        assert len(path) < len(reduced.path)
+        assert [point.kept for point in path] == [p.kept for p in reduced.path[: len(path)]]
+        assert not any(is_over(path[:i], None) for i in range(1, len(path)))
+        assert is_over(path, None)
 
     def test_points_of_accuracy(self):
         points = [self.point(accuracy=accuracy) for accuracy in (0.9, 0.898, 0.896, 0.893, 0.88)]

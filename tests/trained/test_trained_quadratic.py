@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bmrjax.trained import BinaryCrossEntropy, CrossEntropy, FunctionLoss, SquaredError
+from bmrjax.trained import BinaryCrossEntropy, CrossEntropy, FunctionLoss, SquaredError, eliminate
 from bmrjax.trained.eliminate import remove_elements
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import LayerMoments
@@ -107,6 +107,21 @@ def test_removal_in_two_goes_is_removal_in_one():
     remove_elements(twice, quadratics, 4)
     remove_elements(twice, quadratics, 6)
     for a, b in zip(once, twice, strict=True):
+        np.testing.assert_array_equal(a.keep, b.keep)
+        np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kept", [0, 40])
+def test_columns_that_are_not_kept_are_computed_again(kept, monkeypatch):
+    x, _, weights = regression(np.random.default_rng(5))
+    rows, quadratics = problem(x, weights)
+    removed = remove_elements(rows, quadratics, 9)
+    monkeypatch.setattr(eliminate, "KEPT_COLUMNS", kept)
+    other, _ = problem(x, weights)
+    again = remove_elements(other, quadratics, 9)
+    assert again.loss == pytest.approx(removed.loss, rel=1e-9)
+    np.testing.assert_array_equal(again.place, removed.place)
+    for a, b in zip(rows, other, strict=True):
         np.testing.assert_array_equal(a.keep, b.keep)
         np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
 

@@ -77,7 +77,7 @@ class CrossEntropy(Loss):
         log_probs = jax.nn.log_softmax(outputs.astype(jnp.float32), -1)
         if _are_labels(targets):
             return -jnp.sum(jnp.take_along_axis(log_probs, targets[..., None], -1))
-        return -jnp.sum(targets * log_probs)
+        return -jnp.sum(jnp.asarray(targets, log_probs.dtype) * log_probs)
 
     def root(self, key: PRNGKeyArray, outputs: Array, targets: Any) -> Array:
         """See `Loss.root`: for p = softmax(outputs), (diag(√p) − p √pᵀ) ε has covariance diag(p) − p pᵀ."""
@@ -112,7 +112,7 @@ class BinaryCrossEntropy(Loss):
     def value(self, outputs: Array, targets: Any) -> Float[Array, ""]:
         """See `Loss.value`."""
         logits = outputs.astype(jnp.float32).ravel()
-        return jnp.sum(jax.nn.softplus(logits) - logits * jnp.ravel(targets))
+        return jnp.sum(jax.nn.softplus(logits) - logits * jnp.asarray(targets, logits.dtype).ravel())
 
     def root(self, key: PRNGKeyArray, outputs: Array, targets: Any) -> Array:
         """See `Loss.root`."""
@@ -151,7 +151,7 @@ class SquaredError(Loss):
     def value(self, outputs: Array, targets: Any) -> Float[Array, ""]:
         """See `Loss.value`."""
         scale = self._scale()
-        z = (outputs.astype(jnp.float32).ravel() - jnp.ravel(targets)) / scale
+        z = (outputs.astype(jnp.float32).ravel() - jnp.asarray(targets, jnp.float32).ravel()) / scale
         return 0.5 * jnp.sum(z**2) + z.size * (jnp.log(scale) + 0.5 * jnp.log(2 * jnp.pi))
 
     def root(self, key: PRNGKeyArray, outputs: Array, targets: Any) -> Array:
@@ -160,7 +160,7 @@ class SquaredError(Loss):
 
     def metrics(self, outputs: Array, targets: Any) -> dict[str, Array]:
         """See `Loss.metrics`: the mean squared error."""
-        return {"mse": jnp.mean((outputs.ravel() - jnp.ravel(targets)) ** 2)}
+        return {"mse": jnp.mean((outputs.ravel() - jnp.asarray(targets, outputs.dtype).ravel()) ** 2)}
 
     def from_predictions(self, outputs: Array) -> Any:
         """See `Loss.from_predictions`: the outputs; the noise cannot be estimated then."""

@@ -63,11 +63,13 @@ def test_nans_promotion_ranks_and_leaks_are_clean(tmp_path):
     assert all(row["skipped_steps"] == 0 for row in result.history)
 
 
-def test_a_trained_network_is_reduced_under_the_switches():
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_trained_network_is_reduced_under_the_switches(x64):
     network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
-    x = jax.random.normal(jax.random.key(1), (400, 3))
-    with strict():
-        found = bmr.reduce_network(network, (x, x[:, :1]), keep=0.5)
+    with jax.enable_x64(new_val=x64):  # targets in double precision, a network in single
+        x = jax.random.normal(jax.random.key(1), (400, 3))
+    with strict(jax.enable_x64(new_val=x64)):
+        found = bmr.reduce_network(network, (x.astype(jnp.float32), x[:, :1]), keep=0.5)
     assert sum(int(mask.sum()) for mask in found.masks.values()) == 16
 
 

@@ -29,6 +29,7 @@ BLOCKED = (
 NOT_IMPORTED = {"pymdp", "notebooks", "docs", "release", "dev"}
 PROGRAM = """
 import inspect, json, sys
+import scipy.stats  # it asks torch, where there is an entry of that name
 for name in {blocked}:
     sys.modules[name] = None
 import bmrjax as bmr

@@ -47,6 +47,11 @@ def _outside_of_any_program() -> Any:
 _OUTSIDE = _outside_of_any_program()
 
 
+def traces_nothing() -> bool:
+    """Return whether operations are computed where they stand, and not made part of a program."""
+    return get_opaque_trace_state() == _OUTSIDE
+
+
 @functools.cache
 def has_options() -> bool:
     """Return whether the compiler of the default backend knows these settings."""
@@ -91,7 +96,7 @@ def quick_jit(
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if get_opaque_trace_state() != _OUTSIDE:  # options are for programs, not for parts of one
+        if not traces_nothing():  # options are for programs, not for parts of one
             return plain(*args, **kwargs)
         static = (
             tuple(each for i, each in enumerate(args) if i in positions),

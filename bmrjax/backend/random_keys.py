@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
-from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.backend.quick_compile import quick_jit, traces_nothing
 from bmrjax.backend.threefry import is_threefry, threefry2x32
 
 
@@ -34,7 +34,7 @@ def fold_in(key: Array, number: Array | np.unsignedinteger) -> Array:
         key: PRNG key.
         number: A whole number of 32 bits, without a sign.
     """
-    words = None if isinstance(number, Tracer) else _words(key)
+    words = _words(key)
     if words is None:
         return _fold_in(key, number)
     high, low = _hashed(words, np.asarray(number, np.uint32).reshape(1))
@@ -56,7 +56,8 @@ def _fold_in(key: Array, number: Array) -> Array:
 def _words(key: Array) -> UInt32[np.ndarray, "2"] | None:
     """Return the words of one threefry key that the host can hash; None for any other key."""
     if (
-        isinstance(key, Tracer)
+        not traces_nothing()  # where even the words of a concrete key become a tracer
+        or isinstance(key, Tracer)
         or jax.device_count() > 1
         or jax.default_backend() != "cpu"
         or not jax.config.values["jax_threefry_partitionable"]

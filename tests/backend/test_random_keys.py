@@ -66,3 +66,12 @@ def test_the_older_order_of_hashing_is_that_of_jax():
         expected = [data(each) for each in jax.random.split(key, 3)]
         found = [data(each) for each in split_keys(key, 3)]
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_concrete_key_may_be_split_while_a_program_is_traced():
+    key = jax.random.key(7)  # its words are tracers in there
+    expected = data(jax.random.split(key, 2)[1]), data(jax.random.fold_in(key, 3))
+    found = jax.jit(
+        lambda: [jax.random.key_data(k) for k in (split_keys(key, 2)[1], fold_in(key, jnp.uint32(3)))]
+    )()
+    np.testing.assert_array_equal(found, expected)

@@ -577,7 +577,7 @@ def test_bad_arrays_are_refused(changes, error, message):
 
 
 def test_fits_of_other_kinds_are_refused():
-    with pytest.raises(TypeError, match="give model="):
+    with pytest.raises(TypeError, match="Give it as model="):
         bmr.reduce_fit(DRAWS)
     with pytest.raises(TypeError, match="got int"):
         bmr.reduce_fit(3)

@@ -54,7 +54,8 @@ costs-check: $(INSTALLED)
 # All of them, the longer ones too.
 # Before a release: all that a clone can check without a network, about an hour on two cores; then the newest dependencies.
 all-checks: lint types demo
-	$(MAKE) test NOTEBOOKS=notebooks
+	BMRJAX_ALL_CHECKS=1 $(MAKE) test NOTEBOOKS=notebooks
+	$(BIN)/python -m pytest docs/plots.md docs/scale.md
 	$(MAKE) docs
 	$(MAKE) newest
 

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.skipif(not NOTEBOOKS, reason="the notebooks are not ins
 
 
 def test_the_notebooks_are_numbered_without_a_gap():
-    assert [path.name[:2] for path in NOTEBOOKS] == [f"{i:02d}" for i in range(1, 1 + len(NOTEBOOKS))]
+    assert [path.name[:2] for path in NOTEBOOKS] == [
+        f"{i:02d}" for i in range(1, 1 + len(NOTEBOOKS))
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -74,6 +74,7 @@ def run(words):
     return 0
 
 
+@pytest.mark.skipif("BMRJAX_ALL_CHECKS" not in os.environ, reason="`make all-checks` runs it")
 def test_printed_commands_run(folder, capsys):
     """One test, since later commands need what earlier ones wrote."""
     for command in dict.fromkeys(command for command, _ in COMMANDS):

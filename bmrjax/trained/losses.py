@@ -112,7 +112,9 @@ class BinaryCrossEntropy(Loss):
     def value(self, outputs: Array, targets: Any) -> Float[Array, ""]:
         """See `Loss.value`."""
         logits = outputs.astype(jnp.float32).ravel()
-        return jnp.sum(jax.nn.softplus(logits) - logits * jnp.asarray(targets, logits.dtype).ravel())
+        return jnp.sum(
+            jax.nn.softplus(logits) - logits * jnp.asarray(targets, logits.dtype).ravel()
+        )
 
     def root(self, key: PRNGKeyArray, outputs: Array, targets: Any) -> Array:
         """See `Loss.root`."""
@@ -151,7 +153,9 @@ class SquaredError(Loss):
     def value(self, outputs: Array, targets: Any) -> Float[Array, ""]:
         """See `Loss.value`."""
         scale = self._scale()
-        z = (outputs.astype(jnp.float32).ravel() - jnp.asarray(targets, jnp.float32).ravel()) / scale
+        z = (
+            outputs.astype(jnp.float32).ravel() - jnp.asarray(targets, jnp.float32).ravel()
+        ) / scale
         return 0.5 * jnp.sum(z**2) + z.size * (jnp.log(scale) + 0.5 * jnp.log(2 * jnp.pi))
 
     def root(self, key: PRNGKeyArray, outputs: Array, targets: Any) -> Array:
@@ -160,7 +164,9 @@ class SquaredError(Loss):
 
     def metrics(self, outputs: Array, targets: Any) -> dict[str, Array]:
         """See `Loss.metrics`: the mean squared error."""
-        return {"mse": jnp.mean((outputs.ravel() - jnp.asarray(targets, outputs.dtype).ravel()) ** 2)}
+        return {
+            "mse": jnp.mean((outputs.ravel() - jnp.asarray(targets, outputs.dtype).ravel()) ** 2)
+        }
 
     def from_predictions(self, outputs: Array) -> Any:
         """See `Loss.from_predictions`: the outputs; the noise cannot be estimated then."""

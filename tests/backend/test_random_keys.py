@@ -72,6 +72,8 @@ def test_a_concrete_key_may_be_split_while_a_program_is_traced():
     key = jax.random.key(7)  # its words are tracers in there
     expected = data(jax.random.split(key, 2)[1]), data(jax.random.fold_in(key, 3))
     found = jax.jit(
-        lambda: [jax.random.key_data(k) for k in (split_keys(key, 2)[1], fold_in(key, jnp.uint32(3)))]
+        lambda: [
+            jax.random.key_data(k) for k in (split_keys(key, 2)[1], fold_in(key, jnp.uint32(3)))
+        ]
     )()
     np.testing.assert_array_equal(found, expected)

@@ -23,6 +23,12 @@ def run(out, *arguments):
     return json.loads((out / "results.json").read_text())
 
 
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch):
+    """Leave plots out of runs that a test starts itself; a module's fixtures start before this one."""
+    monkeypatch.setattr("bmrjax.cli.run_sparsify.write_plots", lambda *_: None)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "bmr"

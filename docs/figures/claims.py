@@ -6,6 +6,7 @@ Nothing is run. Each function draws one claim, and returns the numbers that it h
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
@@ -63,7 +64,7 @@ def variables(ax: plt.Axes) -> dict[str, tuple[float, float]]:
 
 
 def trained(ax: plt.Axes, network: str = "mlp") -> dict[str, list[float]]:
-    """Draw accuracy against the weights kept of a trained network, without training afterwards."""
+    """Draw accuracy against the weights kept of a trained network, without training: means over seeds."""
     names = {
         "reduce_network": ("bmrjax", BLUE, "o"),
         "obs_global": ("Optimal Brain Surgeon", GREEN, "s"),
@@ -72,11 +73,13 @@ def trained(ax: plt.Axes, network: str = "mlp") -> dict[str, list[float]]:
     }
     found = {}
     for method, (label, colour, marker) in names.items():
-        some = sorted(rows("trained", network=network, method=method), key=lambda row: row["kept"])
-        kept = [100 * row["kept"] for row in some]
-        found[label] = [100 * row["accuracy"] for row in some]
+        at = defaultdict(list)
+        for row in rows("trained", network=network, method=method):
+            at[round(100 * row["kept"])].append(100 * row["accuracy"])
+        kept = sorted(at)
+        found[label] = [mean(at[each]) for each in kept]
         ax.plot(kept, found[label], f"-{marker}", color=colour, markersize=4, label=label)
-    dense = rows("trained", network=network, method="dense")[0]["accuracy"]
+    dense = mean(row["accuracy"] for row in rows("trained", network=network, method="dense"))
     ax.axhline(100 * dense, color=GREY, linewidth=0.8, linestyle=":")
     ax.invert_xaxis()
     ax.set(xlabel="weights kept, %", title="A trained perceptron: accuracy, %")

@@ -138,7 +138,7 @@ def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
     paths = None if columns is None else input_paths(result.keep)
     if paths is None or columns is None or paths.leads.shape[1] != len(columns):
         return None
-    return [column for column, used in zip(columns, paths.leads.any(0), strict=True) if used]
+    return [column for i, column in enumerate(columns) if paths.leads[:, i].any()]
 
 
 def findings_of(result: Any) -> list[dict[str, str]]:

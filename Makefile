@@ -1,11 +1,11 @@
 # Two commands do everything on a machine with Python 3.11 (or newer) and make:
 #   make demo   create .venv, install, sparsify a network on scikit-learn's digits
-#   make test   create .venv, install, run the tests and the shorter notebooks
+#   make test   create .venv, install, run the tests and the first notebook
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # Those that `make test` runs; `make notebooks` runs all.
-NOTEBOOKS ?= notebooks/01* notebooks/05*
+NOTEBOOKS ?= notebooks/01*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
@@ -56,6 +56,7 @@ costs-check: $(INSTALLED)
 all-checks: lint types demo
 	BMRJAX_ALL_CHECKS=1 $(MAKE) test NOTEBOOKS=notebooks
 	$(BIN)/python -m pytest docs/plots.md docs/scale.md
+	$(BIN)/python -m pytest -m slow tests
 	$(MAKE) docs
 	$(MAKE) newest
 

@@ -113,6 +113,7 @@ def test_svi_finds_five_coefficients_among_a_hundred(local):
     assert np.abs(np.delete(found.mean(0), list(TRUE))).max() < 0.03
 
 
+@pytest.mark.slow
 def test_nuts_agrees_with_numpyros_own_half_cauchy():
     x, _, y = make(1, rows=60, columns=12)
 

@@ -11,6 +11,7 @@ dcm = pytest.importorskip(
 )
 
 
+@pytest.mark.slow
 def test_the_connection_that_differs_survives_and_no_other():
     u = dcm.inputs(96)
     y, patient, theta = dcm.simulate(0, u)

@@ -106,6 +106,7 @@ def test_parted_state_is_divided_by_the_devices(found):
     assert any(name.startswith("[1]") and whole[name][0] == 768 for name in divided)
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_run(found, tmp_path):
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))

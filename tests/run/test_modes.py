@@ -56,6 +56,7 @@ def strict(*more):
     return stack
 
 
+@pytest.mark.slow
 def test_nans_promotion_ranks_and_leaks_are_clean(tmp_path):
     with strict(jax.checking_leaks()):
         result = healthy_run(checkpoints=bmr.Checkpoints(tmp_path))

@@ -274,7 +274,13 @@ def outputs(network, case, inputs):
 TO_ONNX = {"ViT of Flax", "ConvNeXt", "PointNet"}
 
 
-@pytest.mark.parametrize("name", CASES)
+# The networks that take longest to export are left to `make all-checks`; they are lifted here too.
+SLOW = ("Swin", "BERT", "ViT of Flax")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
+)
 def test_an_architecture_is_grouped_compacted_saved_and_exported(name, tmp_path):
     case = CASES[name]
     network = case.build()

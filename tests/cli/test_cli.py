@@ -160,6 +160,7 @@ def test_no_row_is_on_both_sides_of_the_validation_split(tmp_path):
         "--prior log-uniform --estimator local",
     ],
 )
+@pytest.mark.slow
 def test_priors(tmp_path, options):
     found = run(tmp_path / "out", *options.split())
     assert found["vfe_per_datum"] > 0
@@ -209,6 +210,7 @@ def test_whole_units_go(tmp_path, options, kept, capsys):
         "--method mean-field --net nnx-mlp",
     ],
 )
+@pytest.mark.slow
 def test_other_methods_and_networks(tmp_path, options):
     found = run(tmp_path / "out", *options.split())
     assert found["total"] == 0

@@ -91,6 +91,7 @@ def regression(prior):
 
 
 @pytest.mark.parametrize("local", [False, True])
+@pytest.mark.slow
 def test_svi_finds_five_coefficients_among_a_hundred(local):
     x, beta, y = make(0)
     scale = priors.RegularizedHorseshoePrior.expected_scale(5, 100, 200, noise=0.5)

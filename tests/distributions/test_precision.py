@@ -191,6 +191,7 @@ def test_a_precision_that_is_no_pair_is_refused(precision):
 
 
 @pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.slow
 def test_a_regression_learns_its_precision(targets):
     x, y = data(400, targets)
     network = bmr.zoo.MLP(3, (), targets, key=jax.random.key(0))

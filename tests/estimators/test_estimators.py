@@ -158,6 +158,7 @@ def test_without_scikit_learn_there_is_one_line(monkeypatch):
         importlib.import_module("bmrjax.estimators.regressor")
 
 
+@pytest.mark.slow
 def test_more_columns_than_rows_do_not_explain_the_noise_away():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 50))

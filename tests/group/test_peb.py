@@ -281,6 +281,7 @@ def optimum(x, y):
     return at
 
 
+@pytest.mark.slow
 def test_programs_by_nuts_and_by_laplace_agree(logistic):
     data, chains, guides, params = logistic
     design = pd.DataFrame(

@@ -45,6 +45,7 @@ def fit(seed=0, epochs=40, **options):
 
 
 @pytest.mark.parametrize("temperature", [0.5, optax.exponential_decay(1.0, 1000, 0.5)])
+@pytest.mark.slow
 def test_the_direct_fit_finds_five_coefficients_among_a_hundred(temperature):
     result = fit(temperature=temperature)
     assert np.flatnonzero(result.keep["beta"]).tolist() == sorted(TRUE)

@@ -180,6 +180,7 @@ class SmallConv(eqx.Module):
         return self.linear(jnp.tanh(self.conv(x)).ravel())
 
 
+@pytest.mark.slow
 def test_a_network_with_biases_and_convolutions():
     program = programs.classifier(SmallConv(jax.random.key(0)), bmr.priors.Flat())
     x = jax.random.normal(jax.random.key(1), (32, 1, 4, 4))

@@ -348,6 +348,7 @@ def digits():
     return bmr.data.load_dataset("digits")
 
 
+@pytest.mark.slow
 def test_a_run_is_as_good_and_compiles_once(digits):
     full, low = fit(digits), fit(digits, options=bmr.FitOptions(matmul_dtype="bfloat16"))
     assert low.num_compilations == 1

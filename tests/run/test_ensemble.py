@@ -70,6 +70,7 @@ def test_members_differ_and_compile_once(members):
     assert not np.allclose(starts[0], starts[1])
 
 
+@pytest.mark.slow
 def test_a_member_that_stops_early_stays_where_it_stopped():
     data = classes()
     schedule = bmr.schedules.Verified(wait=6, refit=1, min_fraction=0.2, cooldown=0)
@@ -169,6 +170,7 @@ def scaled(x, y=None):
     return programs.classifier(network, bmr.priors.Flat(scale))(x, y)
 
 
+@pytest.mark.slow
 def test_a_member_of_a_grid_is_the_run_with_its_settings(tmp_path):
     data = classes()
     criteria = [bmr.criteria.SpikeAndSlab(), bmr.criteria.SpikeAndSlab(alpha=3.0)]

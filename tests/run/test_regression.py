@@ -23,6 +23,7 @@ def linear(x, y=None):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_finds_five_coefficients_among_a_hundred(seed):
     x, beta = make(seed)
     y = x @ beta + 0.5 * jax.random.normal(jax.random.key(100 + seed), (200,))

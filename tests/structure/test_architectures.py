@@ -275,7 +275,7 @@ TO_ONNX = {"ViT of Flax", "ConvNeXt", "PointNet"}
 
 
 # The networks that take longest to export are left to `make all-checks`; they are lifted here too.
-SLOW = ("Swin", "BERT", "ViT of Flax")
+SLOW = ("Swin", "BERT", "ViT of Flax", "ViT", "Mixer", "ResNet", "ConvNeXt", "GPT")
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def test_a_capped_round_takes_whole_groups(fraction):
         assert int(found.removed) == (4 if lengths.min() < ungrouped else 1)
 
 
+@pytest.mark.slow
 def test_neurons_go_whole_while_training_and_then_physically():
     data = bmr.data.load_dataset("digits")
     network = zoo.MLP(64, (60,), 10, key=KEY)

@@ -188,6 +188,7 @@ def test_priors(tmp_path, options):
         ("--groups outputs --criterion shrinkage --schedule every --wait 2", "weights kept"),
     ],
 )
+@pytest.mark.slow
 def test_whole_units_go(tmp_path, options, kept, capsys):
     found = run(
         tmp_path / "out",

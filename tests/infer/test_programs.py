@@ -86,6 +86,7 @@ def free_energy(program: Program, guide, params) -> tuple[float, float]:
         ("random_flax_module", 1500, 3.0),
     ],
 )
+@pytest.mark.slow
 def test_full_batch_fits_as_numpyro_does(name, steps, tolerance):
     program = PROGRAMS[name]
     guide = AutoNormal(program.model)
@@ -136,6 +137,7 @@ def test_a_factor_is_counted_once(batch_size):
     "name",
     ["none_int_str", "imputation", "param"],
 )
+@pytest.mark.slow
 def test_odd_arguments_are_passed_on(name):
     """The VFE that bmrjax measures is that of NumPyro's ELBO with the same parameters."""
     program = PROGRAMS[name]

@@ -97,6 +97,7 @@ def test_a_hyperparameter_may_be_traced():
 
 
 @pytest.mark.parametrize("prior", PRIORS, ids=repr)
+@pytest.mark.slow
 def test_a_plate_repeats_the_whole_layer(prior):
     def program():
         with numpyro.plate("groups", 3):

@@ -35,7 +35,7 @@ def load_images(name: str, address: str, data_root: str | Path | None) -> Datase
     root = data_root or os.environ.get("BMRJAX_DATA")
     try:
         import PIL as PIL
-        import pyarrow as pyarrow
+        import pyarrow  # noqa: F401
 
         if not root:
             import datasets

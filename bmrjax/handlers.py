@@ -14,6 +14,7 @@ from bmrjax.families import pruned
 from bmrjax.noise_draws import NoiseDraws as NoiseDraws
 from bmrjax.noise_draws import draws as draws
 from bmrjax.noise_draws import noise_draws as noise_draws
+from bmrjax.temper import temper as temper
 
 
 def _is_latent(msg: Mapping[str, Any]) -> bool:

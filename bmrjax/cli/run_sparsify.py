@@ -131,6 +131,7 @@ def _fit(
                 progress=options.progress,
                 options=FitOptions(
                     estimator=options.estimator,
+                    temperature=options.temperature,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
                     kl_warmup=kl_warmup_epochs_of(options) * steps,

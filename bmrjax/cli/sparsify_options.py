@@ -92,6 +92,9 @@ class SparsifyOptions(DataOptions):
     """Epochs over which the divergence from the prior comes in (kl_warmup counts steps). By default a
     fifth of --num-epochs for a table, but at most 20; a fifth of --num-epochs with --prior log-uniform;
     else 0."""
+    temperature: float = 1.0
+    """Below 1, the likelihood counts 1 / temperature times, in training and where rounds are judged: better
+    predictions of networks at somewhat more weights. Try 0.3 to 0.5."""
     kl_weight: float = 1.0
     """with-noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"

@@ -136,7 +136,9 @@ def _index(
         unmeasured = dataclasses.replace(result, path=points)
         for i in constants:
             if not np.isfinite(points[i].vfe):
-                vfe = unmeasured.at(i).free_energy(key, train, num_samples=10)
+                vfe = unmeasured.at(i).free_energy(
+                    key, train, num_samples=10, temperature=result.temperature
+                )
                 points[i] = dataclasses.replace(points[i], vfe=vfe)
         found = constant_by_evidence(log_probs, [point.vfe for point in points], constants)
         if found is not None:

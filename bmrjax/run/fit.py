@@ -16,7 +16,7 @@ from bmrjax.checks import check_key
 from bmrjax.convergence import Settled
 from bmrjax.criteria import Criterion, Order, SitePosteriors, SpikeAndSlab, smallest_snr_first
 from bmrjax.criteria.reduce_once import Round
-from bmrjax.handlers import both_masks, complete_missing
+from bmrjax.handlers import both_masks, complete_missing, temper
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_program import check_program
 from bmrjax.infer.default_guide import default_guide
@@ -156,8 +156,9 @@ class Fit:
             )(model)
         self.model = model
         self.guide: Any = guide
+        self._temperature: float = options.temperature
         self.engine: Engine = Engine(
-            model,
+            model if self._temperature == 1 else temper(model, temperature=self._temperature),
             self.guide,
             optimizer=optax.adabelief(1e-2) if optimizer is None else optimizer,
             loss=elbo(estimator) if loss is None else loss,
@@ -306,6 +307,7 @@ class Fit:
             "num_skipped": int(state.svi.num_skipped),
             "loop_mode": self.engine.loop_mode,
             "num_compilations": self.engine.num_compilations,
+            "temperature": self._temperature,
             "unpruned_model": self.model,
             "unpruned_guide": self.guide,
             "row_arguments": self.row_paths,

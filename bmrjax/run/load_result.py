@@ -80,6 +80,7 @@ def load(
     plain = {name: document[name] for name in PLAIN}
     plain["hyperparameters"] = document.get("hyperparameters", {})
     plain["by_rows"] = document.get("by_rows", False)
+    plain["temperature"] = document.get("temperature", 1.0)
     for name in NAMES:
         names = document.get(name)
         plain[name] = None if names is None else tuple(names)

@@ -9,7 +9,7 @@ import numpyro
 from jaxtyping import Array, Bool
 
 from bmrjax.checks import check_key
-from bmrjax.handlers import prune
+from bmrjax.handlers import prune, temper
 from bmrjax.infer.arguments import Data, arguments, first_rows, length
 from bmrjax.infer.draws import model_draws, posterior_draws
 from bmrjax.infer.evaluate import Evaluator
@@ -141,6 +141,7 @@ class PrunedProgram(abc.ABC):
         num_samples: int = 100,
         batch_size: int | None = None,
         loss: Any = None,
+        temperature: float = 1.0,
     ) -> float:
         """Measure the VFE of this state on `data`, in nats for all of them.
 
@@ -151,6 +152,8 @@ class PrunedProgram(abc.ABC):
             batch_size: Data at a time; each batch of each pass has a posterior sample of its own. By default
                 128 for a program that was fitted in minibatches, else all of them.
             loss: A NumPyro ELBO; ``TraceMeanField_ELBO()`` by default.
+            temperature: Of the likelihood, see `handlers.temper`: that of the fit gives what it minimised,
+                1 for that of the program itself.
 
         Raises:
             TypeError: If `key` is not a JAX PRNG key.
@@ -168,6 +171,8 @@ class PrunedProgram(abc.ABC):
         if batch_size < rows:
             sites = row_sites(model, arrays, jax.random.key(0), name="Result.free_energy")
         loss = numpyro.infer.TraceMeanField_ELBO() if loss is None else loss
+        if temperature != 1:
+            model = temper(model, temperature=temperature)
         measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=sites)
         prepare_guide(model, guide, self.params, first_rows(arrays, batch_size))
         passes = -(-num_samples // -(-rows // batch_size))

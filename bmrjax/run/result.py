@@ -48,7 +48,9 @@ class Result(PrunedProgram):
         metrics: Held-out metrics of this state, from the final number of samples.
         timing: ``init_seconds``, ``compile_seconds``, ``seconds`` of the whole run.
         num_skipped: Steps skipped because their loss or gradient was not finite.
-        vfe: VFE of this state on the training data, nats for all data; None if never measured.
+        vfe: VFE of this state on the training data, nats for all data; None if never measured. That of the
+            tempered program, where `temperature` is not 1; `free_energy` measures that of the program itself.
+        temperature: Of `FitOptions`; the likelihood counted 1 / temperature times.
         hyperparameters: What the grid of an `ensemble` gave this member.
         row_arguments: The program's arguments that have one row per data point, as ``"0"`` for the first
             positional one and ``"x"`` for the keyword x; None if unknown.
@@ -73,6 +75,7 @@ class Result(PrunedProgram):
     loop_mode: str = "fused"
     num_compilations: int = 0
     vfe: float | None = None
+    temperature: float = 1.0
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     row_arguments: tuple[str, ...] | None = None
     by_rows: bool = False

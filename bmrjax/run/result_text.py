@@ -14,8 +14,11 @@ def result_text(result: Any) -> str:
         head += f" ({result.sparsity:.1%} removed)"
     lines = [head]
     if result.vfe is not None:
+        tempered = ""
+        if result.temperature != 1:
+            tempered = f", at temperature {result.temperature:g}"
         lines.append(
-            f"VFE {result.vfe:.6g} nats, {result.vfe / result.num_data:.4f} per data point"
+            f"VFE {result.vfe:.6g} nats, {result.vfe / result.num_data:.4f} per data point{tempered}"
         )
     if result.metrics:
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())

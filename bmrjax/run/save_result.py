@@ -37,6 +37,7 @@ def save_result(result: Any, directory: Path) -> None:
     arrays: dict[str, np.ndarray] = {}
     document: dict[str, Any] = {"format": FORMAT, **{k: getattr(result, k) for k in PLAIN}}
     document |= {"hyperparameters": result.hyperparameters, "by_rows": result.by_rows}
+    document["temperature"] = result.temperature
     document |= {k: v if v is None else list(v) for k in NAMES for v in [getattr(result, k)]}
     document["inspection"], document["facts"] = result.inspection.rows(), result.facts
     document["params"] = flatten_arrays("params", result.params, arrays)

@@ -116,6 +116,7 @@ class SavedResult(TypedDict):
     path: list[SavedPoint]
     hyperparameters: NotRequired[dict[Name, JsonValue]]
     by_rows: NotRequired[bool]
+    temperature: NotRequired[Number]
     columns: NotRequired[list[Name] | None]
     class_names: NotRequired[list[Name] | None]
     row_arguments: NotRequired[list[Name] | None]
@@ -148,6 +149,8 @@ def lacking(document: Any) -> str | None:
     """
     if document["num_data"] < 1:
         return "'num_data' is 0"
+    if not document.get("temperature", 1.0) > 0:
+        return "'temperature' is not positive"
     facts = document.get("facts", {})
     for name, others in _TOGETHER.items():
         absent = [other for other in others if name in facts and other not in facts]

@@ -16,6 +16,7 @@ import os
 import platform
 import statistics
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,10 @@ def run(method: str, network: Any, start: Any, data: Any, args: Any, seed: int) 
     keys = jax.random.split(jax.random.key(100 + seed), 3)
     model = programs.classifier(network, priors.Flat())
     optimizer = OPTIMIZERS[method.split()[0]]()
-    options = bmr.FitOptions(start=start if "trained" in method else None)
+    if isinstance(optimizer, NaturalGradient):
+        optimizer = replace(optimizer, curvature_rate=args.curvature_rate)
+    start = start if "trained" in method else None
+    options = bmr.FitOptions(start=start, temperature=args.temperature)
     settings: dict[str, Any] = {"optimizer": optimizer, "batch_size": BATCH, "options": options}
     settings |= {"criterion": criteria.Shrinkage()}
     row: dict[str, Any] = {}
@@ -213,19 +217,17 @@ def cost(name: str, data: Any, repeats: int) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return means and standard errors over the seeds, as a Markdown table."""
     names = ("accuracy", "nll", "ece", "removed", "vfe")
-    lines = ["| network | method | seeds | " + " | ".join(names) + " |", "|---" * 8 + "|"]
-    for network in dict.fromkeys(row["network"] for row in rows):
-        for method in ("point", *METHODS):
-            group = [r for r in rows if (r["network"], r["method"]) == (network, method)]
-            if not group:
-                continue
-            cells = [network, method, str(len(group))]
-            for name in names:
-                values = [row[name] for row in group if row.get(name) is not None]
-                error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else None
-                shown = f"{np.mean(values):.4f}" if values else "–"
-                cells.append(shown + (f" ± {error:.4f}" if error is not None else ""))
-            lines.append("| " + " | ".join(cells) + " |")
+    by = ("data", "network", "epochs", "method", "temperature")
+    lines = [f"| {' | '.join(by)} | seeds | " + " | ".join(names) + " |", "|---" * 11 + "|"]
+    for found in dict.fromkeys(tuple(row.get(name) for name in by) for row in rows):
+        group = [row for row in rows if tuple(row.get(name) for name in by) == found]
+        cells = [*map(str, found), str(len(group))]
+        for name in names:
+            values = [row[name] for row in group if row.get(name) is not None]
+            error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else None
+            shown = f"{np.mean(values):.4f}" if values else "–"
+            cells.append(shown + (f" ± {error:.4f}" if error is not None else ""))
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -248,6 +250,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the likelihood")
+    parser.add_argument("--curvature-rate", type=float, default=0.001, help="of natural gradients")
     parser.add_argument("--wait", type=int, default=None, help="epochs before the first round")
     parser.add_argument("--refit", type=int, default=None, help="epochs before a round is judged")
     parser.add_argument("--train-epochs", type=int, default=10, help="of the trained network")
@@ -266,7 +270,11 @@ def main() -> None:
                 print(row, flush=True)
         return
     begin = time.monotonic()
-    lengths = ("epochs", "wait", "refit", "train_epochs", "rows", "data")
+    for row in rows:  # of before these were options
+        row.setdefault("temperature", 1.0)
+        row.setdefault("curvature_rate", 0.001)
+    lengths = ("epochs", "wait", "refit", "train_epochs", "rows", "data", "temperature")
+    lengths += ("curvature_rate",)
     for seed in range(args.seeds):
         for net in args.nets:
             what = {name: getattr(args, name) for name in lengths} | {"network": net, "seed": seed}

@@ -204,8 +204,8 @@ def write_table(rows: Rows) -> None:
     digits = {"removed": 3, "kept": 0, "vfe": 3, "nll": 3}
     digits |= {"rmse": 3, "accuracy": 3, "ece": 3, "seconds": 0}
     header = (
-        "set | network | epochs | criterion | optimiser | judge | temperature | removed | kept | VFE / row | NLL | RMSE | "
-        "accuracy | ECE | CPU seconds | within the rule"
+        "set | network | epochs | criterion | optimiser | judge | temperature | removed | kept | VFE / row | "
+        "NLL | RMSE | accuracy | ECE | CPU seconds | within the rule"
     )
     lines: list[Any] = []
     for names, of_set in group(rows.rows, "set net epochs").items():
@@ -221,7 +221,7 @@ def write_table(rows: Rows) -> None:
                 word = "**yes, most removed**" if _mean(some, "removed") >= most else "yes"
             elif key[0] in CRITERIA:
                 word = "no"
-            lines.append([*names, *key, *means(some, **digits), word])
+            lines.append([*map(str, (*names, *key)), *means(some, **digits), word])
     rows.write_table(markdown(header, lines), "defaults.md")
 
 

@@ -46,8 +46,8 @@ def keep_compiled() -> Path | None:
     except OSError:
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # With a size, JAX opens every file of the folder before it writes one: with 2,200 programs (64 MB) in it, a
-    # write took 98 ms of a core, and a report with 155 of them was half writing; without, it takes .06 ms.
+    # With a size, JAX opens every file of the folder before it writes one: beside 2,200 programs (64 MB), a
+    # write took 98 ms of a core, and half of a report was 155 of them; without, it takes .06 ms.
     jax.config.update("jax_compilation_cache_max_size", -1)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
     compilation_cache.reset_cache()  # JAX decides at its first compilation whether there is a cache
@@ -55,7 +55,7 @@ def keep_compiled() -> Path | None:
 
 
 def delete_unused(folder: Path, most_bytes: int) -> None:
-    """Where files take more than `most_bytes`, delete those not used for longest, down to three quarters of it.
+    """Where files take more than `most_bytes`, delete those unused for longest, down to three quarters.
 
     Args:
         folder: With files alone. One that another process deletes meanwhile is no error.
@@ -66,7 +66,7 @@ def delete_unused(folder: Path, most_bytes: int) -> None:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 stat = entry.stat()
-                # Where the file system does not note when a file is read, those written first are deleted first.
+                # Where the file system does not note when a file is read, it is when it was written.
                 found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, entry.path))
     left = sum(size for _, size, _ in found)
     if left <= most_bytes:

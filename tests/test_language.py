@@ -10,7 +10,10 @@ import bmrjax
 PACKAGE = Path(bmrjax.__file__).parent
 ROOT = PACKAGE.parent
 # What is written too easily, and what to write in its place.
-RATES = "member|fit|key|round|file|device|process|row|unit|element|step|site|layer|weight|epoch|batch|data point|subject"
+RATES = (
+    "member|fit|key|round|file|device|process|row|unit|element|step|site|layer|weight|epoch|batch|data point|"
+    "subject"
+)
 THINGS = "array|float|latent|list|matrix|network|normal|number|parameter|path|program|result|shape|state|type"
 INSTEAD = {
     r"\ba datum\b": "a data point, or per data point",

@@ -3,8 +3,9 @@
     python -m benchmarks.natural_gradients --data-root DIR --nets mlp lenet5 --seeds 3 --out DIR
 
 Each run fits and reduces one network by one method. The sparsest point of its path that predicts within a
-standard error of the best one, on training rows that were kept out, is scored on the test rows, which decide
-nothing. Two more scores on the test rows: the trained network (``point``), and the state in which a run from
+standard error of the best one, on training rows that were kept out, is scored on the test rows, which are
+used for reporting only.
+Two more scores on the test rows: the trained network (``point``), and the state in which a run from
 it begins (``start``). A row is written as soon as it is there, and a stopped command goes on with what is
 missing. ``--cost`` times the steps of one network instead, interleaved in one process.
 """

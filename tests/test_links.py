@@ -1,6 +1,8 @@
 """The check of the built site's links, and the links from source code to the reference."""
 
 import importlib.util
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -87,3 +89,20 @@ def test_links_from_source_code_lead_to_the_anchor_that_is_there(tmp_path):
         '<a class="viewcode-back" href="reference.html#bmrjax.Result">[docs]</a>'
         '<a class="viewcode-back" href="reference.html#bmrjax.handlers.hide">[docs]</a>[docs]'
     )
+
+
+@pytest.mark.parametrize(("text", "status"), [("short words " * 40, 0), ("w" * 200, 1)])
+def test_a_page_wider_than_a_phone_is_named(tmp_path, text, status):
+    pytest.importorskip("selenium")
+    if None in (shutil.which("chromium"), shutil.which("chromedriver")):
+        pytest.skip("Chromium and its driver are not installed")
+    head = '<!doctype html><meta name="viewport" content="width=device-width, initial-scale=1">'
+    table = '<div style="overflow-x: auto"><table><tr><td>' + "w" * 200 + "</td></tr></table></div>"
+    (tmp_path / "index.html").write_text(
+        f'{head}<main id="main-content"><p>{text}</p>{table}</main>'
+    )
+    tool = Path(__file__).parents[1] / "tools" / "phone.py"
+    run = subprocess.run([sys.executable, str(tool), str(tmp_path)], capture_output=True, text=True)
+    assert run.returncode == status, run.stderr
+    assert f"phone: 1 pages at 390 pixels, {status} too wide" in run.stdout
+    assert ("index.html: " in run.stdout) == bool(status)

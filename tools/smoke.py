@@ -83,6 +83,8 @@ def command_line(folder: Path) -> None:
             writer.writerow([a, b, c, 3 * a])
     table, out = str(folder / "table.csv"), str(folder / "table")
     run = [sys.executable, "-m", "bmrjax"]
+    shown = subprocess.run([*run, "--help"], check=True, capture_output=True, text=True).stdout
+    check("help", holds="sparsify" in shown and "report" in shown)
     subprocess.run([*run, "sparsify", "--data", table, "--out", out], check=True)
     found = json.loads((folder / "table" / "results.json").read_text())
     check("a table", holds=found["rmse"] < 0.3 and "a" in found["inputs_kept"])

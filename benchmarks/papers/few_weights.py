@@ -3,8 +3,8 @@
     python -m benchmarks.papers.few_weights --data-root DIR --jobs 2
 
 Each row is one `bmrjax sparsify` command on all training data. The point on the path is the one
-with the lowest free energy, the masks' own cost counted (``--mask-prior``): test data decide
-nothing. Finished runs in --runs are not run again.
+with the lowest free energy, the masks' own cost counted (``--mask-prior``): test data are
+used for reporting only. Finished runs in --runs are not run again.
 """
 
 from benchmarks.common import options, processes

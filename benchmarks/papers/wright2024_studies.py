@@ -110,7 +110,7 @@ def _posteriors(result: bmr.Result, noisy: Any, train: Any) -> Mapping[str, Any]
 
 
 def _scores(result: bmr.Result, q: Mapping[str, Any], train: Any) -> dict[str, dict[str, Any]]:
-    """Return the score of each unit by each criterion; what goes first is lowest."""
+    """Return the score of each unit by each criterion; those removed first have the lowest."""
     network: Any = result.network(train[0][:2])["net"]
     groups = structure.unit_groups(network, train[0][0], along="outputs")
     x, y = (a[:2000] for a in train)

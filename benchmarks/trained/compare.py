@@ -4,7 +4,8 @@
 
 Each network is trained on 54,000 rows of Fashion-MNIST by plain AdamW, and kept in --cache. All methods get
 the same 4,000 of these rows to calibrate by; `reduce_network` chooses its point, and its temperature, by
-6,000 that neither training nor calibration has seen. Test data decide nothing. Baselines keep the shares
+6,000 that neither training nor calibration has seen. Test data are used for reporting
+only. Baselines keep the shares
 of weights, or of parameters for whole units, at which the path of `reduce_network` has points.
 """
 

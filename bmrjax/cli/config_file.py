@@ -31,7 +31,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: For what is no TOML, an unknown option, or a value of another kind.
+        ValueError: If the file is not TOML, or for an unknown option, or a value of another kind.
     """
     # Takes as long as all else that a refused option loads.
     from pydantic import TypeAdapter, ValidationError

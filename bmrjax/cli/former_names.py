@@ -1,6 +1,7 @@
 """Options that had other names before 0.2, where Python and the command line differed."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 _OPTIONS = {
     "sparsify": {
@@ -43,7 +44,7 @@ def former_name(arguments: Sequence[str]) -> str | None:
         return None
     options = _OPTIONS.get(arguments[0], {})
     words = [part for word in arguments[1:] for part in _parts(word)]
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in pairwise([*words, ""]):
         if word in options:
             return f"{word} is called {options[word]}, as in Python."
         if (word, after) in _VALUES:

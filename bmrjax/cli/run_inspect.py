@@ -73,7 +73,7 @@ def program_at(place: str) -> Callable:
     """Return the program of a place such as ``model.py:program`` or ``package.module:program``.
 
     Raises:
-        ValueError: For what is no such place, or no function.
+        ValueError: Unless it names a module or a file, and a function in it.
         FileNotFoundError: If there is no such file.
         ImportError: If the module cannot be imported.
     """

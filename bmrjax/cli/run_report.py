@@ -247,8 +247,14 @@ def _target_numbers(count: int) -> list[str]:
     return ["the target"] if count == 1 else [f"target {i}" for i in range(count)]
 
 
-def write_plots(result: Any, out: Path) -> None:
-    """Write the plots of a run, if matplotlib is there."""
+def write_plots(result: Any, out: Path, rows: Any) -> None:
+    """Write the plots of a run, if matplotlib is there.
+
+    Args:
+        result: Of the run.
+        out: Folder of the run.
+        rows: Inputs of the network, two rows of them.
+    """
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -261,7 +267,7 @@ def write_plots(result: Any, out: Path) -> None:
         figures["sparsity_per_layer"] = plot.sparsity_per_layer(result)
         figures["path"] = plot.path(result)
         if used_inputs(result, result.columns) is not None:
-            figures["inputs"] = plot.inputs(result)
+            figures["inputs"] = plot.inputs(result, rows)
     for name, figure in figures.items():
         figure.savefig(out / f"{name}.png", dpi=150)
 

@@ -159,7 +159,7 @@ def _fit(
     document = document_of(options, found, result)
     result.save(out / "model")
     write_json(out / "results.json", document)
-    write_plots(result, out)
+    write_plots(result, out, train[0][:2])
     print(summary_of(document))
     print(f"results, model and plots in {out}; bmrjax report {out} makes one page of them")
     if any(finding["code"] == "constant" for finding in document["findings"]):

@@ -117,7 +117,9 @@ class Builder:
         function, args, keywords = inner
         made = self._made(function)
         if not callable(made):
-            raise CodecError("the description of the network has a partial of what is no function.")
+            raise CodecError(
+                "the description of the network has a partial of something that is not a function."
+            )
         return cls(made, *self._made(args), **self._dict(keywords))
 
     def _tree_partial(self, inner: Any) -> Any:

@@ -82,7 +82,7 @@ def load_weights(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        TypeError: For anything but a network, or what is no tensor.
+        TypeError: For anything but a network, and for values that are not tensors.
         ValueError: If the file is not a whole safetensors file, or does not fit; the message names the first
             tensor that does not.
 

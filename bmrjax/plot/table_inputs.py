@@ -1,21 +1,34 @@
-"""What the first layer of a network reads of a table."""
+"""What a network reads of a table."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure, rows_height, titled
-from bmrjax.run.input_paths import input_paths
+from bmrjax.run.at_center import networks_at_center
 from bmrjax.run.page_words import short_names
 from bmrjax.run.result import Result
+from bmrjax.structure.input_weights import input_weights
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class _Read(NamedTuple):
+    """Weights that read inputs, and which of them count; (units, inputs)."""
+
+    weights: Float[np.ndarray, "units inputs"]
+    counts: Bool[np.ndarray, "units inputs"]
+
+
 def inputs(
-    result: Result, *arguments: Any, names: Sequence[str] | None = None, most: int = 40
+    result: Result,
+    *arguments: Any,
+    names: Sequence[str] | None = None,
+    site: str | None = None,
+    most: int = 40,
 ) -> "Figure":
     """Plot how strongly a network reads each column of a table, by name.
 
@@ -25,9 +38,14 @@ def inputs(
     column.
 
     Args:
-        result: Of a `zoo.MLP` that the program calls ``net``, as the command line does, with its program.
-        *arguments: Arguments of the program, as for `Result.posterior`.
+        result: With its program: a network of Equinox or Flax NNX whose input is read by dense layers
+            and by nothing else; or, with `site`, any program.
+        *arguments: Arguments of the program without the targets, such as two rows of the table. With `site`,
+            those that `Result.posterior` needs.
         names: Of the inputs; by default those of the table that the result was fitted on.
+        site: Name of weights to draw in place of a network's: a vector with one element per input, or a
+            matrix with one axis of inputs, which is found by its length. All its kept elements count,
+            whether or not they lead to an output.
         most: How many inputs are drawn at most, those with the longest bars.
 
     Returns:
@@ -35,36 +53,34 @@ def inputs(
         read it, with their number.
 
     Raises:
-        ValueError: For another network, or names that are missing or too few.
+        ValueError: If no network or several have a dense first layer, if there is no such site, or if names
+            are missing or not as many as inputs.
 
     Example:
-        >>> import jax, jax.numpy as jnp
+        >>> import equinox as eqx, jax
         >>> import bmrjax as bmr
         >>> x = jax.random.normal(jax.random.key(0), (200, 3))
-        >>> network = bmr.zoo.MLP(3, [4], 1, key=jax.random.key(1))
+        >>> network = eqx.nn.MLP(3, 1, width_size=4, depth=1, key=jax.random.key(1))
         >>> result = bmr.sparsify(
         ...     bmr.programs.regression(network, bmr.priors.Flat()), (x, x[:, :1]), key=jax.random.key(2),
         ...     num_epochs=4, steps_per_epoch=20,
         ... )
-        >>> axes = bmr.plot.inputs(result, names=["dose", "age", "sex"]).axes[0]
+        >>> axes = bmr.plot.inputs(result, x[:2], names=["dose", "age", "sex"]).axes[0]
         >>> [label.get_text() for label in axes.get_yticklabels()]
         ['dose', 'age', 'sex']
     """
-    paths = input_paths(result.keep) if result.keep else None
-    if paths is None:
-        raise ValueError(
-            "plot.inputs: it draws a zoo.MLP whose sites are called net.layers.0.weight and so on; there are "
-            f"{list(result.keep)}."
-        )
     given = [*(names if names is not None else result.columns or ())]
-    width = paths.leads.shape[1]
+    if site is None:
+        found = _of_network(result, arguments)
+    else:
+        found = _of_site(result, arguments, site, len(given))
+    width = found.counts.shape[1]
     if len(given) != width:
         raise ValueError(
             f"plot.inputs: the network reads {width} inputs, and there are {len(given)} names; give names=."
         )
-    mean = np.asarray(result.posterior(*arguments)[paths.site].loc, np.float64)
-    size = np.sqrt((np.where(paths.leads, mean, 0.0) ** 2).sum(0))
-    count = paths.leads.sum(0)
+    size = np.sqrt((np.where(found.counts, found.weights, 0.0) ** 2).sum(0))
+    count = found.counts.sum(0)
     shown = sorted(np.argsort(-size, kind="stable")[:most])
     rows = range(len(shown))
     figure = new_figure((6.4, rows_height(len(shown))))
@@ -81,3 +97,54 @@ def inputs(
     titled(ax, f"{int((count > 0).sum()):,} of {width:,} inputs used{more}")
     clean_axes(ax)
     return figure
+
+
+def _of_network(result: Result, arguments: tuple[Any, ...]) -> _Read:
+    """Return the weights of the network that reads the input by dense layers."""
+    if not arguments:
+        raise ValueError(
+            "plot.inputs: the network is found by running the program; give its inputs, such as two rows: "
+            "plot.inputs(result, x[:2]). Or give site=, the name of weights."
+        )
+    parts = (*result._programs(), result.params, result.keep)
+    found, reasons = {}, []
+    for name, (network, example) in networks_at_center(*parts, arguments).items():
+        try:
+            found[name] = input_weights(network, *example)
+        except ValueError as error:
+            reasons.append(f"'{name}': {error}")
+    if len(found) == 1:
+        ((_, weights, leads),) = found.values()
+        return _Read(weights.astype(np.float64), leads)
+    sites = f"Give site=, the name of weights, one of {list(result.keep)}."
+    if found:
+        raise ValueError(f"plot.inputs: several networks read inputs: {list(found)}. {sites}")
+    why = "; ".join(reasons) or "the program has no network made by random_module"
+    raise ValueError(
+        f"plot.inputs: it draws a network whose input is read by dense layers ({why}). {sites}"
+    )
+
+
+def _of_site(result: Result, arguments: tuple[Any, ...], site: str, width: int) -> _Read:
+    """Return the kept weights of a site, with its axis of `width` inputs last."""
+    if site not in result.keep:
+        raise ValueError(f"plot.inputs: there is no site '{site}'; there are {list(result.keep)}.")
+    keep = np.asarray(result.keep[site])
+    weights = np.asarray(result.posterior(*arguments)[site].loc, np.float64)
+    if keep.ndim not in (1, 2):
+        raise ValueError(
+            f"plot.inputs: '{site}' has shape {keep.shape}; it draws vectors and matrices."
+        )
+    axes = [axis for axis, length in enumerate(keep.shape) if length == width]
+    if len(axes) != 1:
+        either = (
+            "either axis may be that of the inputs"
+            if axes
+            else f"no axis is as long as {width} names"
+        )
+        raise ValueError(
+            f"plot.inputs: '{site}' has shape {keep.shape}, and {either}; give names= of the inputs"
+            + (", and the program's inputs in place of site=." if axes else ".")
+        )
+    (axis,) = axes
+    return _Read(*(np.moveaxis(a, axis, -1).reshape(-1, width) for a in (weights, keep)))

@@ -35,7 +35,7 @@ def ensemble(
     progress: bool = True,
     **settings: Any,
 ) -> list[Result]:
-    """Run `sparsify` once a key and point of a grid, with all training vectorised into one program.
+    """Run `sparsify` once per key and point of a grid, with all training vectorised into one program.
 
     Each member is what `sparsify` with its key and its settings would be, to rounding: it has its own
     start, noise, masks, rounds and learning rate. Compiling happens once. Small programs, whose steps
@@ -103,7 +103,7 @@ def ensemble(
     models = list(model) if isinstance(model, Sequence) else [model] * len(keys)
     if not keys or len(models) != len(keys):
         raise ValueError(
-            f"ensemble: give one program, or one a key: there are {len(models)} programs for "
+            f"ensemble: give one program, or one per key: there are {len(models)} programs for "
             f"{len(keys)} keys."
         )
     points = points_of(grid)

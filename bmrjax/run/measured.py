@@ -84,8 +84,8 @@ class Measurer:
 
         Args:
             state: Of the run, or a point of its path; kept intact.
-            limits: What the value is compared with, in nats for all data. Infinite ones decide nothing: the
-                value is then only recorded.
+            limits: What the value is compared with, in nats for all data. If all are infinite, the
+                value is only recorded.
             reference: An earlier state, with what was measured of it. Without one, only the first look is
                 taken, and `limits` do not count.
 

@@ -110,8 +110,8 @@ def read_folder(folder: Path) -> tuple[list[Pair], list[str]]:
 
     Raises:
         ValueError: For a folder without shards or pairs, a file that is none or is damaged, a tensor
-            that two files have, a missing or second partner, shapes that differ, a dtype that is no
-            float.
+            that two files have, a missing or second partner, shapes that differ, a dtype that is not
+            floating-point.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; give the one that holds the .safetensors files.")

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from bmrjax.backend.compile_cache import delete_unused
 
 PROGRAM = """
 import jax
@@ -77,3 +80,30 @@ def test_it_may_come_after_the_first_compilation(in_a_process, tmp_path):
 def test_jax_s_own_switch_turns_it_off(in_a_process):
     off = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     assert in_a_process(**off)[2] == in_a_process(**off)[2] == 0
+
+
+def test_a_write_does_not_read_the_other_programs(in_a_process, tmp_path):
+    """JAX with a size opens the record of every program at each write; here it is not even there."""
+    folder, value, _ = in_a_process()
+    before = sorted(Path(folder).glob("*-cache"))
+    assert before
+    assert not list(Path(folder).glob("*-atime"))
+    (Path(folder) / "unreadable-cache").symlink_to(tmp_path / "nowhere")
+    other = PROGRAM.replace("jax.numpy.sin", "jax.numpy.tan")
+    assert in_a_process(program=other)[2] < len(before)
+    assert len(list(Path(folder).glob("*-cache"))) > len(before) + 1
+
+
+def test_beyond_the_size_the_programs_unused_for_longest_are_deleted(tmp_path):
+    for age in range(8):
+        file = tmp_path / f"{age}-cache"
+        file.write_bytes(bytes(100))
+        os.utime(file, (1000.0 - age, 10.0))
+    delete_unused(tmp_path, 800)
+    assert len(list(tmp_path.iterdir())) == 8
+    # Written long ago, and used last.
+    (tmp_path / "new-cache").write_bytes(bytes(100))
+    os.utime(tmp_path / "new-cache", (10.0, 2000.0))
+    delete_unused(tmp_path, 800)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["0-cache", "1-cache", "2-cache", "3-cache", "4-cache", "new-cache"]

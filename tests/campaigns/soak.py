@@ -154,7 +154,7 @@ def campaign(
         rows = _rows(folder / "log.jsonl")
     grown, error = growth(rows)
     if grown - 2 * error > MOST_GROWTH:
-        failures.append({"outcome": f"memory grows by {grown:.0f} ± {error:.0f} bytes a fit"})
+        failures.append({"outcome": f"memory grows by {grown:.0f} ± {error:.0f} bytes per fit"})
     disk = [row["disk"] for row in rows]
     return {
         "campaign": "soak", "seed": seed, "kills": kills, "minutes": (time.time() - begin) / 60,

@@ -151,3 +151,24 @@ def test_a_shell_can_complete_commands_and_options():
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     for word in ("sparsify", "inspect", "--num-epochs", "when-converged"):
         assert word in script
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--help"], 0, [*cli.COMMANDS, "--version", "--tyro-print-completion"]),
+        (["-h"], 0, [*cli.COMMANDS]),
+        ([], 2, ["Expected one of {sparsify, inspect"]),
+        (["sparsify"], 2, ["Missing from bmrjax sparsify", "--data", "--out"]),
+        (["report"], 2, ["Missing from bmrjax report", "Folder of the run"]),
+        (["nonsense"], 2, ["Unrecognized options: nonsense", "bmrjax --help"]),
+    ],
+)
+def test_a_command_without_options_is_explained(capsys, arguments, status, words):
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert (end.value.code or 0) == status
+    shown = capsys.readouterr()
+    text = " ".join((shown.out + shown.err).split())
+    assert [word for word in words if word not in text] == []
+    assert "bmrjax: error" not in text

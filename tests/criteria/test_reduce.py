@@ -140,7 +140,7 @@ ORDERS = [
 
 
 def expected_rank(order, posterior, decision):
-    """What goes first, by its definition."""
+    """The elements that are removed first, by the definition of an order."""
     loc, scale = np.asarray(posterior["w"].loc), np.asarray(posterior["w"].scale)
     key = {
         "smallest_snr_first": np.abs(loc) / scale,

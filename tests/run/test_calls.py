@@ -109,7 +109,7 @@ def test_a_second_call_compiles_nothing(monkeypatch):
 
 @pytest.fixture
 def compilations():
-    """Collect what XLA is asked to compile, be it found on disk or not."""
+    """Collect the programs that are compiled or read from disk."""
     found = []
 
     def listen(event, _, **about):

@@ -1,4 +1,4 @@
-"""Ensembles: each member is the run it would be alone."""
+"""Ensembles: each member gives the same result as running it by itself."""
 
 from dataclasses import replace
 from functools import partial

@@ -133,7 +133,7 @@ def priors(group, x, y=None):
 
 def test_priors_that_are_read_and_priors_that_are_not():
     found = bmr.inspect(priors, DATA)
-    # The scalar of `bmr.priors` was asked for by its prior.
+    # The scalar of `bmr.priors` is there because of its prior.
     assert found.judged == ["horseshoe", "laplace", "single", "regular"]
     assert found["horseshoe"].prior == "Normal(0, latent scale)"
     assert found["laplace"].prior == "Laplace(0, 1)"

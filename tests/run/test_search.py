@@ -8,7 +8,7 @@ from bmrjax.run.count_search import lowest
 
 
 class Measured:
-    """A value with a record of what was asked."""
+    """A function with a record of its arguments."""
 
     def __init__(self, function):
         self.function, self.asked = function, []

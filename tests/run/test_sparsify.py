@@ -214,7 +214,9 @@ def test_the_sparsest_point_that_predicts_about_as_well(result, monkeypatch):
 
 def test_the_key_decides_everything(result):
     first, second, other = run(), run(), run(key=jax.random.key(2))
-    assert numbers(first) == numbers(second) == numbers(result)  # metrics decide nothing
+    assert (
+        numbers(first) == numbers(second) == numbers(result)
+    )  # metrics are used for reporting only
     np.testing.assert_array_equal(first.params["auto_loc"], second.params["auto_loc"])
     assert numbers(first) != numbers(other)
 

@@ -19,7 +19,7 @@ def program(x, y=None):
 
 
 class Script(Schedule):
-    """Answers in the order given, then `Stop`; notes what it was told."""
+    """Answers in the order given, then `Stop`; records what it receives."""
 
     def __init__(self, *answers, verifies=False):
         self.answers, self.verifies, self.removed = answers, verifies, []

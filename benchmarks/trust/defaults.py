@@ -7,7 +7,7 @@ Every setting fits the same rows, epochs and seeds, and is reduced in verified r
 unreduced fit of each optimiser, by the same rows and epochs, and the point estimate: the same network trained
 by Adam with a falling rate and decoupled weight decay. The judge by rows kept out gives up a tenth of the
 training rows for it; beside it stands the same result fitted again to all rows, without a reduction, for a
-quarter of the epochs. Scores are those of the test rows, which decide nothing.
+quarter of the epochs. Test rows are used for reporting only.
 
 One rule decides: the default predicts within a standard error of the best of its own unreduced fit and the
 point estimate, in NLL over the seeds, and removes at least as much as any other setting that does.

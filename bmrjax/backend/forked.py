@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Call = ParamSpec("Call")
+Computed = TypeVar("Computed")
 
 _process = {"forked": False}
 
@@ -31,7 +31,7 @@ def refuse_after_fork(name: str) -> None:
         )
 
 
-def not_after_fork(function: Callable[P, R]) -> Callable[P, R]:
+def not_after_fork(function: Callable[Call, Computed]) -> Callable[Call, Computed]:
     """Let a function raise the error of `refuse_after_fork` instead of waiting for ever.
 
     Args:
@@ -39,7 +39,7 @@ def not_after_fork(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+    def checked(*args: Call.args, **kwargs: Call.kwargs) -> Computed:
         refuse_after_fork(function.__name__)
         return function(*args, **kwargs)
 

@@ -2,6 +2,8 @@
 
 import lazy_loader
 
+# Notes forks from here on.
+import bmrjax.backend.forked  # noqa: F401
 from bmrjax.network_packages import offer_networks
 
 __version__ = "0.2.0"

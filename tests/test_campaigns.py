@@ -1,6 +1,10 @@
 """The campaigns of `make campaigns`, in a short form: a few hundred cases instead of a hundred thousand."""
 
+import shutil
+
 import numpy as np
+import pytest
+from campaigns import kills
 from campaigns.child import in_children
 from campaigns.codec import campaign
 from campaigns.soak import WARM, growth
@@ -14,6 +18,19 @@ def test_any_file_of_the_codec_is_an_error_or_a_network_within_bounds():
     for kind in ("damaged: refused", "resealed: refused", "resealed: a network"):
         assert found["outcomes"][kind] > 2
     assert found["outcomes"]["grammar: refused"] > 50
+
+
+@pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="needs a C compiler")
+def test_runs_that_are_killed_go_on_and_end_bit_identically():
+    """One by SIGKILL before a write, one within it, and one with the power cut off."""
+    found = kills.campaign(seed=0, count=3)
+    assert found["failures"] == []
+    assert sum(found["outcomes"].values()) == 3
+    # At one of the calls that they certainly make.
+    for kind in ("killed", "cut", "power"):
+        words = [word for word in found["outcomes"] if word.startswith(kind)]
+        assert len(words) == 1
+        assert "too late" not in words[0]
 
 
 def explode(case):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bmrjax.backend.forked import not_after_fork
 from bmrjax.codec.arithmetic import ArithmeticReader, ArithmeticWriter
 from bmrjax.codec.array_records import ArrayRow, RecordReader, RecordWriter
 from bmrjax.codec.budget import Budget
@@ -29,6 +30,7 @@ Coder = Literal["range", "ans", "huffman"]
 MAX_PARAMETERS = 2**25
 
 
+@not_after_fork
 def encode(
     network: Any,
     *,
@@ -235,6 +237,7 @@ def _read_arrays(
     return builder, [array for array, _ in found], [row for _, row in found]
 
 
+@not_after_fork
 def decode(data: bytes, *, max_parameters: int = MAX_PARAMETERS, allow: Iterable[Any] = ()) -> Any:
     """Return the network that `encode` made bytes of.
 
@@ -317,6 +320,7 @@ def open_bytes(
     return Opened(network, container.extra, builder.modules)
 
 
+@not_after_fork
 def inspect_file(data: bytes, *, max_parameters: int = MAX_PARAMETERS) -> FileReport:
     """Return what the bytes of a network take, array by array.
 

@@ -165,6 +165,9 @@ def split_arrays(
     x: np.ndarray, y: np.ndarray, fraction: float, task: Task | None, seed: int, name: str
 ) -> Dataset:
     """Hold out a fraction of the rows, drawn at random, and standardise."""
+    for part, array in (("x", x), ("y", y)):
+        if not np.ndim(array):
+            raise ValueError(f"{name}: {part} is a single number; it needs a row per data point.")
     if len(x) != len(y):
         raise ValueError(f"{name}: x has {len(x)} rows and y has {len(y)}.")
     train, test = split_rows(len(x), fraction, seed, name=name)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.backend.forked import not_after_fork
 from bmrjax.export.eight_bits import Int8, Rounded, choose, replaced
 from bmrjax.export.export_report import ExportedArray, ExportReport
 from bmrjax.export.network_function import (
@@ -18,6 +19,7 @@ from bmrjax.export.onnx_graph import make_graph, open_graph, stored_arrays, with
 from bmrjax.files import write_atomically
 
 
+@not_after_fork
 def onnx(
     network: Any,
     example: Any,

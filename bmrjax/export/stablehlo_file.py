@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax import export
 
+from bmrjax.backend.forked import not_after_fork
 from bmrjax.export.export_report import ExportedArray, ExportReport
 from bmrjax.export.network_function import (
     NetworkFunction,
@@ -22,6 +23,7 @@ from bmrjax.files import write_atomically
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
+@not_after_fork
 def stablehlo(
     network: Any,
     example: Any,

@@ -221,7 +221,8 @@ def _moved(site: Mapping[str, Any], shift: Array) -> Array | None:
 def _pattern(shape: tuple[int, ...], shift: Array) -> Array:
     """Return numbers that differ from element to element."""
     size = int(np.prod(shape))
-    return shift * (1 + 0.5 * jnp.cos(jnp.arange(size, dtype=float)).reshape(shape))
+    steps = 1 + 0.5 * jnp.cos(jnp.arange(size, dtype=float)).reshape(shape)
+    return shift.astype(steps.dtype) * steps
 
 
 class _move_parameters(Messenger):

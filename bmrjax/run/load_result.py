@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
+from bmrjax.backend.forked import not_after_fork
 from bmrjax.errors import DamagedFileError
 from bmrjax.infer.default_guide import guide_of
 from bmrjax.infer.pruned_guide import unpruned
@@ -25,6 +26,7 @@ POINT = (
 )  # fmt: skip
 
 
+@not_after_fork
 def load(
     directory: str | Path, *, model: Callable | None = None, guide: Callable | None = None
 ) -> Result:

@@ -12,6 +12,8 @@ from bmrjax.run_lock import RunLock
 
 # In the folder that is being filled: who fills it. What a killed process leaves is not locked.
 _LOCK = ".bmrjax-lock"
+# Of its name, longer than the one of masks that are kept beside an output.
+_SUFFIX = ".unfinished"
 
 
 def check_output(folder: Path, out: Path, num_bytes: int) -> None:
@@ -64,36 +66,54 @@ def new_folder(out: Path) -> Iterator[Path]:
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(out)
-    staging = staged_name(out)
-    staging.mkdir()
+    staging, lock = _staging(out)
     try:
-        with RunLock(staging, _LOCK):
+        # Held until the folder has its name: without it, what a killed process leaves could not be told from
+        # the work of one that goes on.
+        with lock:
             yield staging
             sync_tree(staging)
-        try:
-            # An empty folder gives way in one step, so that there is no moment without either.
-            os.replace(staging, out)
-        except OSError as error:  # somebody wrote to it meanwhile
-            kept = staged_name(out, suffix=".complete")
-            os.replace(staging, kept)
-            raise OSError(
-                error.errno, f"{error.strerror}; the masks are complete in {kept}", str(out)
-            ) from error
+            try:
+                # An empty folder gives way in one step, so that there is no moment without either.
+                os.replace(staging, out)
+            except OSError as error:  # somebody wrote to it meanwhile
+                kept = staged_name(out, suffix=".complete")
+                os.replace(staging, kept)
+                (kept / _LOCK).unlink()
+                raise OSError(
+                    error.errno, f"{error.strerror}; the masks are complete in {kept}", str(out)
+                ) from error
+            (out / _LOCK).unlink()
+        sync_file(out)
         sync_file(out.parent)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
 
 
+def _staging(out: Path) -> tuple[Path, RunLock]:
+    """Make a new folder beside a path, with a lock in it."""
+    while True:
+        staging = staged_name(out, suffix=_SUFFIX)
+        staging.mkdir()
+        with contextlib.suppress(FileNotFoundError, ValueError):  # empty, it looked abandoned
+            return staging, RunLock(staging, _LOCK)
+
+
 def _remove_abandoned(out: Path) -> None:
     """Remove folders that were being filled for this name, and whose process is gone."""
     head = f".{out.name}."
     for each in out.parent.iterdir():
-        tail = each.name.removeprefix(head)
-        if each.name == head + tail and len(tail) == 16 and set(tail) <= set("0123456789abcdef"):
-            if each.is_symlink() or not (each / _LOCK).is_file():
-                continue
-            # Held by a reduction that goes on, at this very moment, it stays.
-            with contextlib.suppress(ValueError, OSError):
-                RunLock(each, _LOCK).release()
-                shutil.rmtree(each)
+        middle = each.name.removeprefix(head).removesuffix(_SUFFIX)
+        if each.name != head + middle + _SUFFIX or each.is_symlink() or not each.is_dir():
+            continue
+        if len(middle) != 16 or not set(middle) <= set("0123456789abcdef"):
+            continue
+        # Held by a reduction that goes on, or not ours to remove, it stays.
+        with contextlib.suppress(ValueError, OSError), RunLock(each, _LOCK):
+            for inner in each.iterdir():
+                if inner.name != _LOCK:
+                    inner.unlink()
+            # The lock goes last, so that the rest is found again if this process is killed here.
+            (each / _LOCK).unlink()
+            each.rmdir()

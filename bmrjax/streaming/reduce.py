@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from bmrjax.backend.forked import not_after_fork
 from bmrjax.criteria import Shrinkage, SpikeAndSlab
 from bmrjax.criteria.base import by_layer
 from bmrjax.streaming.folder import read_folder
@@ -23,6 +24,7 @@ CHUNK = 2**20
 REPORT = "reduction.json"
 
 
+@not_after_fork
 def reduce_folder(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str],

@@ -7,6 +7,7 @@ from typing import Any
 import lazy_loader
 import numpy as np
 
+from bmrjax.backend.forked import not_after_fork
 from bmrjax.structure.call_arguments import Arguments
 from bmrjax.structure.cost import Cost, Latency, cost, latency
 from bmrjax.structure.equivalence import Trial, random_inputs
@@ -161,6 +162,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
+@not_after_fork
 def compact(network: Any, *inputs: Any, drop_inputs: bool = False) -> Compact:
     """Return the same network without the neurons, filters, channels and heads that do nothing.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bmrjax.backend.forked import not_after_fork
 from bmrjax.errors import FitWarning, warn
 from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
 from bmrjax.trained.eliminate import WeightRow, remove_elements
@@ -54,6 +55,7 @@ def reduce_network(
 def reduce_network(
     network: Any, data: Any, *, units: Literal[True], **options: Unpack[_Options]
 ) -> UnitReduction: ...
+@not_after_fork
 def reduce_network(
     network: Any,
     data: Any,

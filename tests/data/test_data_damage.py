@@ -195,3 +195,11 @@ def test_a_damaged_parquet_file_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
     with pytest.raises(ValueError, match=r"test\.parquet cannot be read as Parquet"):
         load_dataset("mnist", data_root=tmp_path)
+
+
+@pytest.mark.parametrize("part", ["x", "y"])
+def test_a_single_number_is_no_data(tmp_path, part):
+    arrays = {"x": np.ones((20, 3)), "y": np.ones(20), part: np.float64(1.0)}
+    np.savez(tmp_path / "d.npz", **arrays)
+    with pytest.raises(ValueError, match=f"d.npz: {part} is a single number"):
+        load_dataset(str(tmp_path / "d.npz"))

@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import warnings
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -187,6 +191,49 @@ def test_a_fit_of_ones_own_loop_waits_for_calls_from_other_threads():
     assert found[1] == found[3]
 
 
+# A fork of a process that has computed with JAX, by what that process did and how the child goes on.
+FORKED = """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore")
+import jax
+if sys.argv[1] == "imported before":
+    import bmrjax
+jax.block_until_ready(jax.numpy.ones(3) + 1)
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+signal.alarm(250)  # a hang
+import bmrjax as bmr
+from bmrjax import codec, export, streaming
+calls = {
+    "sparsify": lambda: bmr.sparsify(None, (), key=None, num_epochs=1),
+    "reduce_fit": lambda: bmr.reduce_fit(None),
+    "reduce_network": lambda: bmr.reduce_network(None, None),
+    "reduce_folder": lambda: streaming.reduce_folder("", "", None, prior_scale=1.0),
+    "decode": lambda: codec.decode(b""),
+    "load": lambda: bmr.load(""),
+    "compact": lambda: bmr.compact(None),
+    "stablehlo": lambda: export.stablehlo(None, None, "f"),
+    "onnx": lambda: export.onnx(None, None, "f"),
+}
+for name, call in calls.items():
+    try:
+        call()
+        print(name, "ran")
+    except RuntimeError as error:
+        if "was forked from one in which JAX had computed" not in str(error):
+            raise
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("imported", ["before", "after"])
+def test_a_fork_after_any_computation_is_refused_by_every_entry_point(imported):
+    words = [sys.executable, "-c", FORKED, f"imported {imported}"]
+    done = subprocess.run(words, check=False, timeout=300, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:os.fork.. was called", "ignore:.*use of fork")
 def test_a_fork_after_a_fit_is_refused_clearly():
@@ -206,3 +253,36 @@ def test_a_fork_after_a_fit_is_refused_clearly():
         assert (
             b"sparsify: this process was forked from one in which JAX had computed" in pipe.read()
         )
+
+
+def test_calls_of_all_kinds_in_threads_at_once_are_those_made_one_by_one():
+    draws = {"b": np.random.default_rng(1).normal([1.0, -1.0], 0.1, (200, 2))}
+    network = eqx.nn.MLP(2, 1, width_size=4, depth=1, key=jax.random.key(0))
+    fitted = fit()
+
+    def network_masks():
+        with warnings.catch_warnings():  # 40 rows are few
+            warnings.simplefilter("ignore", bmr.FitWarning)
+            reduced = bmr.reduce_network(network, (X, Y[:, None]), keep=0.5)
+        return tuple(np.asarray(mask).tobytes() for mask in reduced.masks.values())
+
+    calls = {
+        "sparsify": lambda: fit().vfe,
+        "reduce_fit": lambda: str(bmr.reduce_fit(draws, model=program, data=(X, Y))),
+        "reduce_network": network_masks,
+        "predict": lambda: np.asarray(fitted.predict(jax.random.key(1), X).mean).tobytes(),
+        "estimator": lambda: bmr.SparseRegressor().fit(X, Y).predict(X).tobytes(),
+    }
+    alone = {name: call() for name, call in calls.items()}
+    found = []
+    threads = [
+        threading.Thread(target=lambda name=name: found.append((name, calls[name]())))
+        for name in [*calls, *calls]
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2 * len(calls)
+    for name, value in found:
+        assert value == alone[name], name

@@ -8,6 +8,7 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
@@ -72,6 +73,24 @@ def test_a_trained_network_is_reduced_under_the_switches(x64):
     with strict(jax.enable_x64(new_val=x64)):
         found = bmr.reduce_network(network, (x.astype(jnp.float32), x[:, :1]), keep=0.5)
     assert sum(int(mask.sum()) for mask in found.masks.values()) == 16
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_finished_fits_and_estimators_are_reduced_under_the_switches(x64):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3))
+    y = x @ [2.0, 0.0, 0.0] + 0.3 * rng.normal(size=80)
+    draws = {
+        "beta": rng.normal([2.0, 0.0, 0.0], 0.05, (400, 3)),
+        "scale": rng.normal(0.3, 0.02, 400),
+    }
+    with strict(jax.checking_leaks(), jax.enable_x64(new_val=x64)):
+        found = bmr.reduce_fit(draws, model=program, data=(x, y), sites=["beta"])
+        fitted = bmr.SparseRegressor().fit(x, y)
+        predicted = fitted.predict(x)
+    assert "beta" in str(found)
+    np.testing.assert_array_equal(fitted.selected_, [True, False, False])
+    assert np.corrcoef(predicted, y)[0, 1] > 0.95
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])

@@ -144,3 +144,75 @@ def test_what_a_killed_reduction_left_is_removed_and_what_goes_on_is_not(tmp_pat
         "m.safetensors",
         "reduction.json",
     ]
+
+
+# Ends itself as its folder is made, before it has a lock; before the folder has its name; and right after.
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from bmrjax.streaming import output
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def replace_and_die(*names):
+    replace(*names)
+    die()
+
+replace = os.replace
+for name, when in (("made", die), ("complete", die), ("named", replace_and_die)):
+    out = Path(sys.argv[1], name)
+    child = os.fork()
+    if not child:
+        if name == "made":
+            output.RunLock = when
+        output.os.replace = when
+        with output.new_folder(out) as staging:
+            (staging / "m.safetensors").write_text("masks")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+"""
+
+
+def test_nothing_stays_beside_the_output_wherever_a_reduction_was_killed(tmp_path):
+    subprocess.run([sys.executable, "-c", KILLED_AT, str(tmp_path)], check=True)
+    (named,) = tmp_path.glob("named*")
+    assert (named / "m.safetensors").read_text() == "masks"
+    for name in ("made", "complete"):
+        (left,) = tmp_path.glob(f".{name}.*.unfinished")
+        with output.new_folder(tmp_path / name) as staging:
+            (staging / "m.safetensors").write_text("again")
+        assert not left.exists()
+        assert [each.name for each in (tmp_path / name).iterdir()] == ["m.safetensors"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["complete", "made", "named"]
+
+
+def test_a_disk_that_fills_up_meanwhile_leaves_nothing(tmp_path, monkeypatch):
+    """The limit on the size of files stands for the disk's, at the first byte and in the middle of masks."""
+    resource = pytest.importorskip("resource")
+    folder = write(tmp_path / "in", {"m": GOOD})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run(folder, tmp_path / "whole", SHRINKAGE, prior_scale=1.0)
+    size = (tmp_path / "whole" / "m.safetensors").stat().st_size
+    for most in (1, size - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                run(folder, tmp_path / "out", SHRINKAGE, prior_scale=1.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["in", "whole"]
+
+
+def test_names_that_others_may_have_planted_are_not_followed(tmp_path):
+    """Links under the names of folders that are being filled, and of their locks."""
+    folder = write(tmp_path / "in", {"m": GOOD})
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "precious").write_text("theirs")
+    (tmp_path / ".out.0123456789abcdef.unfinished").symlink_to(tmp_path / "theirs")
+    other = tmp_path / ".out.fedcba9876543210.unfinished"
+    other.mkdir()
+    (other / ".bmrjax-lock").symlink_to(tmp_path / "theirs" / "precious")
+    run(folder, tmp_path / "out", SHRINKAGE, prior_scale=1.0)
+    assert (tmp_path / "theirs" / "precious").read_text() == "theirs"
+    assert other.exists()

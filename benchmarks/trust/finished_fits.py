@@ -235,7 +235,8 @@ def main() -> None:
     for own in record["programs"]:
         how = "each submodel over its own noise scale" if own["integrated"] else "one joint normal"
         lines.append(
-            f"| program, {own['coefficients']} coefficients, {own['rows']} rows, {own['draws']:,} draws, {how} | "
+            f"| program, {own['coefficients']} coefficients, {own['rows']} rows, {own['draws']:,} draws, "
+            f"{how} | "
             f"{own['cpu_seconds']:.1f} CPU s ({own['first_cpu_seconds']:.1f} with compilation), "
             f"{own['wrongly_chosen']} wrongly chosen |"
         )

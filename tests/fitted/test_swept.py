@@ -33,9 +33,7 @@ def test_many_moves_end_where_a_new_start_does(units, start):
         twin = swept.copy()
         swept.flip(unit)
         afresh = Swept(precision, swept.mask)
-        np.testing.assert_allclose(
-            swept.log_bayes_factors(), afresh.log_bayes_factors(), rtol=1e-9
-        )
+        np.testing.assert_allclose(swept.log_bayes_factors(), afresh.log_bayes_factors(), rtol=1e-9)
         np.testing.assert_allclose(swept.moments(), afresh.moments(), rtol=1e-9, atol=1e-12)
         assert swept.delta_f() == pytest.approx(afresh.delta_f(), abs=1e-9)
         # What is copied stays as it was.

@@ -4,8 +4,9 @@ import numpy as np
 
 from bmrjax.fitted.model_prior import model_prior
 
-# Nodes for the noise, and their distance in units of the standard deviation of its logarithm.
-_NODES, _SPACING = 21, 0.75
+# Distance of the nodes for the noise, in units of the standard deviation of its logarithm; nodes are added
+# at both ends until they have so much less than the most probable one, in nats.
+_SPACING, _REACH = 0.75, 9.0
 
 
 def log_evidences(
@@ -50,9 +51,6 @@ def enumerate_linear(
         x: Columns, (rows, columns).
         y: Targets.
         expected: As in `reduce_fit`.
-
-    Raises:
-        ValueError: If the lattice misses part of the noise.
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     rows, count = x.shape
@@ -61,16 +59,17 @@ def enumerate_linear(
     by_size = np.tri(count + 1, count, -1, dtype=bool)
     log_prior = model_prior(expected, count).log_prob(by_size)[size]
     step = _SPACING / np.sqrt(2 * rows)
-    centre, total, by_node = _noise(x, y), np.full(2**count, -np.inf), []
-    for k in range(_NODES):
-        log_noise = centre + step * (k - _NODES // 2)
-        noise = float(np.exp(log_noise))
-        own = log_evidences(x, y, noise) + log_prior + log_noise - 0.5 * noise**2
-        by_node.append(float(np.logaddexp.reduce(own)))
-        total = np.logaddexp(total, own)
-    share = np.exp(np.array(by_node) - np.logaddexp.reduce(by_node))
-    if max(share[0], share[-1]) > 1e-3:
-        raise ValueError(f"the lattice of the noise ends at a share of {max(share[0], share[-1])}")
+    centre, total, most = _noise(x, y), np.full(2**count, -np.inf), -np.inf
+    for side in (range(1000), range(-1, -1000, -1)):
+        for k in side:
+            log_noise = centre + step * k
+            noise = float(np.exp(log_noise))
+            own = log_evidences(x, y, noise) + log_prior + log_noise - 0.5 * noise**2
+            total = np.logaddexp(total, own)
+            here = float(np.logaddexp.reduce(own))
+            most = max(most, here)
+            if here < most - _REACH:
+                break
     weight = np.exp(total - total.max())
     best = int(np.argmax(weight))
     inclusion = [float(weight[numbers >> j & 1 == 1].sum() / weight.sum()) for j in range(count)]

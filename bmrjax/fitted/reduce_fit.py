@@ -27,7 +27,7 @@ from bmrjax.fitted.model_average import average
 from bmrjax.fitted.model_prior import model_prior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality, measure_normality
-from bmrjax.fitted.refit_submodels import Refit, count_observed, refit_submodels
+from bmrjax.fitted.refit_submodels import MANY_DATA, Refit, count_observed, refit_submodels
 from bmrjax.fitted.search import search
 from bmrjax.fitted.source import from_draws, from_fit, source_from_arrays
 from bmrjax.fitted.swept import Precision
@@ -113,8 +113,8 @@ def reduce_fit(
         seed: Of all draws.
         refit: Whether to condition on the other latent variables where submodels have them, not where the
             full model has them. By default, of a program that is normal in the judged elements given the
-            others, such as a linear model: if it has more candidates than data points, so that the full model
-            explains the noise away, or if its posterior is not normal enough. True expands other programs
+            others, such as a linear model: if it has fewer than ten data points per element, so that the full
+            model explains part of the noise away, or if its posterior is not normal enough. True expands other programs
             anew as well, which is Laplace's approximation; measure it with `verify`.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance
             sampling; 64 of them at most.
@@ -196,7 +196,7 @@ def reduce_fit(
         program = (source.model, source.data)
         submodel, again = given_zeros(whole, layout), ""
         arguments = (source, whole, nodes.precisions[0], of_submodels, rng)
-        if refit or (refit is None and layout.size > count_observed(*program)):
+        if refit or (refit is None and count_observed(*program) < MANY_DATA * layout.size):
             again = refit_submodels(*arguments, by_default=refit is None)
         if not isinstance(again, Refit):
             found = search(nodes, of_submodels, rng)

@@ -118,7 +118,7 @@ def reduce_fit(
         seed: Of all draws.
         refit: Whether to condition on the other latent variables where submodels have them, not where the
             full model has them. By default, of a program that is normal in the judged elements given the
-            others, such as a linear model: if it has fewer than ten data points per element, so that the full
+            others, such as a linear model: if it has fewer than 20 data points per element, so that the full
             model explains part of the noise away, or if its posterior is not normal enough. True expands
             other programs anew as well, which is Laplace's approximation; measure it with `verify`.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance

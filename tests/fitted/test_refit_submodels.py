@@ -128,12 +128,12 @@ def test_more_candidates_than_data_points_are_refitted_without_being_told():
 
 
 def test_few_data_points_per_element_are_enough_for_it():
-    x, y, _ = _make(40, 5, 3)
+    x, y, _ = _make(90, 5, 3)
     masks, _, prob = _enumerated(x, y)
-    found = _found(40, 5, 3)
+    found = _found(90, 5, 3)
     assert "integrated anew for each submodel over 'noise'" in str(found)
     np.testing.assert_allclose(found.inclusion_prob["beta"], prob @ masks, atol=2e-3)
-    assert "anew" not in str(_found(50, 5, 3))
+    assert "anew" not in str(_found(100, 5, 3))
 
 
 def test_sampling_agrees_with_computing_all_submodels(monkeypatch):

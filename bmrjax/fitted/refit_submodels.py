@@ -28,8 +28,8 @@ from bmrjax.infer.tracing import is_latent
 # Elements that are not normal of which there may be so many, each of which multiplies what it costs.
 MOST_OTHER = 6
 # Data points per element from which the noise scale of the full model stands for that of its submodels. With
-# 20 columns, one joint normal of 2,000 draws is off by up to 0.1 in an inclusion probability (50 rows) and 0.07
-# (200 rows), the integral by up to 0.025 and 0.008.
+# 20 columns, one joint normal of 2,000 draws is off by up to 0.1 in an inclusion probability (50 rows) and
+# 0.07 (200 rows), the integral by up to 0.025 and 0.008.
 MANY_DATA = 20
 # Rounds of search and refit; a submodel that comes back ends them.
 _ROUNDS = 20

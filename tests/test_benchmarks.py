@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -133,3 +134,31 @@ def test_networks_have_the_sizes_of_the_papers(name):
     assert kept == total == sizes.get(name, 430_500)
     smaller = {"hidden": (5, 4)} if name.startswith(("MLP", "LeNet-3")) else {"hidden": 20}
     assert networks.weights(networks.build(name, **smaller))[1] < total
+
+
+def test_all_submodels_of_a_regression_are_enumerated_exactly():
+    enumeration = import_module("benchmarks.trust.enumeration")
+    by_rows = import_module("benchmarks.trust.finished_fits").enumerated
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 6)) + rng.normal(size=(30, 1))
+    y = 0.5 * x[:, 1] - 0.4 * x[:, 4] + rng.normal(size=30)
+    value = enumeration.log_evidences(x, y, 1.0, 0.8)
+    weight = np.exp(value - value.max())
+    masks = np.arange(64)[:, None] >> np.arange(6) & 1
+    np.testing.assert_allclose(weight @ masks / weight.sum(), by_rows(x, y, 0.8), rtol=1e-12)
+
+
+def test_enumeration_integrates_the_noise():
+    enumeration = import_module("benchmarks.trust.enumeration")
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(12, 3))
+    y = x[:, 0] + 0.7 * rng.normal(size=12)
+    noise = np.exp(np.linspace(np.log(0.05), np.log(20), 4000))
+    # In ln of the noise: its prior is HalfNormal(1).
+    each = [enumeration.log_evidences(x, y, s) + np.log(s) - 0.5 * s**2 for s in noise]
+    evidence = np.exp(np.array(each) - np.max(each)).sum(0)
+    masks = np.arange(8)[:, None] >> np.arange(3) & 1
+    # Even odds: no submodel is preferred before the data.
+    found, best = enumeration.enumerate_linear(x, y, expected=1.5)
+    np.testing.assert_allclose(found, evidence @ masks / evidence.sum(), atol=1e-4)
+    np.testing.assert_array_equal(best, masks[np.argmax(evidence)] == 1)

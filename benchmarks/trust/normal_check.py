@@ -115,8 +115,10 @@ def study(kind: str, rows: int, seed: int) -> dict[str, Any]:
     weight = np.exp(evidence - evidence.max())
     truth = weight @ masks / weight.sum()
     draws, data = {"beta": found[0][2]}, (x.astype(np.float32), y)
-    plain = bmr.reduce_fit(draws, model=PROGRAMS[kind], data=data)
-    checked = bmr.reduce_fit(draws, model=PROGRAMS[kind], data=data, verify=True)
+    # Enumeration has even prior odds for each of the five candidates.
+    settings: dict[str, Any] = {"model": PROGRAMS[kind], "data": data, "expected": 2.5}
+    plain = bmr.reduce_fit(draws, **settings)
+    checked = bmr.reduce_fit(draws, **settings, verify=True)
     assert checked.measured_inclusion_prob is not None
     codes = [finding.code for finding in plain.findings]
     return {

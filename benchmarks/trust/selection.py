@@ -11,9 +11,10 @@ Settings were chosen on other seeds, from 1000 on (``--offset 1000``).
 Methods: `sparsify` with nothing but a key; the same with ``criteria.Shrinkage()``; the same with
 ``guide=AutoMeanField(program)``; `reduce_fit` on 2,000 draws of NUTS, after 500 of warm-up, of which
 elements with an inclusion probability above one half count; `LassoCV`, or `LogisticRegressionCV` with an L1
-penalty, of scikit-learn, whose non-zero coefficients count. ``even odds`` is `reduce_fit` with even prior
-for each column, which were its default before every size was equally probable. The program is the
-README's: N(0, 1) on the coefficients and HalfNormal(1) on the noise.
+penalty, of scikit-learn, whose non-zero coefficients count. ``enumeration``, for linear targets and 20
+columns: inclusion probabilities over all 1,048,576 submodels, above one half, under the prior of
+`reduce_fit`. ``even odds`` is `reduce_fit` with an even prior for each column, which was its default once.
+The program is the README's: N(0, 1) on the coefficients and HalfNormal(1) on the noise.
 
 The README's own regression (100 coefficients, 200 rows, five of them true) is repeated on twenty data sets.
 A stopped run goes on where it was.
@@ -34,6 +35,7 @@ from sklearn.linear_model import LassoCV, LogisticRegressionCV
 import bmrjax as bmr
 from benchmarks.common import options
 from benchmarks.common.rows import Rows, environment, group, table
+from benchmarks.trust.enumeration import enumerate_linear
 
 SIZES, NOISE = (1.5, 2.0, 0.8, 1.0, 2.5), 1.0
 CELLS = [(20, "linear", 50), (20, "linear", 200), (20, "logistic", 200)]
@@ -41,9 +43,9 @@ CELLS += [(100, "linear", 50), (100, "linear", 200)]
 CORRELATIONS = (0.0, 0.7, 0.95)
 README = {3: 1.5, 17: -2.0, 42: 0.8, 60: -1.0, 99: 2.5}
 LASSO = "lasso"
-SAMPLED, EVEN = "NUTS, reduce_fit", "NUTS, even odds"
+SAMPLED, EVEN, EXACT = "NUTS, reduce_fit", "NUTS, even odds", "enumeration"
 DIGITS = {"precision": 2, "recall": 2, "f1": 2, "kept": 1, "exact": 2, "seconds": 1}
-METHODS = ("default", "Shrinkage", "AutoMeanField", SAMPLED, EVEN, LASSO)
+METHODS = ("default", "Shrinkage", "AutoMeanField", SAMPLED, EVEN, EXACT, LASSO)
 
 
 def make(columns: int, kind: str, rows: int, correlation: float, seed: int) -> tuple[Any, Any, Any]:
@@ -93,6 +95,8 @@ def select(method: str, kind: str, x: Any, y: Any, seed: int) -> tuple[Any, dict
     """Return what a method selects, and facts about the fit."""
     if method == LASSO:
         return select_by_lasso(kind, x, y), {}
+    if method == EXACT:
+        return enumerate_linear(x, y)[0] > 0.5, {}
     program = regression(x.shape[1], kind)
     if method in (SAMPLED, EVEN):
         expected = x.shape[1] / 2 if method == EVEN else None
@@ -216,6 +220,8 @@ def main() -> None:
                 what |= {"correlation": correlation, "seed": seed}
                 data = make(columns, kind, size, correlation, seed)
                 for method in args.methods:
+                    if method == EXACT and (kind != "linear" or columns > 20):
+                        continue
                     if not rows.has(**what, method=method):
                         add(rows, what, method, data)
     write_table(rows)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bmrjax.fitted.log_sum_exp import log_sum_exp
 from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.swept import Precision, Swept
@@ -62,7 +63,9 @@ def sample_submodels(
     References:
         George and McCulloch (1997), Statistica Sinica 7, section 4.
     """
-    node = int(np.argmax(nodes.by_node(start))) if len(nodes) > 1 else 0
+    several = len(nodes) > 1
+    terms = nodes.by_node(start) if several else np.zeros(1)
+    node = int(np.argmax(terms))
     precision = nodes.precisions[node]
     swept = Swept(precision, start)
     units = len(swept.mask)
@@ -76,8 +79,9 @@ def sample_submodels(
     families = [family for family in families if len(family) <= _LARGEST_BLOCK]
     current = nodes.delta_f(start) + float(prior.log_prob(swept.mask))
     for sweep in range(-warmup, sweeps):
-        if len(nodes) > 1:
-            node = _draw_node(nodes, swept.mask, rng)
+        if several:
+            # A node given the submodel.
+            node = int(np.argmax(terms + rng.gumbel(size=len(terms))))
             swept = Swept(nodes.precisions[node], swept.mask)
         current += _scan(swept, prior, rng)
         for one, other in pairs[sweep]:
@@ -86,22 +90,17 @@ def sample_submodels(
         for _ in range((len(families) + 7) // 8):
             family = families[rng.integers(len(families))]
             current += _draw_block(swept, family, prior, rng)
+        if several:
+            terms = nodes.by_node(swept.mask)
+            current = log_sum_exp(terms) + float(prior.log_prob(swept.mask))
         if sweep < 0:
             continue
         odds = swept.log_bayes_factors() + prior.log_odds(swept.mask)
         probability = 0.5 * (1 + np.tanh(0.5 * odds))
         inclusion[sweep] = np.where(prior.heredity.free(swept.mask), probability, swept.mask)
-        if len(nodes) > 1:
-            current = nodes.delta_f(swept.mask) + float(prior.log_prob(swept.mask))
         masks[sweep], log_prob[sweep], drawn[sweep] = swept.mask, current, node
         loc[sweep], variance[sweep] = swept.moments()
     return Visited(inclusion, loc, variance, masks, log_prob, drawn)
-
-
-def _draw_node(nodes: Nodes, mask: np.ndarray, rng: np.random.Generator) -> int:
-    """Draw a joint normal given the submodel."""
-    terms = nodes.by_node(mask)
-    return int(np.argmax(terms + rng.gumbel(size=len(terms))))
 
 
 def _scan(swept: Swept, prior: ModelPrior, rng: np.random.Generator) -> float:
@@ -135,6 +134,13 @@ def _swap(swept: Swept, one: int, other: int, prior: ModelPrior, rng: np.random.
             return 0.0
         change = float(prior.log_prob(proposed) - prior.log_prob(swept.mask))
     # Without heredity, submodels of one size are equally probable before the data.
+    if len(swept.precision.units[one]) == len(swept.precision.units[other]) == 1:
+        gain = change + swept.swap_gain(incoming, outgoing)
+        if gain >= 0 or rng.random() < math.exp(gain):
+            swept.flip(incoming)
+            swept.flip(outgoing)
+            return gain
+        return 0.0
     gain = change + swept.log_bayes_factor(incoming)
     swept.flip(incoming)
     gain -= swept.log_bayes_factor(outgoing)

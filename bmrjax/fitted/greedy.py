@@ -56,8 +56,19 @@ def _gains(swept: Swept, prior: ModelPrior) -> np.ndarray:
 
 def _best_swap(swept: Swept, prior: ModelPrior) -> list[int] | None:
     """Return the units to flip: one in and one out, or one in with its parents; None if none gains."""
-    first = _gains(swept, prior)
     found, most = None, _LEAST_GAIN
+    if prior.heredity.is_empty:
+        # Submodels of one size are equally probable before the data.
+        single = swept.precision.single
+        incoming, outgoing = single[~swept.mask[single]], single[swept.mask[single]]
+        if len(incoming) and len(outgoing):
+            gain = swept.swap_gains(incoming, outgoing)
+            i, o = np.unravel_index(np.argmax(gain), gain.shape)
+            if gain[i, o] > most:
+                found, most = [int(incoming[i]), int(outgoing[o])], float(gain[i, o])
+        if not swept.precision.several:
+            return found
+    first = _gains(swept, prior)
     for unit in np.flatnonzero(~swept.mask):
         if not np.isfinite(first[unit]):
             for way in prior.heredity.ways_in(int(unit), swept.mask):

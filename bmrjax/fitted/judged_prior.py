@@ -4,15 +4,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from bmrjax.criteria import SitePosteriors
 from bmrjax.families import atoms_are_known, stored_normal_parameters
-from bmrjax.handlers import inference
-from bmrjax.infer.arguments import Data, arguments
+from bmrjax.fitted.program_function import program_function
+from bmrjax.infer.arguments import Data
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.tracing import is_latent, sites_of
 from bmrjax.reduction import Normal
@@ -77,21 +76,30 @@ def judged_prior(model: Callable, data: Data, sites: Sequence[str] | None) -> Ju
             f"reduce_fit: {what}. Those that can be named in `sites`: {able}.\n"
             f"{inspection.reasons(refused or None)}"
         )
-    args, kwargs = arguments(data)
-    with inference(), atoms_are_known():
-        traced = sites_of(model, args, kwargs)
+    latent: dict[str, tuple[int, ...]] = {}
+    discrete: set[str] = set()
+
+    def parameters(seeded: Callable, args: Any, kwargs: Any, _: Any) -> dict[str, Any]:
+        traced = sites_of(seeded, args, kwargs)
+        for name, site in traced.items():
+            if is_latent(site):
+                latent[name] = facts[name].shape
+                if site["fn"].support.is_discrete:
+                    discrete.add(name)
+        judged = [name for name in facts if name in inspection.judged]
+        return {name: stored_normal_parameters(traced[name]["fn"]) for name in judged}
+
+    # One program for all parameters: run as it is, its draws would be compiled one operation at a time.
+    with atoms_are_known():
+        stored = program_function(parameters, model, data)(())
     loc, scale = {}, {}
     for name in facts:
-        if name not in inspection.judged:
-            continue
-        parameters: Any = stored_normal_parameters(traced[name]["fn"])
-        loc[name], scale[name] = (
-            np.broadcast_to(np.asarray(jax.device_get(value), np.float64), facts[name].shape)
-            for value in parameters
-        )
-    latent = {name: facts[name].shape for name, site in traced.items() if is_latent(site)}
-    discrete = frozenset(name for name in latent if traced[name]["fn"].support.is_discrete)
-    return JudgedPrior(loc, scale, latent, inspection, discrete)
+        if name in stored:
+            loc[name], scale[name] = (
+                np.broadcast_to(np.asarray(value, np.float64), facts[name].shape)
+                for value in stored[name]
+            )
+    return JudgedPrior(loc, scale, latent, inspection, frozenset(discrete))
 
 
 def _inspect(facts: Mapping[str, PriorFacts], sites: Sequence[str] | None) -> Inspection:

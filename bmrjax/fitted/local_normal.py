@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpyro.infer.util import potential_energy
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import solve_triangular
 
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.program_function import program_function
@@ -57,6 +57,15 @@ class LocalNormal:
         origin = log_density - gradient @ x - 0.5 * x @ along
         return cls(point, at, log_density, gradient + along, precision, float(origin))
 
+    def log_integral(self, inside: Bool[np.ndarray, " n"]) -> float | None:
+        """Return ln of the integral over some elements, the others being zero; None if there is no maximum.
+
+        Args:
+            inside: Elements of x that are free.
+        """
+        found = self._factor(inside)
+        return None if found is None else found[0]
+
     def conditioned(
         self, inside: Bool[np.ndarray, " n"]
     ) -> tuple[float, Float[np.ndarray, " n"], Float[np.ndarray, "k k"]] | None:
@@ -68,18 +77,29 @@ class LocalNormal:
         Returns:
             ln of the integral over the free elements, the mean of x, and the covariance of what is free.
         """
+        found = self._factor(inside)
+        if found is None:
+            return None
+        value, scale, factor, half = found
+        # An inverse of the triangle, and products, are quicker than solving for each column.
+        inverse = scale[:, None] * solve_triangular(factor, np.eye(len(scale)), lower=True).T
+        loc = np.zeros(len(self.eta))
+        loc[inside] = inverse @ half
+        return value, loc, inverse @ inverse.T
+
+    def _factor(
+        self, inside: Bool[np.ndarray, " n"]
+    ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray] | None:
         block, eta = self.precision[np.ix_(inside, inside)], self.eta[inside]
         scale = 1 / np.sqrt(np.maximum(np.diag(block), 1e-300))
         try:
-            factor = cho_factor(block * scale * scale[:, None], lower=True)
-        except (np.linalg.LinAlgError, ValueError):
+            factor = np.linalg.cholesky(block * scale * scale[:, None])
+        except np.linalg.LinAlgError:
             return None
-        loc = np.zeros(len(self.eta))
-        loc[inside] = scale * cho_solve(factor, scale * eta)
-        covariance = cho_solve(factor, np.eye(len(eta))) * scale * scale[:, None]
-        log_det = 2.0 * float(np.log(np.diag(factor[0])).sum() - np.log(scale).sum())
-        value = self.log_origin + 0.5 * (float(loc[inside] @ eta) - log_det)
-        return value + len(eta) * _HALF_LOG_TWO_PI, loc, covariance
+        half = solve_triangular(factor, scale * eta, lower=True)
+        log_det = 2.0 * float(np.log(np.diag(factor)).sum() - np.log(scale).sum())
+        value = self.log_origin + 0.5 * (float(half @ half) - log_det)
+        return value + len(eta) * _HALF_LOG_TWO_PI, scale, factor, half
 
 
 class LocalNormals:

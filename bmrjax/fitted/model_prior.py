@@ -6,9 +6,9 @@ from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import logsumexp
 
 from bmrjax.fitted.heredity import Heredity
+from bmrjax.fitted.log_sum_exp import log_sum_exp
 
 
 class ModelPrior(abc.ABC):
@@ -91,15 +91,26 @@ class SharedProbability(ModelPrior):
         # Exact for polynomials of degree `units`, and a sum of positive terms.
         nodes, weights = np.polynomial.legendre.leggauss(units // 2 + 1)
         self._weights, self._nodes = 0.5 * weights, 0.25 * (nodes + 1)
-        self._known: dict[tuple[int, int], float] = {}
+        self._logs = np.log(np.stack([self._weights, self._nodes, 1 - self._nodes]))
+        # By how many are in, and how many are out and could not come in.
+        closed = 0 if self.heredity.is_empty else units
+        self._table = np.full((units + 1, closed + 1), np.nan)
+        if not closed:
+            self._table[:, 0] = [self._integral(k, units - k) for k in range(units + 1)]
+        self._odds = np.diff(self._table[:, 0])
 
     def log_prob(self, masks: Bool[np.ndarray, "*lead units"]) -> Float[np.ndarray, "*lead"]:
         """Return ln of the prior probability of submodels."""
-        return self._log_prob(masks.sum(-1), self.heredity.could_enter(masks).sum(-1))
+        inside = masks.sum(-1)
+        if self.heredity.is_empty:
+            return self._table[inside, 0]
+        return self._log_prob(inside, self.heredity.could_enter(masks).sum(-1))
 
     def log_odds(self, mask: Bool[np.ndarray, " units"]) -> Float[np.ndarray, " units"]:
         """Return ln of the prior odds of each unit to be in, given the others, in an allowed submodel."""
         k = int(mask.sum())
+        if self.heredity.is_empty:
+            return np.where(mask, self._odds[k - 1], self._odds[min(k, self.units - 1)])
         m, change = self.heredity.openings(mask)
         with_it = self._log_prob(np.where(mask, k, k + 1), np.where(mask, m, m + change))
         without = self._log_prob(np.where(mask, k - 1, k), np.where(mask, m + change, m))
@@ -107,18 +118,18 @@ class SharedProbability(ModelPrior):
 
     def _log_prob(self, inside: Any, outside: Any) -> np.ndarray:
         """Return ln of the integral for numbers of candidates that are in, and that could come in."""
-        pairs = np.stack(np.broadcast_arrays(inside, outside), -1)
-        different, where = np.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
-        values = np.array([self._integral(int(k), int(m)) for k, m in different])
-        return values[where.ravel()].reshape(pairs.shape[:-1])
+        # Units that are not free are in the arrays too, with counts of sets that do not exist.
+        inside = np.minimum(np.maximum(inside, 0), self.units)
+        closed = np.minimum(np.maximum(self.units - inside - outside, 0), self.units)
+        found = self._table[inside, closed]
+        if np.isnan(found).any():
+            for k, c in set(zip(np.ravel(inside), np.ravel(closed), strict=True)):
+                self._table[k, c] = self._integral(int(k), int(self.units - k - c))
+            found = self._table[inside, closed]
+        return found
 
     def _integral(self, k: int, m: int) -> float:
-        # Units that are not free are in the arrays too, with counts of sets that do not exist.
-        k, m = max(k, 0), max(m, 0)
-        if (k, m) not in self._known:
-            terms = np.log(self._weights) + k * np.log(self._nodes) + m * np.log1p(-self._nodes)
-            self._known[k, m] = float(logsumexp(terms))
-        return self._known[k, m]
+        return log_sum_exp(self._logs[0] + k * self._logs[1] + max(m, 0) * self._logs[2])
 
     def mixture(self) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]]:
         """Return nodes of Gauss-Legendre quadrature over π, exact up to the number of candidates."""

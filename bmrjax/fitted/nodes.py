@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import logsumexp
 
+from bmrjax.fitted.log_sum_exp import log_sum_exp
 from bmrjax.fitted.swept import Precision, Swept
 
 
@@ -79,7 +80,7 @@ class Nodes:
         """
         if len(self) == 1:
             return Swept(self.precisions[0], mask).delta_f() + float(self.log_weight[0])
-        return float(np.asarray(logsumexp(self.by_node(mask))))
+        return log_sum_exp(self.by_node(mask))
 
     def heaviest(self, mask: Bool[np.ndarray, " units"]) -> int:
         """Return the node where a submodel has most of its evidence.
@@ -98,7 +99,7 @@ class Nodes:
         if len(self) == 1:
             return -Swept(self.precisions[0], mask).log_bayes_factors()
         share = self.by_node(mask)
-        share = (share - logsumexp(share))[:, None]
+        share = (share - log_sum_exp(share))[:, None]
         factors = np.stack([Swept(p, mask).log_bayes_factors() for p in self.precisions])
         out = -np.asarray(logsumexp(share + factors, axis=0))
         return np.where(mask, np.asarray(logsumexp(share - factors, axis=0)), out)

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 from numpyro.infer.util import potential_energy, unconstrain_fn
 from scipy.linalg import solve_triangular
@@ -274,12 +273,13 @@ def _whole_of_draws(
         return jax.vmap(lambda one: unconstrain_fn(seeded, args, kwargs, one))(values)
 
     free = program_function(unconstrain, model, data)(values)
-    first = jax.tree.map(lambda a: a[0], free)
-    _, unpack = ravel_pytree(first)
-    flat = np.asarray(jax.vmap(lambda one: ravel_pytree(one)[0])(free), np.float64)
+    parts = {name: np.asarray(free[name]) for name in sorted(free)}
+    unpack = _unpacking({name: (part.shape[1:], part.dtype) for name, part in parts.items()})
+    count = len(next(iter(parts.values())))
+    flat = np.concatenate([p.reshape(count, -1) for p in parts.values()], 1).astype(np.float64)
     if not np.isfinite(flat).all():
         return "some draws lie on the boundary of their support"
-    count, size = flat.shape
+    size = flat.shape[1]
     if count < 2 * size + 2:
         return f"the program has {size} latent elements, and {count} draws are too few for their covariance"
     loc = flat.mean(0)
@@ -287,3 +287,23 @@ def _whole_of_draws(
     still = np.ptp(flat, axis=0) <= 1e-12 * np.abs(loc)
     centred[:, still] = 0.0
     return Whole(loc, centred.T @ centred / (count - 1), unpack)
+
+
+def _unpacking(sites: Mapping[str, tuple[tuple[int, ...], Any]]) -> Callable[[Any], dict[str, Any]]:
+    """Return a function from a vector, of NumPy or of JAX, to its parts by site.
+
+    Args:
+        sites: Shape and type of each.
+    """
+    ends = np.cumsum([math.prod(shape) for shape, _ in sites.values()])
+
+    def unpack(vector: Any) -> dict[str, Any]:
+        found, start = {}, 0
+        for (name, (shape, dtype)), end in zip(sites.items(), ends, strict=True):
+            part = vector[start:end].reshape(shape)
+            # Positions stay integers.
+            is_real = jnp.issubdtype(part.dtype, jnp.floating)
+            found[name], start = part.astype(dtype) if is_real else part, int(end)
+        return found
+
+    return unpack

@@ -86,10 +86,10 @@ class OtherElements:
 
     def log_evidence(self, local: LocalNormal | None, inside: Bool[np.ndarray, " n"]) -> float:
         """Return ln of the evidence of a submodel at a value of the other elements, a density in them."""
-        found = None if local is None else local.conditioned(self.free(inside))
+        found = None if local is None else local.log_integral(self.free(inside))
         if found is None:
             return -math.inf
-        return found[0] - float(self._log_prior_at_zero[~inside].sum())
+        return found - float(self._log_prior_at_zero[~inside].sum())
 
     def mode(
         self, psi: Float[np.ndarray, " d"], inside: Bool[np.ndarray, " n"]

@@ -15,10 +15,8 @@ from scipy.special import logsumexp
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.normality import log_joint, weighted_draws
 from bmrjax.fitted.pareto_smoothing import smooth_tails
-from bmrjax.fitted.program_function import remembered_function
-from bmrjax.handlers import inference
-from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.tracing import sites_of
+from bmrjax.fitted.program_function import look_at_sites, remembered_function
+from bmrjax.infer.arguments import Data
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -113,16 +111,17 @@ def _error(pointwise: Float[np.ndarray, "sizes points"]) -> Float[np.ndarray, " 
 
 def _count_points(model: Callable, data: Data) -> int:
     """Return the number of data points that a likelihood is a product over."""
-    args, kwargs = arguments(data)
-    with inference():
-        sites = sites_of(model, args, kwargs)
-    count = 0
-    for site in sites.values():
-        if site["type"] == "sample" and site["is_observed"]:
-            shape = np.shape(site["value"])
-            shape = shape[: len(shape) - site["fn"].event_dim]
-            count += math.prod(np.broadcast_shapes(shape, site["fn"].batch_shape))
-    return count
+
+    def count(sites: Any) -> int:
+        found = 0
+        for site in sites.values():
+            if site["type"] == "sample" and site["is_observed"]:
+                shape = np.shape(site["value"])
+                shape = shape[: len(shape) - site["fn"].event_dim]
+                found += math.prod(np.broadcast_shapes(shape, site["fn"].batch_shape))
+        return found
+
+    return look_at_sites(count, model, data)
 
 
 def _pointwise(whole: Whole, model: Callable, data: Data) -> Callable[[Any], np.ndarray]:

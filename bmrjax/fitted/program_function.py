@@ -1,7 +1,7 @@
 """Functions of a program and its data, compiled once for all data of the same shapes."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -12,6 +12,9 @@ import numpyro
 from bmrjax.backend.shared_programs import compiled
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.tracing import sites_of
+
+T = TypeVar("T")
 
 # What JAX raises where a program computes with the values of its data while it is traced.
 _NEEDS_VALUES = (
@@ -62,6 +65,30 @@ def program_function(
         return programs[shapes](arrays, points)
 
     return call
+
+
+def look_at_sites(look: Callable[[Any], T], model: Callable, data: Data) -> T:
+    """Return what can be seen of the sites of a program without computing anything.
+
+    Where a program computes with the values of its data while it is traced, it is run.
+
+    Args:
+        look: Function of the sites that does not return any of their values.
+        model: NumPyro program.
+        data: Its arguments.
+    """
+    seen: list[T] = []
+
+    def run() -> None:
+        args, kwargs = arguments(data)
+        seen.append(look(sites_of(model, args, kwargs)))
+
+    with inference():
+        try:
+            jax.eval_shape(run)
+        except _NEEDS_VALUES:
+            run()
+    return seen[-1]
 
 
 def remembered_function(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -18,14 +19,18 @@ from bmrjax.fitted.local_normal import LocalNormal, LocalNormals, normal_element
 from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.other_elements import Node, OtherElements, reduced_whole
+from bmrjax.fitted.program_function import look_at_sites
 from bmrjax.fitted.source import Source
 from bmrjax.fitted.swept import Precision
-from bmrjax.handlers import inference
-from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.tracing import is_latent, sites_of
+from bmrjax.infer.arguments import Data
+from bmrjax.infer.tracing import is_latent
 
 # Elements that are not normal of which there may be so many, each of which multiplies what it costs.
 MOST_OTHER = 6
+# Data points per element from which the noise scale of the full model stands for that of its submodels. With
+# 20 columns, one joint normal of 2,000 draws is off by up to 0.1 in an inclusion probability (50 rows) and
+# 0.07 (200 rows), the integral by up to 0.025 and 0.008.
+MANY_DATA = 20
 # Rounds of search and refit; a submodel that comes back ends them.
 _ROUNDS = 20
 # Nodes are added at an end of the line as long as there is a submodel there so near to the best, in nats.
@@ -68,14 +73,15 @@ class Refit:
 
 def count_observed(model: Callable, data: Data) -> int:
     """Return how many numbers a program observes."""
-    args, kwargs = arguments(data)
-    with inference():
-        sites = sites_of(model, args, kwargs)
-    return sum(
-        np.size(site["value"])
-        for site in sites.values()
-        if site["type"] == "sample" and site["is_observed"]
-    )
+
+    def count(sites: Any) -> int:
+        return sum(
+            np.size(site["value"])
+            for site in sites.values()
+            if site["type"] == "sample" and site["is_observed"]
+        )
+
+    return look_at_sites(count, model, data)
 
 
 def refit_submodels(
@@ -200,9 +206,7 @@ def _sites(
     whole: Whole, layout: ElementLayout, model: Callable, data: Data
 ) -> tuple[list[Int[np.ndarray, " k"]], dict[int, str]]:
     """Return positions of the other sites without constraint, and the name of each position's site."""
-    args, kwargs = arguments(data)
-    with inference():
-        traced = sites_of(model, args, kwargs)
+    unconstrained = look_at_sites(_without_constraint, model, data)
     where = {
         name: np.ravel(np.asarray(value)).astype(int)
         for name, value in whole.unpack(np.arange(len(whole.loc))).items()
@@ -210,16 +214,26 @@ def _sites(
     names = {int(i): name for name, of_site in where.items() for i in of_site}
     varies = np.diag(whole.covariance) > 0
     free = []
-    for name, site in traced.items():
-        if not is_latent(site) or name in layout.index or name not in where:
+    for name in unconstrained:
+        if name in layout.index or name not in where:
             continue
-        transform = biject_to(site["fn"].support)
-        while hasattr(transform, "base_transform"):
-            transform = transform.base_transform
         positions = where[name][varies[where[name]]]
-        if isinstance(transform, IdentityTransform) and len(positions):
+        if len(positions):
             free.append(positions)
     return free, names
+
+
+def _without_constraint(sites: Any) -> list[str]:
+    """Return the names of the latent sites that can have any value."""
+    found = []
+    for name, site in sites.items():
+        if is_latent(site):
+            transform = biject_to(site["fn"].support)
+            while hasattr(transform, "base_transform"):
+                transform = transform.base_transform
+            if isinstance(transform, IdentityTransform):
+                found.append(name)
+    return found
 
 
 class _Search:

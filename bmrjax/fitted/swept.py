@@ -35,10 +35,14 @@ class Precision:
         correlation = normal.covariance / self.scale / self.scale[:, None]
         factor = cho_factor(0.5 * (correlation + correlation.T), lower=True)
         size = len(self.scale)
-        self.matrix: np.ndarray = cho_solve(factor, np.eye(size))
-        self.matrix = 0.5 * (self.matrix + self.matrix.T)
+        inverse = cho_solve(factor, np.eye(size))
+        # Λ with η beside it.
+        self.augmented: np.ndarray = np.empty((size, size + 1))
+        self.matrix: np.ndarray = self.augmented[:, :-1]
+        self.matrix[:] = 0.5 * (inverse + inverse.T)
         self.loc: np.ndarray = normal.loc / self.scale
         self.eta: np.ndarray = self.matrix @ self.loc
+        self.augmented[:, -1] = self.eta
         self.log_det: float = -2.0 * float(np.log(np.diag(factor[0])).sum())
         prior_scale = normal.prior_scale / self.scale
         ratio = normal.prior_loc / normal.prior_scale
@@ -46,6 +50,14 @@ class Precision:
             -0.5 * ratio**2 - np.log(prior_scale) - _HALF_LOG_TWO_PI
         )
         self.units: list[np.ndarray] = [np.asarray(unit) for unit in units]
+        sizes = np.array([len(unit) for unit in self.units], int)
+        # Units of one element, where they are, and the other units.
+        self.single: np.ndarray = np.flatnonzero(sizes == 1)
+        self.single_at: np.ndarray = np.array([self.units[u][0] for u in self.single], int)
+        self.several: list[int] = [int(u) for u in np.flatnonzero(sizes > 1)]
+        self.unit_at_zero: np.ndarray = np.array(
+            [self.log_prior_at_zero[unit].sum() for unit in self.units]
+        )
         in_units = np.concatenate(self.units) if self.units else np.zeros(0, int)
         self.always: np.ndarray = np.setdiff1d(np.arange(size), in_units)
 
@@ -57,8 +69,9 @@ class Precision:
     def elements(self, masks: Bool[np.ndarray, "*lead units"]) -> Bool[np.ndarray, "*lead n"]:
         """Return which elements are in, from which units are."""
         found = np.ones((*masks.shape[:-1], self.size), bool)
-        for u, unit in enumerate(self.units):
-            found[..., unit] = masks[..., u, None]
+        found[..., self.single_at] = masks[..., self.single]
+        for u in self.several:
+            found[..., self.units[u]] = masks[..., u, None]
         return found
 
 
@@ -67,8 +80,9 @@ class Swept:
 
     The matrix of Λ and η is swept on the elements that are in. Then the block of a unit that is in holds
     minus its posterior covariance, with its mean beside it; the block of a unit that is out holds the
-    precision that it would have, with the score beside it. A Savage-Dickey ratio needs nothing else. Taking
-    one element in or out is one update, O(n²).
+    precision that it would have, with the score beside it. A Savage-Dickey ratio needs nothing else. Only the
+    rows of the elements that are in, the diagonal and the last column are kept: with k of n elements in,
+    taking one in or out costs O(k n).
 
     Args:
         precision: The posterior and the units.
@@ -81,108 +95,189 @@ class Swept:
     def __init__(self, precision: Precision, mask: Bool[np.ndarray, " units"]):
         self.precision = precision
         self.mask: np.ndarray = np.array(mask, bool)
-        units = precision.units
-        self._single = np.array([u for u, unit in enumerate(units) if len(unit) == 1], int)
-        self._single_at = np.array([units[u][0] for u in self._single], int)
-        self._several = [u for u, unit in enumerate(units) if len(unit) > 1]
-        self._at_zero = np.array([precision.log_prior_at_zero[unit].sum() for unit in units])
         self._refresh()
 
     def _refresh(self) -> None:
-        """Compute the swept matrix from the start."""
+        """Compute the rows of the swept matrix from the start."""
         p, n = self.precision, self.precision.size
-        inside = p.elements(self.mask)
-        kept, out = np.flatnonzero(inside), np.flatnonzero(~inside)
-        a = np.zeros((n + 1, n + 1))
-        covariance = np.linalg.inv(p.matrix[np.ix_(kept, kept)])
+        kept = np.flatnonzero(p.elements(self.mask))
+        self._count, self._flips = len(kept), 0
+        self._at = np.full(n, -1)
+        self._at[kept] = np.arange(len(kept))
+        self._kept = np.zeros(n, int)
+        self._kept[: len(kept)] = kept
+        of_kept = p.augmented[kept]
+        covariance = np.linalg.inv(of_kept[:, kept])
         covariance = 0.5 * (covariance + covariance.T)
-        across = np.concatenate([p.matrix[np.ix_(kept, out)], p.eta[kept, None]], 1)
-        rest = np.append(out, n)
-        beside = covariance @ across
-        whole = np.zeros((n + 1, n + 1))
-        whole[:n, :n], whole[:n, n], whole[n, :n] = p.matrix, p.eta, p.eta
-        a[np.ix_(kept, kept)] = -covariance
-        a[np.ix_(kept, rest)], a[np.ix_(rest, kept)] = beside, beside.T
-        a[np.ix_(rest, rest)] = whole[np.ix_(rest, rest)] - across.T @ beside
-        self._a, self._update, self._flips = a, np.empty_like(a), 0
+        rows = covariance @ of_kept
+        explained = (of_kept[:, :-1] * rows[:, :-1]).sum(0)
+        diagonal, beside = np.diag(p.matrix) - explained, p.eta - of_kept[:, -1] @ rows[:, :-1]
+        rows[:, kept] = -covariance
+        diagonal[kept], beside[kept] = -np.diag(covariance), rows[:, -1]
+        self._rows = np.empty((min(n, 2 * len(kept) + 8), n + 1))
+        self._rows[: len(kept)] = rows
+        self._diagonal, self._beside = diagonal, beside
 
     def copy(self) -> "Swept":
         """Return another one in the same state."""
         twin = object.__new__(Swept)
         twin.__dict__.update(self.__dict__)
-        twin.mask, twin._a = self.mask.copy(), self._a.copy()
+        for name in ("mask", "_at", "_kept", "_rows", "_diagonal", "_beside"):
+            setattr(twin, name, getattr(self, name).copy())
         return twin
 
     def flip(self, unit: int) -> None:
         """Take a unit in if it is out, and out if it is in."""
-        a = self._a
-        direction = -1.0 if self.mask[unit] else 1.0
-        for i in self.precision.units[unit]:
-            pivot, column = a[i, i], a[i].copy()
-            # Into memory that is there: new pages for each update cost more than the update.
-            np.multiply.outer(column / pivot, column, out=self._update)
-            a -= self._update
-            column *= direction / pivot
-            a[i], a[:, i] = column, column
-            a[i, i] = -1.0 / pivot
+        of_unit = self.precision.units[unit]
+        for i in of_unit:
+            if self.mask[unit]:
+                self._take_out(int(i))
+            else:
+                self._take_in(int(i))
         self.mask[unit] = not self.mask[unit]
-        self._flips += len(self.precision.units[unit])
+        self._flips += len(of_unit)
         if self._flips > _FLIPS_BEFORE_REFRESH:
             self._refresh()
 
+    def _take_in(self, i: int) -> None:
+        row, rows = self._row(i), self._rows[: self._count]
+        across, pivot = rows[:, i] / row[i], row[i]
+        rows -= np.multiply.outer(across, row)
+        rows[:, i] = across
+        along = row / pivot
+        self._diagonal -= along[:-1] * row[:-1]
+        self._beside -= along[:-1] * row[-1]
+        along[i] = -1.0 / pivot
+        self._diagonal[i], self._beside[i] = along[i], along[-1]
+        if self._count == len(self._rows):
+            more = np.empty((min(self.precision.size, 2 * self._count), len(row)))
+            more[: self._count] = self._rows
+            self._rows = more
+        self._rows[self._count] = along
+        self._kept[self._count], self._at[i] = i, self._count
+        self._count += 1
+
+    def _take_out(self, i: int) -> None:
+        self._count -= 1
+        place, last = self._at[i], self._count
+        row = self._rows[place].copy()
+        if place != last:
+            self._rows[place] = self._rows[last]
+            moved = self._kept[last]
+            self._kept[place], self._at[moved] = moved, place
+        self._at[i] = -1
+        rows, pivot = self._rows[:last], row[i]
+        across = rows[:, i] / pivot
+        rows -= np.multiply.outer(across, row)
+        rows[:, i] = -across
+        along = row / pivot
+        self._diagonal -= along[:-1] * row[:-1]
+        self._beside -= along[:-1] * row[-1]
+        self._diagonal[i], self._beside[i] = -1.0 / pivot, -along[-1]
+
+    def _row(self, i: int) -> Float[np.ndarray, " n+1"]:
+        """Return the row of the swept matrix of an element that is out."""
+        kept, rows = self._kept[: self._count], self._rows[: self._count]
+        of_i = self.precision.augmented[i]
+        row = of_i - of_i[kept] @ rows
+        row[kept] = rows[:, i]
+        return row
+
+    def _block(self, where: Int[np.ndarray, " k"], *, is_in: bool) -> Float[np.ndarray, "k k"]:
+        """Return the block of a unit."""
+        if is_in:
+            return self._rows[np.ix_(self._at[where], where)]
+        kept, rows = self._kept[: self._count], self._rows[: self._count]
+        of_unit = self.precision.augmented[where]
+        return of_unit[:, where] - of_unit[:, kept] @ rows[:, where]
+
     def log_bayes_factors(self) -> Float[np.ndarray, " units"]:
         """Return ln of the evidence with each unit over that without it, given the other units, in nats."""
-        found = np.empty(len(self.precision.units))
-        at = self._single_at
-        block, beside = self._a[at, at], self._a[at, -1]
+        p = self.precision
+        found = np.empty(len(p.units))
+        block, beside = self._diagonal[p.single_at], self._beside[p.single_at]
         size = np.abs(block)
-        found[self._single] = 0.5 * (beside**2 / size - np.sign(block) * np.log(size))
-        found[self._single] += _HALF_LOG_TWO_PI
-        for u in self._several:
+        found[p.single] = 0.5 * (beside**2 / size - np.sign(block) * np.log(size))
+        found[p.single] += _HALF_LOG_TWO_PI
+        for u in p.several:
             found[u] = self._of_several(u)
-        return found + self._at_zero
+        return found + p.unit_at_zero
 
     def log_bayes_factor(self, unit: int) -> float:
         """Return that of one unit."""
-        where = self.precision.units[unit]
+        where, at_zero = self.precision.units[unit], float(self.precision.unit_at_zero[unit])
         if len(where) > 1:
-            return self._of_several(unit) + self._at_zero[unit]
-        block, beside = float(self._a[where[0], where[0]]), float(self._a[where[0], -1])
+            return self._of_several(unit) + at_zero
+        block, beside = float(self._diagonal[where[0]]), float(self._beside[where[0]])
         size = abs(block)
         half_log = 0.5 * math.log(size)
         log_det = -half_log if block > 0 else half_log
-        return log_det + 0.5 * beside**2 / size + _HALF_LOG_TWO_PI + float(self._at_zero[unit])
+        return log_det + 0.5 * beside**2 / size + _HALF_LOG_TWO_PI + at_zero
+
+    def swap_gain(self, incoming: int, outgoing: int) -> float:
+        """Return what exchanging two units of one element adds to ln of the evidence, in nats.
+
+        Args:
+            incoming: A unit that is out.
+            outgoing: A unit that is in.
+        """
+        i, o = self.precision.units[incoming][0], self.precision.units[outgoing][0]
+        pivot, score = float(self._diagonal[i]), float(self._beside[i])
+        across = float(self._rows[self._at[o], i]) / pivot
+        variance = across**2 * pivot - float(self._diagonal[o])
+        loc = float(self._beside[o]) - across * score
+        of_in = 0.5 * (score**2 / pivot - math.log(pivot))
+        of_out = 0.5 * (loc**2 / variance + math.log(variance))
+        at_zero = self.precision.unit_at_zero
+        return of_in - of_out + float(at_zero[incoming] - at_zero[outgoing])
+
+    def swap_gains(
+        self, incoming: Int[np.ndarray, " a"], outgoing: Int[np.ndarray, " b"]
+    ) -> Float[np.ndarray, "a b"]:
+        """Return `swap_gain` of each pair.
+
+        Args:
+            incoming: Units of one element that are out.
+            outgoing: Units of one element that are in.
+        """
+        p = self.precision
+        i = np.array([p.units[u][0] for u in incoming], int)
+        o = np.array([p.units[u][0] for u in outgoing], int)
+        pivot, score = self._diagonal[i][:, None], self._beside[i][:, None]
+        across = self._rows[np.ix_(self._at[o], i)].T / pivot
+        variance = across**2 * pivot - self._diagonal[o]
+        loc = self._beside[o] - across * score
+        of_in = 0.5 * (score**2 / pivot - np.log(pivot)) + p.unit_at_zero[incoming][:, None]
+        return of_in - 0.5 * (loc**2 / variance + np.log(variance)) - p.unit_at_zero[outgoing]
 
     def _of_several(self, unit: int) -> float:
-        where = self.precision.units[unit]
-        sign = 1.0 if self.mask[unit] else -1.0
-        block, beside = -sign * self._a[np.ix_(where, where)], self._a[where, -1]
-        factor = np.linalg.cholesky(block)
+        where, is_in = self.precision.units[unit], bool(self.mask[unit])
+        sign = 1.0 if is_in else -1.0
+        factor = np.linalg.cholesky(-sign * self._block(where, is_in=is_in))
         log_det = 2.0 * np.log(np.diag(factor)).sum()
-        half = np.linalg.solve(factor, beside)
+        half = np.linalg.solve(factor, self._beside[where])
         return 0.5 * float(sign * log_det + half @ half) + len(where) * _HALF_LOG_TWO_PI
 
     def moments(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """Return mean and variance that each element has where its unit is in, given the other units."""
-        n = self.precision.size
-        diagonal, beside = np.diag(self._a)[:n], self._a[:n, -1]
+        diagonal, beside = self._diagonal, self._beside
         outside = diagonal > 0
         size = np.abs(diagonal)
         loc, variance = np.where(outside, beside / size, beside), np.where(outside, 1 / size, size)
-        for u in self._several:
+        for u in self.precision.several:
             if not self.mask[u]:
                 where = self.precision.units[u]
-                covariance = np.linalg.inv(self._a[np.ix_(where, where)])
-                loc[where] = covariance @ self._a[where, -1]
+                covariance = np.linalg.inv(self._block(where, is_in=False))
+                loc[where] = covariance @ beside[where]
                 variance[where] = np.diag(covariance)
         return loc * self.precision.scale, variance * self.precision.scale**2
 
     def delta_f(self) -> float:
         """Return ln of the evidence of this submodel over that of the full one, in nats; exact if normal."""
         p = self.precision
-        inside = p.elements(self.mask)
+        inside = self._at >= 0
         log_det = np.linalg.slogdet(p.matrix[np.ix_(inside, inside)])[1]
-        quadratic = -self._a[-1, -1] - p.loc @ p.eta
+        quadratic = p.eta[inside] @ self._beside[inside] - p.loc @ p.eta
         gone = ~inside
         at_zero = p.log_prior_at_zero[gone].sum() + gone.sum() * _HALF_LOG_TWO_PI
         return 0.5 * float(p.log_det - log_det + quadratic) - float(at_zero)

@@ -127,6 +127,15 @@ def test_more_candidates_than_data_points_are_refitted_without_being_told():
     assert not {"not-normal", "elsewhere", "not-exact"} & {f.code for f in found.findings}
 
 
+def test_few_data_points_per_element_are_enough_for_it():
+    x, y, _ = _make(90, 5, 3)
+    masks, _, prob = _enumerated(x, y)
+    found = _found(90, 5, 3)
+    assert "integrated anew for each submodel over 'noise'" in str(found)
+    np.testing.assert_allclose(found.inclusion_prob["beta"], prob @ masks, atol=2e-3)
+    assert "anew" not in str(_found(100, 5, 3))
+
+
 def test_sampling_agrees_with_computing_all_submodels(monkeypatch):
     exact = _found(8, 6, 1, refit=True)
     monkeypatch.setattr(search_module, "EXHAUSTIVE_UNITS", 0)

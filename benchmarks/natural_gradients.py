@@ -120,7 +120,7 @@ def run(method: str, network: Any, start: Any, data: Any, args: Any, seed: int) 
     if isinstance(optimizer, NaturalGradient):
         optimizer = replace(optimizer, curvature_rate=args.curvature_rate)
     start = start if "trained" in method else None
-    options = bmr.FitOptions(start=start, temperature=args.temperature)
+    options = bmr.FitOptions(start=start, temperature=args.temperature, kl_warmup=0)
     settings: dict[str, Any] = {"optimizer": optimizer, "batch_size": BATCH, "options": options}
     settings |= {"criterion": criteria.Shrinkage()}
     row: dict[str, Any] = {}

@@ -182,6 +182,7 @@ def run_ours(args: argparse.Namespace, train: tuple, test: tuple) -> dict[str, A
         optimizer=optax.adabelief(LEARNING_RATE),
         schedule=eval(args.schedule, vars(bmr.schedules)),
         held_out=bmr.HeldOut(test, final_samples=args.samples),
+        options=bmr.FitOptions(kl_warmup=0),
         progress=False,
     )
     seconds = time.perf_counter() - begin

@@ -97,7 +97,7 @@ def retrained(runs: Path, found: Any) -> tuple[Any, Any, Any]:
             train,
             key=jax.random.key(1),
             num_epochs=75,
-            options=bmr.FitOptions(kl_weight=0.1, estimator="local"),
+            options=bmr.FitOptions(kl_weight=0.1, kl_warmup=0, estimator="local"),
             guide=bmr.infer.AutoMeanField(model, init_scale=0.02),
             schedule=bmr.schedules.Verified(wait=3, refit=3, fraction=0.25, cooldown=30),
             batch_size=BATCH,

@@ -213,7 +213,7 @@ def seeds(estimator: Any, args: argparse.Namespace) -> dict[str, Any]:
         "criterion": criteria.Shrinkage(),
         "schedule": schedules.Every(wait=1),
         "optimizer": optax.adabelief(1e-2),
-        "options": bmr.FitOptions(estimator=estimator),
+        "options": bmr.FitOptions(estimator=estimator, kl_warmup=0),
         "progress": False,
     }
     small = bmr.zoo.MLP(13, (50,), 1, key=jax.random.key(0))

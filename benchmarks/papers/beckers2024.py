@@ -107,7 +107,7 @@ def run(
         "criterion": criteria.Shrinkage(),
         "schedule": schedules.Iterative(until=until, rates=rates, regrowths=settings.regrowths),
         "optimizer": optax.adabelief(1e-2),
-        "options": bmr.FitOptions(estimator=estimator),
+        "options": bmr.FitOptions(estimator=estimator, kl_warmup=0),
         "batch_size": batch,
         "steps_per_epoch": settings.steps,
         "progress": False,
@@ -140,7 +140,7 @@ def run(
         train,
         key=jax.random.key(0),
         points=settings.points,
-        options=bmr.FitOptions(estimator=estimator),
+        options=bmr.FitOptions(estimator=estimator, kl_warmup=0),
     )
     fields = ("removed", "predicted", "actual", "expected_nll")
     curves = {

@@ -182,7 +182,7 @@ class Job:
         else:
             start, epochs = self.dense("L2 for SWS"), fit.sws_alone_epochs
             prior = prior(dropout=False, **fit.sws_alone)
-            how = {"criterion": None, "options": bmr.FitOptions(estimator="global")}
+            how = {"criterion": None, "options": bmr.FitOptions(estimator="global", kl_warmup=0)}
         return self.run(
             what,
             self.network(start),
@@ -207,7 +207,9 @@ class Job:
             self.network(self.dense()),
             priors.Flat(),
             fit.bmr_epochs,
-            options=bmr.FitOptions(estimator=fit.estimator, kl_weight=fit.bmr_kl_weight),
+            options=bmr.FitOptions(
+                estimator=fit.estimator, kl_weight=fit.bmr_kl_weight, kl_warmup=0
+            ),
             optimizer=optax.adabelief(3e-3),
             schedule=schedules.Verified(**rounds),
         )

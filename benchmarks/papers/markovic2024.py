@@ -103,6 +103,7 @@ def fit(
             final_samples=1 if point else args.samples,
         ),
         "progress": False,
+        "options": bmr.FitOptions(kl_warmup=0),
     }
     try:
         if len(seeds) > 1:

@@ -76,6 +76,7 @@ def run_one(args: argparse.Namespace) -> None:
         steps_per_epoch=steps,
         criterion=criterion,
         schedule=schedule,
+        options=bmr.FitOptions(kl_warmup=0),
         progress=False,
     )
     seconds = time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""Which criterion, optimiser, judge and temperature ought to be the default: a table over data sets.
+"""Which criterion, optimiser, judge, temperature and warm-up ought to be the default: a table over data sets.
 
     python -m benchmarks.trust.defaults --data-root DIR
     python -m benchmarks.trust.defaults --data-root DIR --sets fashion_mnist --nets mlp --epochs 15
@@ -38,18 +38,21 @@ CRITERIA = {"spike-and-slab": criteria.SpikeAndSlab, "shrinkage": criteria.Shrin
 OPTIMIZERS: dict[str, Any] = {"adabelief": lambda: None, "natural": infer.NaturalGradient}
 JUDGES = ("vfe", "held-out")
 AGAIN = "held-out, then all rows"
+SETTING = ("criterion", "optimizer", "judge", "temperature", "warmup")
+Setting = tuple[str, str, str, float, int]
 HIDDEN = {"table": (50, 20), "mlp": (200, 200), "deep": (400,) * 5}
 BATCH, KEPT_OUT = 128, 0.1
 
 
-def settings(judges: Any, optimizers: Any, temperatures: Any) -> list[tuple[str, str, str, float]]:
-    """Return (criterion, optimiser, judge, temperature) of every run of a data set."""
-    found = [("point", "adam", "–", 1.0)]
-    found += [("unreduced", *rest) for rest in itertools.product(optimizers, "–", temperatures)]
-    for setting in itertools.product(CRITERIA, optimizers, judges, temperatures):
+def settings(args: Any) -> list[Setting]:
+    """Return the settings of every run of a data set."""
+    shared = args.temperatures, args.warmups
+    found = [("point", "adam", "–", 1.0, 0)]
+    found += [("unreduced", *rest) for rest in itertools.product(args.optimizers, "–", *shared)]
+    for setting in itertools.product(CRITERIA, args.optimizers, args.judges, *shared):
         if setting[2] == "vfe" or setting[3] == 1:
             found.append(setting)
-    return found
+    return [setting for setting in found if setting[1] == "adabelief" or not setting[4]]
 
 
 def data_of(name: str, root: Any, seed: int) -> tuple[Any, Any, int | None]:
@@ -137,7 +140,7 @@ def runs(
     name: str, net: str, setting: Any, seed: int, epochs: int, root: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of one data set, one setting and one seed."""
-    criterion, optimizer, judge, temperature = setting
+    criterion, optimizer, judge, temperature, warmup = setting
     train, test, classes = data_of(name, root, seed)
     network = build(net, name, train[0].shape[1:], classes, seed)
     kind = programs.regression if classes is None else programs.classifier
@@ -146,7 +149,8 @@ def runs(
     fit, out = split(train, seed)
     row = {"set": name, "net": net if name in IMAGES else "table", "seed": seed, "epochs": epochs}
     row |= {"criterion": criterion, "optimizer": optimizer, "judge": judge}
-    row["temperature"] = temperature
+    row |= {"temperature": temperature, "warmup": warmup}
+    steps = max(100, math.ceil(len(train[1]) / BATCH))
     begin = time.process_time()
     if criterion == "point":
         steps = max(100, math.ceil(len(fit[1]) / BATCH))
@@ -167,7 +171,7 @@ def runs(
         held_out=bmr.HeldOut(out, samples=50, every=epochs) if by_rows else None,
         num_epochs=epochs,
         progress=False,
-        options=bmr.FitOptions(temperature=temperature),
+        options=bmr.FitOptions(temperature=temperature, kl_warmup=warmup * steps),
         **common,
     )
     row["seconds"] = time.process_time() - begin
@@ -204,14 +208,14 @@ def write_table(rows: Rows) -> None:
     digits = {"removed": 3, "kept": 0, "vfe": 3, "nll": 3}
     digits |= {"rmse": 3, "accuracy": 3, "ece": 3, "seconds": 0}
     header = (
-        "set | network | epochs | criterion | optimiser | judge | temperature | removed | kept | VFE / row | "
+        "set | network | epochs | criterion | optimiser | judge | temperature | warm-up | removed | kept | VFE / row | "
         "NLL | RMSE | accuracy | ECE | CPU seconds | within the rule"
     )
     lines: list[Any] = []
     for names, of_set in group(rows.rows, "set net epochs").items():
         by = {
             key: some
-            for key, some in group(of_set, "criterion optimizer judge temperature").items()
+            for key, some in group(of_set, "criterion optimizer judge temperature warmup").items()
         }
         allowed = {key for key in by if _predicts(by, key)}
         most = max((_mean(by[key], "removed") for key in allowed), default=0.0)
@@ -229,11 +233,11 @@ def _mean(rows: list[dict[str, Any]], name: str) -> float:
     return float(np.mean([row[name] for row in rows]))
 
 
-def _predicts(by: dict[Any, Any], key: tuple[str, str, str, float]) -> bool:
+def _predicts(by: dict[Any, Any], key: Setting) -> bool:
     """Say whether a setting's NLL is within a standard error of the best reference's, seed by seed."""
     if key[0] not in CRITERIA:
         return False
-    known = [("unreduced", key[1], "–", key[3]), ("point", "adam", "–", 1.0)]
+    known = [("unreduced", key[1], "–", *key[3:]), ("point", "adam", "–", 1.0, 0)]
     references = [by[name] for name in known if name in by]
     if not references:
         return False
@@ -257,14 +261,13 @@ def main() -> None:
     parser.add_argument("--judges", nargs="+", default=JUDGES, choices=JUDGES)
     parser.add_argument("--optimizers", nargs="+", default=tuple(OPTIMIZERS), choices=OPTIMIZERS)
     parser.add_argument("--temperatures", nargs="+", type=float, default=(1.0, 0.5, 0.25))
+    parser.add_argument("--warmups", nargs="+", type=int, default=(0, 8), help="epochs")
     args = options.parse(parser)
     rows = Rows(args.out, "defaults.json", shared=True)
     for seed in () if args.report else range(args.seeds):
-        chosen = settings(args.judges, args.optimizers, args.temperatures)
+        chosen = settings(args)
         for name, net, setting in itertools.product(args.sets, args.nets, chosen):
-            names = dict(
-                zip(("criterion", "optimizer", "judge", "temperature"), setting, strict=True)
-            )
+            names = dict(zip(SETTING, setting, strict=True))
             known = {"set": name, "net": net if name in IMAGES else "table", "seed": seed}
             if not rows.has(**known, **names, epochs=args.epochs):
                 for row in runs(name, net, setting, seed, args.epochs, args.data_root):

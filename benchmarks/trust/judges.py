@@ -49,6 +49,7 @@ def one(name: str, judge: str, seed: int, epochs: int, data_root: Any) -> dict[s
         schedule=bmr.schedules.Verified(judge="vfe" if judge == "none" else judge),
         held_out=kept_out,
         num_epochs=epochs,
+        options=bmr.FitOptions(kl_warmup=0),
         progress=False,
     )
     seconds = time.process_time() - begin

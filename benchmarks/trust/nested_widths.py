@@ -57,6 +57,7 @@ def fit(program: Any, guide: Any, data: Any, seed: int, epochs: int):
         key=jax.random.key(100 + seed),
         batch_size=None,
         criterion=bmr.criteria.Shrinkage(),
+        options=bmr.FitOptions(kl_warmup=0),
         schedule=bmr.schedules.Verified(wait=epochs, cooldown=epochs // 2, refit=1),
         num_epochs=epochs,
         steps_per_epoch=200,

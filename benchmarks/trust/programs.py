@@ -166,7 +166,7 @@ def fit_bmrjax(
         guide=bmr.infer.AutoMeanField(program.model),
         optimizer=optimizer(rate, steps),
         batch_size=batch_size,
-        options=bmr.FitOptions(start=start),
+        options=bmr.FitOptions(start=start, kl_warmup=0),
         steps_per_epoch=min(EPOCH, steps),
         num_epochs=max(1, steps // EPOCH),
         progress=False,

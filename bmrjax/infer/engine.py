@@ -107,7 +107,7 @@ class Engine:
         self._transforms: Mapping[str, Any] = {}
         self.num_data, self.batch_size = num_data, batch_size
         self.row_sites = row_sites
-        self.kl_weight, self.kl_warmup = kl_weight, kl_warmup
+        self.kl_weight = kl_weight
         self.matmul_dtype = matmul_dtype
         self.loop: LoopMode = loop
         self._unconstrain: Callable | None = None

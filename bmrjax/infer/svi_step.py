@@ -52,7 +52,8 @@ class SVIStep:
         self._model, self._guide = model, guide
         self._elbo = loss
         self._num_data, self._row_sites = num_data, row_sites
-        self._kl_weight, self._kl_warmup = kl_weight, kl_warmup
+        self._kl_weight = kl_weight
+        self.kl_warmup = kl_warmup
         self._placement, self._matmul_dtype = placement, matmul_dtype
         self.constrain: Callable | None = None
         self.optimizer: optax.GradientTransformation | None = None
@@ -102,8 +103,8 @@ class SVIStep:
         self, state: State, batch: Data, keep: Keep, key: Array, kl_weight: ArrayLike
     ) -> tuple[Array, Any, Any, Array]:
         kl = jnp.asarray(kl_weight)
-        if self._kl_warmup:
-            kl = kl * jnp.minimum(1.0, (state.num_steps + 1).astype(float) / self._kl_warmup)
+        if self.kl_warmup:
+            kl = kl * jnp.minimum(1.0, (state.num_steps + 1).astype(float) / self.kl_warmup)
         gradient = jax.value_and_grad(self.loss, has_aux=True)
         if self._matmul_dtype is not None:
             gradient = with_low_matmuls(gradient)

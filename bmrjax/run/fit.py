@@ -154,9 +154,8 @@ class Fit:
                 mesh=options.mesh,
                 factorised=isinstance(optimizer, NaturalGradient),
             )(model)
-        self.model = model
+        self.model, self._temperature = model, options.temperature
         self.guide: Any = guide
-        self._temperature: float = options.temperature
         self.engine: Engine = Engine(
             model if self._temperature == 1 else temper(model, temperature=self._temperature),
             self.guide,
@@ -166,7 +165,7 @@ class Fit:
             batch_size=found.batch_size,
             row_sites=self.row_sites,
             kl_weight=options.kl_weight,
-            kl_warmup=options.kl_warmup,
+            kl_warmup=options.kl_warmup or 0,
             loop=options.loop,
             until=until,
             placement=self.placement,
@@ -356,7 +355,7 @@ class Fit:
         if criterion is None and self._sites is None and not begun:
             return FitState(svi, {}), None, Inspection()
         found, inspection = reducible(
-            self._priors,
+            self.priors,
             engine.site_posteriors(svi, self.example),
             criterion=criterion,
             sites=self._sites,
@@ -374,7 +373,8 @@ class Fit:
         return FitState(svi, keep, memory), self._reducer(criterion, found), inspection
 
     @functools.cached_property
-    def _priors(self) -> dict[str, PriorFacts]:
+    def priors(self) -> dict[str, PriorFacts]:
+        """What is known of the prior of each latent site, by name; once a fit has begun."""
         return prior_facts(self.engine.model, self.example)
 
     def _check_shapes(self, svi: State) -> None:

@@ -32,7 +32,10 @@ class FitOptions:
             `Result.free_energy` is that of the program itself.
         kl_weight: Factor on the KL term while training, and in training alone: rounds are judged by the whole
             free energy.
-        kl_warmup: Steps over which that factor grows linearly from zero.
+        kl_warmup: Steps over which that factor grows linearly from zero. By default, `sparsify` and
+            `ensemble` take a fifth of the epochs, 20 epochs at most, for the layers of a network that starts
+            from scratch, whose posterior may else fall back to the prior before it has learned anything; and
+            0 for other programs, with `infer.NaturalGradient`, and in a loop of your own over `Fit`.
         start: What to go on from. An earlier result: parameters of the same names are taken over (a
             `FitWarning` names those that fit nothing), and what it removed stays removed. A dict of such
             parameters, as of ``result.params`` or ``svi.get_params(state)``. Or a network of the program's
@@ -69,7 +72,7 @@ class FitOptions:
     loss: Any = None
     temperature: float = 1.0
     kl_weight: float = 1.0
-    kl_warmup: int = 0
+    kl_warmup: int | None = None
     start: Any = None
     static: Sequence[str | int] = ()
     max_bad_steps: int = 20

@@ -26,6 +26,7 @@ from bmrjax.run.rounds import Rounds
 from bmrjax.run.run_files import RunFiles
 from bmrjax.run.run_state import RunState
 from bmrjax.run.shared import Shared
+from bmrjax.run.warm_up import warm_up
 from bmrjax.schedules import Stop
 
 
@@ -86,12 +87,11 @@ class Run:
         self.fit = fit = shared.fit
         init_key, self._run_key, self._vfe_key, self._final_key = split_keys(member.key, 4)
         begin = time.perf_counter()
-        criterion = member.point.criterion
-        if criterion is None:
-            criterion = shared.criterion
+        criterion = member.point.criterion or shared.criterion
         now, self.reducer, self._inspection = fit.begin(
             init_key, member.program, member.guide, criterion
         )
+        warm_up(fit, shared.settings, steps=shared.steps)
         self._init_seconds = time.perf_counter() - begin
         _check_declared(member.point, now.svi)
         self._layers = {} if self.reducer is None else self.reducer.layers

@@ -208,8 +208,8 @@ def write_table(rows: Rows) -> None:
     digits = {"removed": 3, "kept": 0, "vfe": 3, "nll": 3}
     digits |= {"rmse": 3, "accuracy": 3, "ece": 3, "seconds": 0}
     header = (
-        "set | network | epochs | criterion | optimiser | judge | temperature | warm-up | removed | kept | VFE / row | "
-        "NLL | RMSE | accuracy | ECE | CPU seconds | within the rule"
+        "set | network | epochs | criterion | optimiser | judge | temperature | warm-up | removed | kept | "
+        "VFE / row | NLL | RMSE | accuracy | ECE | CPU seconds | within the rule"
     )
     lines: list[Any] = []
     for names, of_set in group(rows.rows, "set net epochs").items():

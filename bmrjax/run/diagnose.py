@@ -285,7 +285,9 @@ def _worse_than_the_path(result: Any, codes: Sequence[str]) -> Iterator[Finding]
         yield Finding(
             "worse-than-unreduced",
             numbers,
-            f"{choose}; criterion=criteria.Shrinkage() removes less. Fit longer if the loss still falls.",
+            f"{choose}; criterion=criteria.Shrinkage() removes less, and so does "
+            "options=FitOptions(temperature=0.25), under which networks predict better. Fit longer if the "
+            "loss still falls.",
         )
     elif (
         gap > max(0.02, 0.04 * abs(least), noise)

@@ -168,7 +168,7 @@ MADE_UP = {
     "paths": ('{"paths":[]}', "does not fit"),
     "enum": ('{"enum":"lax.Precision.NONE"}', "no member of an enumeration"),
     "partial": ('{"partial":[3,[],{}]}', "does not fit"),
-    "partial of a module": ('{"partial":[{"tuple":[]},[],{}]}', "no function"),
+    "partial of a module": ('{"partial":[{"tuple":[]},[],{}]}', "not a function"),
     "keyword": ('{"partial":[{"function":"relu"},[],{"a b":1}]}', "does not fit"),
     "window": (
         '{"partial":[{"function":"nnx.avg_pool"},[],{"window_shape":[100000]}]}',

@@ -53,7 +53,7 @@ def run(axes, **settings):
         program(),
         source,
         key=jax.random.key(1),
-        options=bmr.FitOptions(mesh=mesh_of(axes)),
+        options=bmr.FitOptions(mesh=mesh_of(axes), kl_warmup=0),
         schedule=settings.pop("schedule", None) or bmr.schedules.Every(wait=2),
         optimizer=optax.adabelief(0.05),
         progress=False,
@@ -88,7 +88,7 @@ def layout(axes):
         program(),
         data(),
         batch_size=BATCH,
-        options=bmr.FitOptions(mesh=mesh_of(axes), loop="dispatch"),
+        options=bmr.FitOptions(mesh=mesh_of(axes), kl_warmup=0, loop="dispatch"),
     )
     state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1), num_steps=1)
     (compiled,) = fit.engine._epoch._compiled.values()

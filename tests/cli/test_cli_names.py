@@ -35,6 +35,7 @@ PLACES = {
     "estimator": bmr.FitOptions,
     "matmul_dtype": bmr.FitOptions,
     "mesh": bmr.FitOptions,
+    "temperature": bmr.FitOptions,
     "wait": bmr.schedules.Verified,
     "refit": bmr.schedules.Verified,
     "every": bmr.schedules.Every,

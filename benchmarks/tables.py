@@ -49,6 +49,7 @@ TABLES = {
     "trust.kulprit_sizes": "trust/kulprit_sizes.json",
     "trust.normal_check": "trust/normal_check.json",
     "trust.programs": "trust/programs.json",
+    "trust.rows_per_element": "trust/rows_per_element.json",
     "trust.selection": "trust/selection.json",
     "trust.set_rules": "trust/set_rules.json",
     "trust.susie_sets": "trust/susie_sets.json",

@@ -57,7 +57,6 @@ def steps_of(program, data, guide=None, optimizer=None, **options):
     fit = bmr.Fit(
         program, data, guide, optimizer=optimizer, criterion=None, options=settings.options
     )
-    fit.init(jax.random.key(0))
     warm_up(fit, settings, steps=100)
     return fit.engine.step.kl_warmup
 

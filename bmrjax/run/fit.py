@@ -374,7 +374,7 @@ class Fit:
 
     @functools.cached_property
     def priors(self) -> dict[str, PriorFacts]:
-        """What is known of the prior of each latent site, by name; once a fit has begun."""
+        """What is known of the prior of each latent site, by name. A fit has to have begun."""
         return prior_facts(self.engine.model, self.example)
 
     def _check_shapes(self, svi: State) -> None:

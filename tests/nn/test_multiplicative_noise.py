@@ -240,6 +240,7 @@ def test_noise_of_a_batch_is_drawn_once():
     assert latents(handlers.draws(guide, 10), *data(10))[site].shape == (6,)
 
 
+@pytest.mark.slow
 def test_bayesian_weights_and_noise_fit_together():
     network = equinox_network()
     program = bmr.programs.classifier(network, bmr.priors.Flat())
@@ -352,6 +353,7 @@ class TestWithNoise:
         np.testing.assert_allclose(run(folded, x), run(drawn, x), rtol=1e-4, atol=1e-5)
         assert np.abs(run(drawn, x) - wanted).max() > 1e-2
 
+    @pytest.mark.slow
     def test_a_vision_transformer_has_gradients_of_its_noise(self):
         network = nn.with_noise(zoo.ViT(**SMALL, heads=2, hidden=6, out_size=3, key=KEY))
         program = bmr.programs.classifier(network, None)

@@ -150,6 +150,7 @@ def test_both_libraries_give_the_same_loss():
     np.testing.assert_allclose(*losses, rtol=1e-4)  # noise of width 1e-6 differs by layout
 
 
+@pytest.mark.slow
 def test_predictive_and_svi_work_without_the_engine():
     network = zoo.MLP(4, [5], 3, dropout=0.3, key=KEY)
     program, x = program_of(network, priors.Flat()), jax.random.normal(KEY, (6, 4))

@@ -50,6 +50,7 @@ def test_signals_are_data_sets():
         periodic("sine", length=8)
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_learns_without_samples_of_its_weights():
     found = data.load_dataset("sine")
     network = zoo.GRU(1, 4, 1, key=jax.random.key(0))

@@ -335,6 +335,7 @@ def test_embeddings_have_no_fan_in(make):
     assert seen["net.blocks.0.mlp.output"] == 12
 
 
+@pytest.mark.slow
 def test_predictive_draws_weights_and_labels():
     program = program_of(tiny(dropout=0.5), priors.NormalPrior(1.0))
     predictive = Predictive(program, num_samples=3)

@@ -199,6 +199,7 @@ def test_a_member_of_a_grid_is_the_run_with_its_settings(tmp_path):
     assert loaded.evaluate(key, data) == pytest.approx(found[7].evaluate(key, data))
 
 
+@pytest.mark.slow
 def test_without_a_grid_a_hyperparameter_is_its_default():
     options = OPTIONS | {"num_epochs": 2, "steps_per_epoch": 20, "criterion": None}
     found = bmr.sparsify(scaled, classes(), key=KEYS[0], **options)

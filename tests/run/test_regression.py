@@ -101,6 +101,7 @@ def correlated(seed):
     return x.astype(np.float32), y.astype(np.float32)
 
 
+@pytest.mark.slow
 def test_the_default_does_not_stop_while_the_evidence_favours_fewer_columns():
     """With a factorised posterior and no last pass, ten columns and a VFE of 84.8 were left here."""
 

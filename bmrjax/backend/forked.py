@@ -67,5 +67,5 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-    # This module may be imported for the first time in a fork, and then nobody has told.
+    # A module that is first imported in a fork has missed the fork itself, and looks at what is left of it.
     _process["forked"] = _jax_has_computed() and _is_alone()

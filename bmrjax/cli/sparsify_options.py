@@ -94,7 +94,7 @@ class SparsifyOptions(DataOptions):
     else 0."""
     temperature: float = 1.0
     """Below 1, the likelihood counts 1 / temperature times, in training and where rounds are judged: better
-    predictions of networks at somewhat more weights. Try 0.3 to 0.5."""
+    predictions of networks at somewhat more weights. Try 0.25."""
     kl_weight: float = 1.0
     """with-noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"

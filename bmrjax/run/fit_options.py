@@ -27,7 +27,7 @@ class FitOptions:
         temperature: Below 1, the likelihood counts 1 / temperature times: in training, in the criterion and
             in the free energies that judge rounds, so that all speak of one program (`handlers.temper`).
             The optimum of a factorised posterior of a network underfits, and its evidence removes too much;
-            .3 to .5 predicts better at somewhat more weights. Choose it on data kept out. Linear models are
+            .25 to .5 predicts better at more weights. Choose it on data kept out. Linear models are
             calibrated at 1, the default. VFEs of the run are those of the tempered program;
             `Result.free_energy` is that of the program itself.
         kl_weight: Factor on the KL term while training, and in training alone: rounds are judged by the whole

@@ -87,7 +87,7 @@ class Run:
         self.fit = fit = shared.fit
         init_key, self._run_key, self._vfe_key, self._final_key = split_keys(member.key, 4)
         begin = time.perf_counter()
-        criterion = member.point.criterion or shared.criterion
+        criterion = shared.criterion if member.point.criterion is None else member.point.criterion
         now, self.reducer, self._inspection = fit.begin(
             init_key, member.program, member.guide, criterion
         )

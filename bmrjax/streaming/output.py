@@ -68,8 +68,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     _remove_abandoned(out)
     staging, lock = _staging(out)
     try:
-        # Held until the folder has its name: without it, what a killed process leaves could not be told from
-        # the work of one that goes on.
+        # Held until the folder has its name: without the lock, what a killed process leaves behind would look
+        # like the work of a process that is still running.
         with lock:
             yield staging
             sync_tree(staging)

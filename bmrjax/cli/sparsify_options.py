@@ -92,9 +92,11 @@ class SparsifyOptions(DataOptions):
     """Epochs over which the divergence from the prior comes in (kl_warmup counts steps). By default a
     fifth of --num-epochs for a table, but at most 20; a fifth of --num-epochs with --prior log-uniform;
     else 0."""
-    temperature: float = 1.0
+    temperature: float | None = None
     """Below 1, the likelihood counts 1 / temperature times, in training and where rounds are judged: better
-    predictions of networks at somewhat more weights. Try 0.25."""
+    predictions of networks at somewhat more weights, and far worse ones where there is little to learn. By
+    default 1; for a table whose validation rows are predicted better by a point estimate, a second fit
+    at 0.25 is made, and taken if it predicts them better."""
     kl_weight: float = 1.0
     """with-noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"

@@ -108,6 +108,7 @@ def _fit(
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
+    warm = kl_warmup_epochs_of(options)
     held_out = HeldOut(test, final_samples=options.num_samples)
     if options.method == "map":
         held_out = HeldOut(test, samples=1, final_samples=1)
@@ -137,7 +138,7 @@ def _fit(
                     temperature=temperature,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
-                    kl_warmup=kl_warmup_epochs_of(options) * steps,
+                    kl_warmup=None if warm is None else warm * steps,
                 ),
             )
         if validation is None:

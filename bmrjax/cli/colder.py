@@ -5,13 +5,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from bmrjax.cli.point_estimate import best_point_estimate
 from bmrjax.cli.sparsify_options import SparsifyOptions, is_verified
 from bmrjax.cli.waiting import waiting
-from bmrjax.run.choose_point import STRONG, Choice
-from bmrjax.run.sparsest import excess
+from bmrjax.run.choose_point import ChosenPoint
+from bmrjax.run.sparsest import clearly_better
 
 # In the table of settings of docs/howto/temperature.md, the one that predicted best.
 _TEMPERATURE = 0.25
@@ -31,14 +30,14 @@ def may_be_colder(options: SparsifyOptions, input_shape: tuple[int, ...]) -> boo
 
 
 def fit_colder(
-    choice: Choice,
-    fit: Callable[[float], Choice],
+    choice: ChosenPoint,
+    fit: Callable[[float], ChosenPoint],
     options: SparsifyOptions,
     network: Any,
     train: Any,
     validation: Any,
     num_classes: int | None,
-) -> tuple[Choice, dict[str, Any]]:
+) -> tuple[ChosenPoint, dict[str, Any]]:
     """Return what the validation rows choose of two temperatures, and what was compared.
 
     The optimum of a factorised posterior of a network can underfit, and its free energy does not tell. A
@@ -69,7 +68,7 @@ def fit_colder(
             jax.random.key(options.seed + 3),
         )
     choices = {1.0: choice}
-    if _better(point, choice.log_prob):
+    if clearly_better(point, choice.log_prob):
         print(
             f"a point estimate predicts the validation rows better (NLL {-point.mean():.3g} for "
             f"{-choice.log_prob.mean():.3g}): fitting once more, at temperature {_TEMPERATURE}",
@@ -78,7 +77,7 @@ def fit_colder(
         choices[_TEMPERATURE] = fit(_TEMPERATURE)
     index = 0
     if _TEMPERATURE in choices:
-        index = int(_better(choices[_TEMPERATURE].log_prob, choice.log_prob))
+        index = int(clearly_better(choices[_TEMPERATURE].log_prob, choice.log_prob))
     fits = [
         {
             "temperature": temperature,
@@ -89,12 +88,3 @@ def fit_colder(
     ]
     compared = {"point_estimate_nll": -float(point.mean()), "fits": fits, "taken": index}
     return list(choices.values())[index], {"temperatures": compared}
-
-
-def _better(one: Float[np.ndarray, " rows"], other: Float[np.ndarray, " rows"]) -> bool:
-    """Say whether one predicts the rows better, beyond a standard error and a doubt; see `STRONG`."""
-    if not np.isfinite(one).all():
-        return False
-    if not np.isfinite(other).all():
-        return True
-    return bool(excess(one, other) > 1 and np.sum(one - other) > STRONG)

@@ -35,7 +35,7 @@ from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.files import write_atomically
 from bmrjax.run.checkpoint_options import Checkpoints
-from bmrjax.run.choose_point import Choice, choose_point
+from bmrjax.run.choose_point import ChosenPoint, choose_point
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.sparsify import sparsify
@@ -113,7 +113,7 @@ def _fit(
     if options.method == "map":
         held_out = HeldOut(test, samples=1, final_samples=1)
 
-    def fit(temperature: float, folder: Path, callbacks: list[Any]) -> Choice:
+    def fit(temperature: float, folder: Path, callbacks: list[Any]) -> ChosenPoint:
         with warnings.catch_warnings():
             # These are of the point where the fit ended; what is found at the point chosen is printed below.
             warnings.simplefilter("ignore", FitWarning)
@@ -142,7 +142,7 @@ def _fit(
                 ),
             )
         if validation is None:
-            return Choice(result, np.zeros(0))
+            return ChosenPoint(result, np.zeros(0))
         with waiting("comparing the points of the path", wanted=options.progress):
             return choose_point(
                 result,

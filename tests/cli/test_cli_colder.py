@@ -13,14 +13,14 @@ from bmrjax.cli import colder
 from bmrjax.cli.point_estimate import best_point_estimate
 from bmrjax.cli.run_html_report import of_temperatures
 from bmrjax.cli.sparsify_options import SparsifyOptions
-from bmrjax.run.choose_point import Choice
+from bmrjax.run.choose_point import ChosenPoint
 
 ROWS = 60
 
 
 def choice(nll, kept):
     noise = np.random.default_rng(0).normal(size=ROWS)
-    return Choice(SimpleNamespace(num_kept=kept), -nll + 0.1 * noise)
+    return ChosenPoint(SimpleNamespace(num_kept=kept), -nll + 0.1 * noise)
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,18 @@ from bmrjax.run.sparsest import clearly_better
 _TEMPERATURE = 0.25
 
 
-def may_be_colder(options: SparsifyOptions, input_shape: tuple[int, ...]) -> bool:
+def may_be_colder(options: SparsifyOptions, rows: int, input_shape: tuple[int, ...]) -> bool:
     """Say whether a run compares temperatures: one on a table, with rows to compare by.
+
+    With more columns than rows, a point estimate says nothing.
 
     Args:
         options: With what was left out filled in.
+        rows: Training rows, validation rows included.
         input_shape: Shape of one input.
     """
     by_rows = bool(options.validation) and bool(options.within)
-    network = options.net == "mlp" and len(input_shape) == 1
+    network = options.net == "mlp" and len(input_shape) == 1 and input_shape[0] <= rows
     plain = options.method == "bmr" and options.prior == "flat" and is_verified(options)
     return options.temperature is None and by_rows and network and plain
 

@@ -11,7 +11,9 @@ import optax
 from jaxtyping import Array, Float
 
 _RATE, _DECAY, _BATCH = 3e-3, 1e-2, 128
-_STEPS, _STOPS = 20_000, 20
+# Steps between two looks at the validation rows; fewer for a network of more than 3,000 weights, so that the
+# whole takes some seconds.
+_STEPS, _FEWEST, _STOPS, _WEIGHTS = 1000, 100, 20, 3_000
 
 
 def best_point_estimate(
@@ -33,7 +35,9 @@ def best_point_estimate(
     """
     x, y = (jnp.asarray(part) for part in train)
     params, static = eqx.partition(network, eqx.is_array)
-    rate = optax.cosine_decay_schedule(_RATE, _STEPS)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    steps = min(_STEPS, max(_FEWEST, _STEPS * _WEIGHTS // size))
+    rate = optax.cosine_decay_schedule(_RATE, _STOPS * steps)
     optimizer = optax.adamw(rate, weight_decay=_DECAY)
     batch = min(_BATCH, len(x))
 
@@ -56,7 +60,7 @@ def best_point_estimate(
                 updates, state = optimizer.update(grads, state, params)
             return (optax.apply_updates(params, updates), state), None
 
-        carry, _ = jax.lax.scan(step, carry, jax.random.split(key, _STEPS // _STOPS))
+        carry, _ = jax.lax.scan(step, carry, jax.random.split(key, steps))
         return carry, apply(carry[0], seen)
 
     carry, best = (params, optimizer.init(params)), np.full(len(validation[0]), -np.inf)

@@ -158,7 +158,7 @@ def _fit(
     compared: dict[str, Any] = {}
     try:
         choice = fit(options.temperature or 1.0, out, [keep_options, *build_callbacks(options)])
-        if may_be_colder(options, found.input_shape):
+        if may_be_colder(options, rows, found.input_shape):
             choice, compared = fit_colder(
                 choice,
                 lambda temperature: fit(temperature, out / COLDER, []),

@@ -60,13 +60,14 @@ def test_what_is_asked_for_is_not_compared(tmp_path):
     def compared(shape=(5,), **given):
         given = {"validation": 0.15, "within": 1.0} | given
         options = SparsifyOptions(data="f.csv", out=tmp_path, **given)
-        return colder.may_be_colder(options, shape)
+        return colder.may_be_colder(options, 400, shape)
 
     assert compared()
     assert not compared(temperature=1.0)
     assert not compared(validation=0.0)
     assert not compared(within=0.0)
     assert not compared((1, 8, 8))
+    assert not compared((401,))
     assert not compared(method="map")
     assert not compared(prior="regularized-horseshoe")
     assert not compared(schedule="every")

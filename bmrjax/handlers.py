@@ -32,6 +32,10 @@ class prune(Messenger):
     removed element has a flat density, so a sampler wanders along it without end; write the
     elements out of the program instead.
 
+    A latent site inside `numpyro.contrib.control_flow.scan` takes its values there, where no outer handler
+    reaches: give it those of a pruned guide, as `Result.sample` and NumPyro's ELBOs do. Drawn from the prior,
+    its removed elements would be zero in the trace and not in the program.
+
     Args:
         fn: A NumPyro program: a model, or a guide in which each pruned site is a sample site of
             its own (AutoNormal, AutoDelta, or one written by hand), or an `infer.CorrelatedGuide`.

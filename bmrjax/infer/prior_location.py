@@ -47,6 +47,7 @@ class PriorFacts:
         loc: Its location in words.
         scale: Its scale in words.
         has_rows: Of an observed site: whether its log density has one entry per row of the batch.
+        is_scaled: Of a latent site: whether the program multiplies its log density by a factor.
     """
 
     shape: tuple[int, ...]
@@ -61,6 +62,7 @@ class PriorFacts:
     loc: str = ""
     scale: str = ""
     has_rows: bool = False
+    is_scaled: bool = False
     stored: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -83,6 +85,9 @@ def prior_facts(model: Callable, batch: Data) -> dict[str, PriorFacts]:
     Args:
         model: NumPyro program.
         batch: One batch of data.
+
+    Raises:
+        ValueError: For a latent site that is drawn with ``sample_shape=``.
     """
     found: dict[str, PriorFacts] = {}
 
@@ -169,7 +174,12 @@ def _facts(site: Mapping[str, Any], rows: int) -> PriorFacts:
         observed=observed,
         kind="" if observed else type(read_as_stored(fn)).__name__,
         has_rows=observed and row_axis(log_density_shape(site), rows) is not None,
+        is_scaled=not observed and _is_scaled(site["scale"]),
     )
+
+
+def _is_scaled(factor: ArrayLike | None) -> bool:
+    return factor is not None and (isinstance(factor, Tracer) or bool(np.any(factor != 1)))
 
 
 def _family(fn: Any) -> str | None:
@@ -207,7 +217,14 @@ def _moved(site: Mapping[str, Any], shift: Array) -> Array | None:
     """Return a point of a latent site's support that moves with `shift`; None to draw one."""
     if site["type"] != "sample" or site["is_observed"]:
         return None
-    fn = site["fn"]
+    fn, repeated = site["fn"], site["kwargs"].get("sample_shape", ())
+    if repeated:
+        raise ValueError(
+            f"the latent site '{site['name']}' is drawn with sample_shape={tuple(repeated)}, which its "
+            "distribution does not know of. Give the distribution its shape, as "
+            f"dist.Normal(0, 1).expand({list(repeated)}).to_event({len(repeated)}); draws of a fit that is "
+            "finished stay as they are."
+        )
     try:
         transform = biject_to(fn.support)
     except NotImplementedError:

@@ -33,18 +33,27 @@ NEEDS_VALUES = (
 
 
 class _Look(NamedTuple):
-    """What a program says of a batch: log densities of observed sites, values of latent ones."""
+    """What a program says of a batch.
+
+    Attributes:
+        log_density: Log densities of the observed sites, in nats, without factors on them.
+        factor: Factors that the program itself puts on them, without those of plates that subsample.
+        prior: Log densities of the latent sites, in nats.
+        latent: Values of the latent sites.
+    """
 
     log_density: dict[str, Array]
+    factor: dict[str, Array]
+    prior: dict[str, Array]
     latent: dict[str, Any]
 
 
 def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify") -> frozenset[str]:
     """Return the observed sites whose log density has one entry per row, if rows may be split up.
 
-    A site has rows if each of its log densities moves with its row when rows are exchanged; a site whose
-    log density does not change then (a `numpyro.factor` on coefficients, an observed global) belongs to
-    no row.
+    A site has rows if each of its log densities moves with its row when rows are exchanged and one is left
+    out; a site whose log density does not change then (a `numpyro.factor` on coefficients, an observed
+    global) belongs to no row.
 
     Args:
         model: NumPyro program.
@@ -54,8 +63,9 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
 
     Raises:
         ValueError: For a program that minibatches would change: with latent sites per row, with a log
-            density that depends on other rows or on the position of a row, with plates that subsample, or
-            of a fixed number of rows. The message names the site.
+            density that depends on other rows or on the position of a row, with a prior or a factor that
+            depends on the rows or their number, with plates that subsample, or of a fixed number of rows.
+            The message names the site.
     """
     rows = length(data)
     size = min(rows, _ROWS)
@@ -71,31 +81,36 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
         again = sites_of(_quiet(model), *arguments(batch), key=noise, values=latent)
         plates.update(_subsampling(again))
         observed = {n: s for n, s in again.items() if _is_observed(s)}
-        return _Look(
-            {n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in observed.items()}, latent
-        )
+        densities = {n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in observed.items()}
+        factors = {n: _own_factor(s, again) for n, s in observed.items()}
+        priors = {
+            n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in again.items() if _is_latent(s)
+        }
+        return _Look(densities, factors, priors, latent)
 
     check_on_batch(model, jax.tree.map(lambda a: a[:-1], part), part, name)
     _check_latents(look, part, key, name)
-    compared = quick_jit(lambda batch, noise: look(batch, key, noise).log_density)
+    compared = quick_jit(lambda batch, noise: look(batch, key, noise)._replace(latent={}))
     first = compared(part, key)
-    order = np.random.default_rng(0).integers(0, size, size)
+    order = np.random.default_rng(0).integers(0, size, size - 1)
     moved = compared(jax.tree.map(lambda a: a[order], part), key)
+    if not plates:
+        _check_priors(first.prior, moved.prior, name)
     found, failed = set(), []
-    for site, before in first.items():
-        axis = _axis_that_moves(before, moved[site], order, size)
-        if axis:
+    for site, before in first.log_density.items():
+        if _axis_that_moves(before, moved.log_density[site], order):
             found.add(site)
-        elif not _close(before, moved[site]):
+        elif not _close(before, moved.log_density[site]):
             failed.append(site)
     if failed and not plates:
         # Dropout, say, is tied to positions too, and harmless.
-        other = compared(part, fold_in(key, np.uint32(1)))
-        random = [s for s in failed if not _close(first[s], other[s])]
-        found |= {s for s in random if row_axis(jnp.shape(first[s]), size) is not None}
+        other = compared(part, fold_in(key, np.uint32(1))).log_density
+        random = [s for s in failed if not _close(first.log_density[s], other[s])]
+        found |= {s for s in random if row_axis(jnp.shape(first.log_density[s]), size) is not None}
         failed = [s for s in failed if s not in found]
     if failed:
-        raise ValueError(_why_not(name, failed, first, size, rows, plates))
+        raise ValueError(_why_not(name, failed, first.log_density, size, rows, plates))
+    _check_factors(first.factor, moved.factor, order, name)
     return frozenset(found)
 
 
@@ -149,13 +164,51 @@ def _check_latents(look: Callable, part: Data, key: Array, name: str) -> None:
         )
 
 
-def _axis_that_moves(before: Array, after: Array, order: np.ndarray, rows: int) -> list[int]:
+def _own_factor(site: dict[str, Any], sites: dict[str, Any]) -> Array:
+    """Return the factor on the log density of a site that is not of plates that subsample."""
+    plates = _subsampling(sites)
+    taken = [plates[f.name] for f in site["cond_indep_stack"] if f.name in plates]
+    factor = jnp.asarray(1.0 if site["scale"] is None else site["scale"])
+    return factor / np.prod([total / part for total, part in taken])
+
+
+def _check_factors(
+    before: dict[str, Array], after: dict[str, Array], order: np.ndarray, name: str
+) -> None:
+    """Refuse factors on log densities that depend on which rows there are, or on how many."""
+    for site, factor in before.items():
+        if _axis_that_moves(factor, after[site], order) or _close(factor, after[site]):
+            continue
+        raise ValueError(
+            f"{name}: the program multiplies the log density of '{site}' itself by a factor that depends on "
+            "the rows or on their number (numpyro.handlers.scale, of len(x) or of weights divided by their "
+            f"sum, say), and minibatches are scaled by {name} as well. Write the program for all rows: leave "
+            "a factor of rows per batch out, and compute others from all rows before; or fit with "
+            "batch_size=None."
+        )
+
+
+def _check_priors(before: dict[str, Array], after: dict[str, Array], name: str) -> None:
+    """Refuse priors that depend on which rows there are, or on how many."""
+    moved = [site for site, density in before.items() if not _close(density, after[site])]
+    if moved:
+        raise ValueError(
+            f"{name}: the prior of '{moved[0]}' depends on the rows or on their number (x.std(0) or len(x) "
+            "in it, say), so each minibatch would have a prior of its own. Compute what it needs from all "
+            "rows before, and let the program refer to it; or fit with batch_size=None."
+        )
+
+
+def _axis_that_moves(before: Array, after: Array, order: np.ndarray) -> list[int]:
     """Return the axes, first or last, along which the entries moved with their rows."""
     shape = jnp.shape(before)
-    if not shape or jnp.shape(after) != shape:
-        return []
-    axes = [axis for axis in {0, len(shape) - 1} if shape[axis] == rows]
-    return [axis for axis in axes if _close(np.take(np.asarray(before), order, axis), after)]
+    axes = {0, len(shape) - 1} if shape else set()
+    taken = [
+        (axis, np.take(np.asarray(before), order, axis))
+        for axis in axes
+        if shape[axis] > len(order)
+    ]
+    return [axis for axis, values in taken if _close(values, after)]
 
 
 def _close(a: Array | np.ndarray, b: Array) -> bool:

@@ -183,6 +183,12 @@ def _unreadable(
     guide: str,
 ) -> tuple[str, str]:
     """Return why this criterion cannot read a site, and what to write; empty strings if it can."""
+    if prior.is_scaled:
+        why = "a factor on its log density (handlers.scale, or a plate that subsamples) changes its prior"
+        return (
+            why,
+            "Leave the site out of the factor, and write the scale that its prior has with it.",
+        )
     if posterior is not None:
         if criterion is None or criterion.reads(posterior, read_prior):
             return "", ""

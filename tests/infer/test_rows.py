@@ -298,7 +298,39 @@ def local(x, y=None):
         numpyro.sample("y", dist.Normal(offset, 1.0), obs=y)
 
 
+def scaled_by_hand(x, y=None):
+    b = coefficients()
+    with numpyro.handlers.scale(scale=ROWS / x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+
+def weights_of_a_batch(x, y=None):
+    b, weights = coefficients(), jnp.abs(x[:, 0])
+    with numpyro.handlers.scale(scale=weights / weights.mean()):
+        numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+
+def prior_of_a_batch(x, y=None):
+    b = numpyro.sample("b", dist.Normal(0, 2.5 / x.std(0)).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+
+def prior_of_a_number(x, y=None):
+    b = numpyro.sample("b", dist.Normal(0, 1 / jnp.sqrt(x.shape[0])).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+
+def counted_in_a_factor(x, y=None):
+    likelihood = dist.Normal(x @ coefficients(), 1.0)
+    numpyro.factor("ll", ROWS / len(x) * likelihood.log_prob(y))
+
+
 REFUSED = {
+    scaled_by_hand: "the log density of 'y' itself by a factor that depends on the rows or on their number",
+    weights_of_a_batch: "the log density of 'y' itself by a factor that depends on the rows",
+    prior_of_a_batch: "the prior of 'b' depends on the rows or on their number",
+    prior_of_a_number: "the prior of 'b' depends on the rows or on their number",
+    counted_in_a_factor: "the log density of 'll' at a row depends on other rows or on the row's position",
     subsampling: "plate 'N' takes 20 of 90 rows itself, so 'y' does not belong",
     process: r"the log density of 'y' depends on the rows and has shape \(\)",
     centred: "the log density of 'y' at a row depends on other rows",
@@ -328,6 +360,15 @@ def test_rows_that_the_program_itself_counts_are_accepted():
     with_rows = fit(regression, (X, Y), batch_size=30, steps_per_epoch=10, num_epochs=2)
     with_plate = fit(counted, (X, Y), batch_size=30, steps_per_epoch=10, num_epochs=2)
     np.testing.assert_allclose(with_plate.vfe, with_rows.vfe, rtol=1e-3)
+
+
+def test_weights_of_rows_are_accepted():
+    def weighted(x, y=None):
+        b = coefficients()
+        with numpyro.handlers.scale(scale=0.5), numpyro.handlers.scale(scale=jnp.abs(x[:, 0])):
+            numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+    assert row_sites(weighted, (X, Y), KEY) == {"y"}
 
 
 def test_randomness_of_the_program_s_own_is_no_dependence():

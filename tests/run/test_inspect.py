@@ -247,6 +247,33 @@ def test_a_run_judges_what_inspect_says(tmp_path):
     assert later.inspection["intercept"].why == "elements of it were removed before"
 
 
+def test_a_prior_under_a_factor_is_not_the_one_that_is_written():
+    """exp(.5 ln N(0, 1)) is N(0, sqrt(2)): evidences would be off by ln(2) / 2 per element."""
+
+    def program(factor, x, y=None):
+        with numpyro.handlers.scale(scale=factor):
+            b = numpyro.sample("b", dist.Normal(0, 1).expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+    data = X, X[:, 0]
+    assert bmr.inspect(program, (1.0, *data)).judged == ["b"]
+    found = bmr.inspect(program, (0.5, *data))
+    assert found.judged == []
+    assert "a factor on its log density" in found.not_judged[0].why
+    draws = {"b": jax.random.normal(jax.random.key(1), (100, 3))}
+    with pytest.raises(ValueError, match="'b': a factor on its log density"):
+        bmr.reduce_fit(draws, model=program, data=(0.5, *data))
+
+
+def test_the_shape_of_draws_belongs_to_the_distribution():
+    def program(x, y=None):
+        b = numpyro.sample("b", dist.Normal(0, 1), sample_shape=(3,))
+        numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match=r"drawn with sample_shape=\(3,\).*expand\(\[3\]\)"):
+        bmr.inspect(program, (X, X[:, 0]))
+
+
 def test_errors_carry_the_reasons():
     with pytest.raises(ValueError, match=r"\['theta'\] cannot be") as caught:
         fit(reparam(radon, config={"theta": LocScaleReparam(0)}), sites=["theta"])

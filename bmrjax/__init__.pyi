@@ -50,6 +50,7 @@ from .nn import random_module as random_module
 from .run.batches import Batches as Batches
 from .run.checkpoint import CheckpointWarning as CheckpointWarning
 from .run.checkpoint_options import Checkpoints as Checkpoints
+from .run.choose import choose as choose
 from .run.diagnose import Finding as Finding
 from .run.ensemble import ensemble as ensemble
 from .run.fit import Fit as Fit

@@ -39,14 +39,18 @@ def environment() -> dict[str, Any]:
 
 
 def command_of_today(command: str) -> str:
-    """Return the command of a row, with the names that its options have now.
+    """Return the command of a row, with the names that its options have now, and the defaults of then.
 
     Example:
-        >>> command_of_today("bmrjax sparsify --data digits --epochs 3")
-        'bmrjax sparsify --data digits --num-epochs 3'
+        >>> command_of_today("bmrjax sparsify --data digits --epochs 3 --seed 0")
+        'bmrjax sparsify --data digits --num-epochs 3 --kl-warmup-epochs 0 --seed 0'
     """
     program, *words = command.split()
-    return " ".join([program, *in_names_of_today(words)])
+    words = in_names_of_today(words)
+    if words[:1] == ["sparsify"] and "--kl-warmup-epochs" not in words:
+        at = words.index("--seed") if "--seed" in words else len(words)
+        words[at:at] = ["--kl-warmup-epochs", "0"]
+    return " ".join([program, *words])
 
 
 def _command() -> str:

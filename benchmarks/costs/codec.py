@@ -30,11 +30,12 @@ from bmrjax.structure import named_arrays
 
 LINE = (
     "sparsify --data mnist --net mlp --hidden 300 100 --method bmr --num-epochs 100 --steps-per-epoch 500 "
-    "--batch-size 128 --wait 15 --refit 2 --cooldown 25 --fraction 0.25 --mask-prior --validation 0.0833"
+    "--batch-size 128 --wait 15 --refit 2 --cooldown 25 --fraction 0.25 --mask-prior --validation 0.0833 "
+    "--kl-warmup-epochs 0"
 )
 QUICK = (
     "sparsify --data digits --net mlp --hidden 100 100 --method bmr --num-epochs 30 --steps-per-epoch 50 "
-    "--refit 2 --fraction 0.25 --mask-prior --validation 0.15"
+    "--refit 2 --fraction 0.25 --mask-prior --validation 0.15 --kl-warmup-epochs 0"
 )
 # Federici, Ullrich and Welling (2017), Table 2.
 PUBLISHED = (

@@ -33,7 +33,7 @@ FIGURES = {"accuracy": 4, "nll": 4, "ece": 4, "vfe_per_datum": 4, "sparsity": 3}
 
 def command(dtype: str, seed: int, args: argparse.Namespace) -> list[str]:
     """Return the words of the run's command, without its folders."""
-    words = "sparsify --data fashion_mnist --net lenet5 --method bmr --batch-size 128"
+    words = "sparsify --data fashion_mnist --net lenet5 --method bmr --batch-size 128 --kl-warmup-epochs 0"
     words += (
         f" --num-epochs {args.epochs} --steps-per-epoch {args.steps} --num-samples {args.samples}"
     )

@@ -11,7 +11,7 @@ from benchmarks.common.rows import Rows, command_of_today, group, means, table
 PAPER = ["0.90", "0.28", "–", "0.81", "–", "Marković et al. 2024, read off the figures; 50 epochs"]
 COMMAND = (
     "sparsify --data fashion_mnist --net lenet5 --method {method} --num-epochs {epochs} "
-    "--steps-per-epoch 500 --batch-size 128 --seed {seed}"
+    "--steps-per-epoch 500 --batch-size 128 --kl-warmup-epochs 0 --seed {seed}"
 )
 
 

@@ -14,11 +14,11 @@ from benchmarks.common.rows import Rows, means, table
 PUBLISHED = ["arXiv 2503.10496", "0.97", "935", "–", "–", "–"]
 COMMAND = (
     "sparsify --data mnist --net mlp --hidden 300 100 --method bmr --num-epochs 100 --steps-per-epoch 500 "
-    "--batch-size 128 --wait 15 --refit 2 --cooldown 25 --fraction 0.25 --mask-prior"
+    "--batch-size 128 --wait 15 --refit 2 --cooldown 25 --fraction 0.25 --mask-prior --kl-warmup-epochs 0"
 )
 QUICK = (
     "sparsify --data digits --net mlp --hidden 100 100 --method bmr --num-epochs 30 --steps-per-epoch 50 "
-    "--refit 2 --fraction 0.25 --mask-prior"
+    "--refit 2 --fraction 0.25 --mask-prior --kl-warmup-epochs 0"
 )
 
 

@@ -71,6 +71,7 @@ def run(name: str, split: int, args: argparse.Namespace) -> dict[str, Any]:
         "seconds": seconds,
         "cpu_seconds": sum(after[2:4]) - sum(cpu[2:4]),
         "cached": bool(args.cache) and split > 0,
+        "temperatures": ours.get("temperatures"),
         "bmrjax": {k: ours[k] for k in ("rmse", "accuracy", "nll") if ours[k] is not None},
         **baselines(found, split),
     }
@@ -110,6 +111,11 @@ def verdicts(rows: list[dict[str, Any]]) -> dict[str, bool]:
     }
 
 
+def _colder(row: dict[str, Any]) -> bool:
+    """Say whether a run took its second fit, at a lower temperature."""
+    return bool((row.get("temperatures") or {"taken": 0})["taken"])
+
+
 def write_table(rows: Rows) -> None:
     """Write ``tables.md``."""
     lines, judged = [], []
@@ -131,6 +137,7 @@ def write_table(rows: Rows) -> None:
                 mean_and_error([row["kept"] for row in part], 0),
                 mean_and_error([row["inputs_kept"] for row in part], 1),
                 f"{np.median(cold):.0f}" if cold else "",
+                f"{sum(_colder(row) for row in part)}",
                 f"{len(part)}",
             ]
         )
@@ -139,7 +146,7 @@ def write_table(rows: Rows) -> None:
             [name, *("yes" if value else "no" for value in found.values()), f"{constant}"]
         )
     header = "table | bmrjax, defaults | ridge or logistic | MLP | boosting | no inputs"
-    header += " | weights kept | inputs kept | CPU s | splits"
+    header += " | weights kept | inputs kept | CPU s | colder fit taken | splits"
     verdict_header = ("table", *found, "splits that end in a constant (status 3)")
     scores = (
         "RMSE (standardised target) or accuracy, and below it NLL per data point; mean ± standard error "

@@ -22,7 +22,7 @@ def check_options(options: SparsifyOptions) -> None:
         raise ValueError("--estimator is of a posterior, and --method map fits a point.")
     if options.validation and options.method != "bmr":
         raise ValueError("--validation chooses a point on the path of --method bmr.")
-    if not 0 < options.temperature < math.inf:
+    if options.temperature is not None and not 0 < options.temperature < math.inf:
         raise ValueError(f"--temperature must be positive, got {options.temperature}.")
     if options.within is not None and not 0 <= options.within < math.inf:
         raise ValueError(f"--within must not be negative, got {options.within}.")

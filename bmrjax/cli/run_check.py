@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bmrjax.cli.run_documents import OPTIONS, RESULTS, read_options, read_results
-from bmrjax.cli.run_folder import OURS
+from bmrjax.cli.run_folder import COLDER, OURS
 from bmrjax.cli.saved_options import CheckOptions
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.load_result import load
@@ -17,10 +17,10 @@ def run_check(options: CheckOptions) -> None:
         SystemExit: With status 1, after a line for each, if something is damaged.
     """
     directory = options.directory
-    # An ensemble has a folder for each member.
-    members = sorted(directory.glob("member-*"))
+    # An ensemble has a folder for each member; a command may have made a second fit.
+    within = (*sorted(directory.glob("member-*")), directory / COLDER)
     folders = [
-        each for each in (directory, *members) if any((each / name).exists() for name in OURS)
+        each for each in (directory, *within) if any((each / name).exists() for name in OURS)
     ]
     if not folders:
         raise FileNotFoundError(f"{directory} holds no run.")

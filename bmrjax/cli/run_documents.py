@@ -68,6 +68,24 @@ class HistoryRow(TypedDict):
 
 
 @with_config(_OPEN)
+class FitDocument(TypedDict):
+    """A fit at one of the temperatures that were compared."""
+
+    temperature: float
+    nll: Number
+    kept: Count
+
+
+@with_config(_OPEN)
+class Temperatures(TypedDict):
+    """Fits that were compared on the validation rows, in nats per row."""
+
+    point_estimate_nll: Number
+    fits: list[FitDocument]
+    taken: Count
+
+
+@with_config(_OPEN)
 class Results(TypedDict):
     """What a finished run reached; what other versions add is kept."""
 
@@ -95,6 +113,7 @@ class Results(TypedDict):
     rmse_by_target: NotRequired[list[Number] | None]
     trivial_rmse_by_target: NotRequired[list[Number] | None]
     nll_in_target_units: NotRequired[Number]
+    temperatures: NotRequired[Temperatures]
     findings: NotRequired[list[FindingDocument]]
     compile_seconds: Number
     seconds: Number
@@ -175,6 +194,9 @@ def _wrong(document: dict[str, Any]) -> str | None:
             return "'table' has no columns"
     if document.get("inputs_kept") is not None and document.get("columns") is None:
         return "'inputs_kept' has names, and 'columns' has none"
+    compared = document.get("temperatures")
+    if compared is not None and not compared["taken"] < len(compared["fits"]):
+        return "'temperatures' takes a fit that is not there"
     return None
 
 

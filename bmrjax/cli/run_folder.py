@@ -11,7 +11,18 @@ from bmrjax.cli.sparsify_options import SparsifyOptions
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes.
-OURS = ("results.json", "model", "last_good", "checkpoints", "points", "run.json", "run.toml")
+OURS = (
+    "results.json",
+    "model",
+    "last_good",
+    "checkpoints",
+    "points",
+    "colder",
+    "run.json",
+    "run.toml",
+)
+# The folder of a second fit at a lower temperature.
+COLDER = "colder"
 # The options, as --config reads them.
 CONFIG = "run.toml"
 # The page that `bmrjax report` writes there.

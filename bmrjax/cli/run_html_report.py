@@ -14,6 +14,7 @@ from bmrjax import nn
 from bmrjax.cli.load_data import load_data
 from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.run_folder import PAGE
+from bmrjax.cli.run_report import shown
 from bmrjax.cli.saved_options import ReportOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
@@ -35,6 +36,7 @@ def run_report(options: ReportOptions) -> None:
     data, notes = _held_out(run, options, document)
     if data is None:
         print(f"note: {notes[0]}")
+    notes += of_temperatures(document)
     noise = run.method == "with-noise"
     example = jnp.zeros((2, *document["input_shape"]))
 
@@ -94,6 +96,23 @@ def _held_out(
             f"The RMSE is of the standardised target; times {scale:.4g} it is in the unit of {name}."
         )
     return found.test, notes
+
+
+def of_temperatures(document: Mapping[str, Any]) -> list[str]:
+    """Return a note on the fits that were compared, if there were several."""
+    compared = document.get("temperatures")
+    if compared is None or len(compared["fits"]) < 2:
+        return []
+    fits, point = compared["fits"], compared["point_estimate_nll"]
+    each = "; ".join(
+        f"{shown(fit['nll'], '.3g')} at temperature {fit['temperature']:g}, with {fit['kept']:,} weights"
+        for fit in fits
+    )
+    return [
+        f"NLL of the validation rows, in nats per row: {each}; a point estimate has {shown(point, '.3g')}. "
+        f"The fit at temperature {fits[compared['taken']]['temperature']:g} was taken, whose free energies "
+        "count the likelihood one over its temperature times."
+    ]
 
 
 def _same(saved: Any, now: Any) -> bool:

@@ -212,6 +212,8 @@ def summary_of(document: dict[str, Any]) -> str:
         reduces = config["method"] in ("bmr", "with-noise")
         if reduces and not document["sparsity"] and not explained:
             lines.append(f"  {why_nothing_went(document['history'], document['path'])}")
+    if compared := document.get("temperatures"):
+        lines += _temperatures(compared)
     kept_inputs = document.get("inputs_kept")
     if kept_inputs is not None:
         more = f" and {len(kept_inputs) - 20} more" if len(kept_inputs) > 20 else ""
@@ -224,6 +226,20 @@ def summary_of(document: dict[str, Any]) -> str:
     for finding in document.get("findings", ()):
         lines.append(f"  {finding['code']}: {finding['message']} {finding['advice']}")
     return "\n".join(lines)
+
+
+def _temperatures(compared: dict[str, Any]) -> list[str]:
+    """Return the lines on the fits that were compared on validation rows, and the point estimate."""
+    lines = [
+        f"  {'NLL of validation rows':<28}{shown(compared['point_estimate_nll'], '.4g')} by a point estimate"
+    ]
+    for i, fit in enumerate(compared["fits"]):
+        taken = ", taken" if i == compared["taken"] else ""
+        lines.append(
+            f"    {shown(fit['nll'], '.4g'):<26}at temperature {fit['temperature']:g}, "
+            f"{fit['kept']:,} weights{taken}"
+        )
+    return lines
 
 
 def shown(number: float | None, form: str) -> str:

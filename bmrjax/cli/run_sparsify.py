@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from bmrjax import __version__
 from bmrjax.callbacks.records import Record, RunStart
@@ -13,17 +14,19 @@ from bmrjax.cli.build import (
     build_callbacks,
     build_criterion,
     build_mesh,
+    build_network,
     build_optimizer,
     build_programs,
     build_schedule,
     num_outputs,
 )
 from bmrjax.cli.check_options import check_lengths
+from bmrjax.cli.colder import fit_colder, may_be_colder
 from bmrjax.cli.config_file import config_text, read_config, with_former
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.load_data import load_data
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.run_folder import CONFIG, OURS, PAGE, PLOTS, config_of, resumed
+from bmrjax.cli.run_folder import COLDER, CONFIG, OURS, PAGE, PLOTS, config_of, resumed
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_epochs_of
 from bmrjax.cli.waiting import waiting
@@ -32,7 +35,7 @@ from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.files import write_atomically
 from bmrjax.run.checkpoint_options import Checkpoints
-from bmrjax.run.choose_point import choose_point
+from bmrjax.run.choose_point import ChosenPoint, choose_point
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.sparsify import sparsify
@@ -87,7 +90,6 @@ def _fit(
     """Run the fit and write the folder, which is this command's own."""
     out, rows = options.out, len(found.train[0])
     assert options.batch_size is not None
-    assert options.num_epochs is not None
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)
@@ -106,10 +108,12 @@ def _fit(
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
+    warm = kl_warmup_epochs_of(options)
     held_out = HeldOut(test, final_samples=options.num_samples)
     if options.method == "map":
         held_out = HeldOut(test, samples=1, final_samples=1)
-    try:
+
+    def fit(temperature: float, folder: Path, callbacks: list[Any]) -> ChosenPoint:
         with warnings.catch_warnings():
             # These are of the point where the fit ended; what is found at the point chosen is printed below.
             warnings.simplefilter("ignore", FitWarning)
@@ -117,7 +121,7 @@ def _fit(
                 model,
                 train,
                 key=jax.random.key(options.seed),
-                num_epochs=options.num_epochs,
+                num_epochs=_given(options.num_epochs),
                 criterion=build_criterion(options, found.input_shape, num_outputs(found)),
                 schedule=schedule,
                 guide=guide,
@@ -126,26 +130,21 @@ def _fit(
                 steps_per_epoch=options.steps_per_epoch,
                 # With validation data, the points of the path are measured below.
                 held_out=None if validation or test is None else held_out,
-                checkpoints=Checkpoints(out, resume=options.resume),
-                callbacks=[keep_options, *build_callbacks(options)],
+                checkpoints=Checkpoints(folder, resume=options.resume),
+                callbacks=callbacks,
                 progress=options.progress,
                 options=FitOptions(
                     estimator=options.estimator,
-                    temperature=options.temperature,
+                    temperature=temperature,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
-                    kl_warmup=kl_warmup_epochs_of(options) * steps,
+                    kl_warmup=None if warm is None else warm * steps,
                 ),
             )
-    except NonFiniteError as error:
-        error.result.save(out / "last_good")
-        raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
-    except CallbackError as error:
-        error.result.save(out / "last_good")
-        raise OSError(f"--log: {error.__cause__}. The run can go on with --resume.") from None
-    if validation is not None:
+        if validation is None:
+            return ChosenPoint(result, np.zeros(0))
         with waiting("comparing the points of the path", wanted=options.progress):
-            result = choose_point(
+            return choose_point(
                 result,
                 train,
                 validation,
@@ -155,8 +154,29 @@ def _fit(
                 within=options.within or 0.0,
                 first_layer=FIRST_LAYER,
             )
+
+    compared: dict[str, Any] = {}
+    try:
+        choice = fit(options.temperature or 1.0, out, [keep_options, *build_callbacks(options)])
+        if may_be_colder(options, found.input_shape):
+            choice, compared = fit_colder(
+                choice,
+                lambda temperature: fit(temperature, out / COLDER, []),
+                options,
+                build_network(options, found.input_shape, num_outputs(found)),
+                train,
+                validation,
+                found.num_classes,
+            )
+    except NonFiniteError as error:
+        error.result.save(out / "last_good")
+        raise FloatingPointError(f"{error} It is saved in {out / 'last_good'}.") from None
+    except CallbackError as error:
+        error.result.save(out / "last_good")
+        raise OSError(f"--log: {error.__cause__}. The run can go on with --resume.") from None
+    result = choice.result
     result.columns, result.class_names = found.columns, found.class_names
-    document = document_of(options, found, result)
+    document = document_of(options, found, result) | compared
     result.save(out / "model")
     write_json(out / "results.json", document)
     write_plots(result, out, train[0][:2])
@@ -164,6 +184,12 @@ def _fit(
     print(f"results, model and plots in {out}; bmrjax report {out} makes one page of them")
     if any(finding["code"] == "constant" for finding in document["findings"]):
         raise SystemExit(CONSTANT)
+
+
+def _given(number: int | None) -> int:
+    """Return a setting that `in_proportion` fills in."""
+    assert number is not None
+    return number
 
 
 def split_off(train: Any, options: SparsifyOptions, *, stratify: bool = False) -> tuple[Any, Any]:

@@ -89,11 +89,14 @@ class SparsifyOptions(DataOptions):
     """with-noise and bmrs-normal: nats of evidence that a unit may be worth and still be removed, 0 by
     default. .92 does what the authors of BMRS published."""
     kl_warmup_epochs: int | None = None
-    """Epochs over which the divergence from the prior comes in (kl_warmup counts steps). By default a fifth
-    of --num-epochs for a table, but at most 20; a fifth of --num-epochs with --prior log-uniform; else 0."""
-    temperature: float = 1.0
+    """Epochs over which the divergence from the prior comes in (kl_warmup counts steps). By default a
+    fifth of --num-epochs, and at most 20 but for --prior log-uniform; 0 for images and sequences with
+    --prior regularized-horseshoe, and for with-noise and map."""
+    temperature: float | None = None
     """Below 1, the log likelihood is divided by it, in training and where rounds are judged: better
-    predictions of networks at somewhat more weights. Try 0.25."""
+    predictions of networks at somewhat more weights, and far worse ones where there is little to learn. By
+    default 1; for a table whose validation rows are predicted better by a point estimate, a second fit
+    at 0.25 is made, and taken if it predicts them better."""
     kl_weight: float = 1.0
     """with-noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"
@@ -155,12 +158,15 @@ class SparsifyOptions(DataOptions):
     .csv a row for each epoch. With --resume it is appended to, and with --overwrite replaced."""
 
 
-def kl_warmup_epochs_of(options: SparsifyOptions) -> int:
-    """Return the epochs over which the divergence comes in: those given, or the default of the prior."""
-    if options.kl_warmup_epochs is not None:
+def kl_warmup_epochs_of(options: SparsifyOptions) -> int | None:
+    """Return the epochs over which the divergence comes in: those given, or those of the log-uniform prior.
+
+    None leaves it to `sparsify`, whose default depends on the program.
+    """
+    if options.kl_warmup_epochs is not None or options.prior != "log-uniform":
         return options.kl_warmup_epochs
     assert options.num_epochs is not None
-    return max(1, options.num_epochs // 5) if options.prior == "log-uniform" else 0
+    return max(1, options.num_epochs // 5)
 
 
 def schedule_of(options: SparsifyOptions) -> str:

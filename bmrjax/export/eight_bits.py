@@ -103,7 +103,7 @@ def rounded(array: np.ndarray, axis: int) -> Rounded:
     return Rounded(codes, steps, axis)
 
 
-def choose(made: NetworkFunction, names: set[str], options: Int8) -> dict[str, Rounded]:
+def weights_to_round(made: NetworkFunction, names: set[str], options: Int8) -> dict[str, Rounded]:
     """Return the arrays that may be rounded.
 
     Args:

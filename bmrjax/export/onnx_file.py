@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bmrjax.backend.forked import not_after_fork
-from bmrjax.export.eight_bits import Int8, Rounded, choose, replaced
+from bmrjax.export.eight_bits import Int8, Rounded, replaced, weights_to_round
 from bmrjax.export.export_report import ExportedArray, ExportReport
 from bmrjax.export.network_function import (
     check_outputs,
@@ -75,7 +75,7 @@ def onnx(
     stored = stored_arrays(model, made)
     chosen: dict[str, Rounded] = {}
     if int8 is not None:
-        chosen = choose(made, set(stored), int8)
+        chosen = weights_to_round(made, set(stored), int8)
     data = with_eight_bits(model, stored, chosen).SerializeToString() if chosen else plain
     found = open_graph(data)
     function = made.function(replaced(made, chosen))

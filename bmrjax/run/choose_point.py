@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,14 +11,24 @@ from bmrjax import metrics
 from bmrjax.backend.on_device import on_device
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.run.facts import Examination
-from bmrjax.run.sparsest import excess, sparsest_within
+from bmrjax.run.sparsest import STRONG, excess, sparsest_within
 
-# Nats by which a network must beat a constant: a Bayes factor of 20, strong evidence by Kass and
-# Raftery (1995). On four splits of a table of pure noise the best network gained 1 nat at most, and on ten
-# other tables 88 or more.
-_STRONG = 3.0
+# On four splits of a table of pure noise the best network beat a constant by 1 nat at most, and on ten other
+# tables by 88 or more, where `STRONG` asks for 3.
 # Standard errors beyond which the validation rows alone decide against a constant.
 _NO_DOUBT = 5.0
+
+
+class ChosenPoint(NamedTuple):
+    """A point of a path.
+
+    Attributes:
+        result: At the point that was chosen.
+        log_prob: Its log predictive density of each validation row, in nats.
+    """
+
+    result: Any
+    log_prob: Float[np.ndarray, " rows"]
 
 
 def constant_by_evidence(
@@ -50,7 +60,7 @@ def constant_by_evidence(
     best, constant = totals.max(), max(constants, key=lambda i: totals[i], default=None)
     if constant is None or not np.isfinite(totals[constant]):
         return None
-    return constant if best - totals[constant] <= _STRONG else None
+    return constant if best - totals[constant] <= STRONG else None
 
 
 def choose_point(
@@ -63,7 +73,7 @@ def choose_point(
     num_samples: int,
     within: float,
     first_layer: str,
-) -> Any:
+) -> ChosenPoint:
     """Return the result at the point that the validation rows choose, with its metrics on the test rows.
 
     With `within`, one more point is compared: the last one without anything that reads the inputs. It is the
@@ -112,7 +122,7 @@ def choose_point(
         chosen.params, chosen.keep, test, whole=False, metrics=chosen.metrics
     )
     chosen.facts = {**facts, "criterion": result.facts.get("criterion")}
-    return chosen
+    return ChosenPoint(chosen, log_probs[index])
 
 
 def _index(

@@ -5,6 +5,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+# Nats by which one fit must beat another: a Bayes factor of 20, strong evidence by Kass and Raftery (1995).
+STRONG = 3.0
+
 
 def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, within: float) -> int:
     """Return the sparsest point that predicts about as well as the best one.
@@ -67,3 +70,17 @@ def excess(best: Float[Any, " rows"], other: Float[Any, " rows"]) -> float:
     error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
     # A difference of so few nats per data point is of no use, however certain it is.
     return loss.mean() / max(error, 0.005)
+
+
+def clearly_better(one: Float[Any, " rows"], other: Float[Any, " rows"]) -> bool:
+    """Say whether rows are predicted better, beyond a standard error and `STRONG` nats in all.
+
+    Args:
+        one: Log predictive density of each row, in nats.
+        other: The same of what it must beat.
+    """
+    if not np.isfinite(one).all():
+        return False
+    if not np.isfinite(other).all():
+        return True
+    return bool(excess(one, other) > 1 and np.sum(one - other) > STRONG)

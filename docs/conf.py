@@ -111,8 +111,18 @@ def _describe(
         context["metatags"] = context.get("metatags", "") + tag
 
 
+def _plain_returns(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Keep words before a colon under "Returns:" from being read as a type, which the annotation gives."""
+    for i, line in enumerate(lines[:-1]):
+        if line.strip() == "Returns:" and re.match(r"\s+[A-Z][^:`\[]* [^:`\[]*:", lines[i + 1]):
+            lines[i + 1] = re.sub(r"(?<=\s)(?=\S)", ": ", lines[i + 1], count=1)
+
+
 def setup(app: Sphinx) -> None:
     """Write pages before anything is read; resolve short names."""
+    app.connect("autodoc-process-docstring", _plain_returns, priority=400)  # before napoleon
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _fill_in)
     app.connect("html-page-context", _describe)

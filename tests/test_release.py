@@ -9,7 +9,11 @@ import bmrjax
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # What conda-forge calls it otherwise.
-CONDA = {"constriction": "python-constriction", "typing-extensions": "typing_extensions"}
+CONDA = {
+    "constriction": "python-constriction",
+    "docstring-parser": "docstring_parser",
+    "typing-extensions": "typing_extensions",
+}
 
 
 def test_one_version_is_named_everywhere():

@@ -189,6 +189,9 @@ def test_pages_lose_what_they_do_not_use_and_are_weighed(slim_pages, tmp_path):
     assert "searchindex" not in text
     assert '<summary aria-label="Pages of this section">' in text
     assert slim_pages.weight(tmp_path / "search.html") == 48
+    once = slim_pages.named(2 * '<div class="sidebar-primary-item">')
+    assert once.count('aria-label="Home"') == 1
+    assert slim_pages.named(once) == once  # pages of an earlier build
     assert slim_pages.too_heavy(tmp_path) == {
         "index.html": slim_pages.LIMIT + len(left) + len(text)
     }

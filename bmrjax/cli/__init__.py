@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
 
 DESCRIPTION = """Bayesian model reduction for JAX and NumPyro.
 
-bmrjax COMMAND --help explains a command, bmrjax --version tells the version, and bmrjax
+bmrjax COMMAND --help explains a command, bmrjax --version prints the version, and bmrjax
 --tyro-print-completion bash (or zsh) prints completion for a shell."""
 
 

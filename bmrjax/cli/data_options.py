@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bmrjax.cli.option_texts import with_help
 
+
+@with_help
 @dataclass(kw_only=True)
 class DataOptions:
     """What `bmrjax.data.load_dataset` takes."""
@@ -25,7 +28,6 @@ class DataOptions:
     impute: bool = False
     """For a .csv: replace missing numbers by the median of their column."""
     split_seed: int = 0
-    """The seed of load_dataset: of the rows held out for testing, where the data have no test split of their
-    own."""
+    """Seed of the choice of rows held out for testing, where the data have no test split of their own."""
     data_root: Path | None = None
     """Folder with a folder for each data set; by default $BMRJAX_DATA, else the Hugging Face hub."""

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from bmrjax.cli.data_options import DataOptions
+from bmrjax.cli.option_texts import with_help
 from bmrjax.cli.sparsify_options import CriterionName, Method, NetName, PriorName
 
 
+@with_help
 @dataclass(kw_only=True)
 class InspectOptions(DataOptions):
     """List the sites of a program: which of them would be judged, and why. Nothing is fitted.

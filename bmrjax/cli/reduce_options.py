@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from bmrjax.cli.option_texts import with_help
 
+
+@with_help
 @dataclass
 class ReduceOptions:
     """Reduce a posterior in a folder of safetensors shards, piece by piece, and write its masks.

@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from bmrjax.cli.option_texts import with_help
 
+
+@with_help
 @dataclass
 class InfoOptions:
     """Print what a run reached."""
@@ -17,6 +20,7 @@ class InfoOptions:
     """List the points that can be restored."""
 
 
+@with_help
 @dataclass
 class PredictOptions:
     """Predict with a saved run, or with a file that bmrjax compress wrote.
@@ -44,6 +48,7 @@ class PredictOptions:
     """Memory that it may take there."""
 
 
+@with_help
 @dataclass
 class CheckOptions:
     """Verify the files of a run: its results, its model, and its checkpoints against their digests.
@@ -55,6 +60,7 @@ class CheckOptions:
     """Folder of the run, or of an ensemble."""
 
 
+@with_help
 @dataclass
 class ReportOptions:
     """Write a page that explains a run: one file of HTML that needs no network.
@@ -80,6 +86,7 @@ class ReportOptions:
     """Time these networks too, on batches of 256."""
 
 
+@with_help
 @dataclass
 class CompactOptions:
     """Print how much smaller a saved run's network becomes without what it does not use."""
@@ -94,6 +101,7 @@ class CompactOptions:
     """Calls per timing; 0 for none."""
 
 
+@with_help
 @dataclass
 class CompressOptions:
     """Write a saved run's network as a small file, and print what takes how much.
@@ -128,6 +136,7 @@ class CompressOptions:
     """csr: bits of an offset."""
 
 
+@with_help
 @dataclass
 class ExportOptions:
     """Write a saved run's network for other programs, as an ONNX graph or a StableHLO program.

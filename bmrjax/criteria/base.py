@@ -77,7 +77,7 @@ def masks(found: SitePosteriors, keep: Masks | None) -> Masks:
 
 
 class Decision(NamedTuple):
-    """What a criterion decides.
+    """Decision of a criterion: masks, evidence differences, and statistics.
 
     Attributes:
         keep: A boolean mask per site, shaped as the site; True stays in the model.
@@ -106,7 +106,7 @@ class Decision(NamedTuple):
 
 
 class Criterion(abc.ABC):
-    """Decide which elements of which sites stay.
+    """Decide which elements of each site are kept.
 
     A criterion is a small frozen object. A call is pure, jittable and vmappable: over seeds, over a grid of
     the criterion's own numbers, over anything. The masks belong to the caller.

@@ -1,4 +1,4 @@
-"""Groups of elements that stay or go together."""
+"""Groups of elements that are kept or removed together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,7 +74,7 @@ class Groups:
         """Give each element the value of its group.
 
         Args:
-            values: One a group.
+            values: One value per group.
             like: Site name to an array shaped as the site.
         """
         return {name: values[self._of(name, array.shape)] for name, array in like.items()}

@@ -23,29 +23,29 @@ def limit(
     groups: Groups | None = None,
     beyond: Bool[ArrayLike, ""] = False,
 ) -> dict[str, Bool[Array, "..."]]:
-    """Return the masks after a part of a decision: at most a fraction of what is kept goes at once.
+    """Return the masks after part of a decision: at most a fraction of what is kept is removed at once.
 
-    The evidence differences of a decision are those of single elements. Those that stand in for each other
-    may all go by them, and should not at once: remove a part, fit again, and decide anew.
+    The evidence differences of a decision are those of single elements. Of elements that stand in for each
+    other, each may look removable, though not all of them are: remove a part, fit again, and decide anew.
 
     Pure and jittable: all but `order` and `groups` may be traced.
 
     Args:
-        found: What was decided on.
-        decision: Of a criterion, on these.
+        found: Posteriors and priors that the decision was made on.
+        decision: Decision of a criterion on `found`.
         keep: The masks before, by site.
-        fraction: Of the elements that `keep` keeps, from 0 to 1; rounded up to whole elements.
-        order: Which of them are removed first.
+        fraction: Largest fraction of the kept elements to remove, from 0 to 1; rounded up to whole elements.
+        order: Order in which elements are removed.
         groups: Which elements go together, if any do: `Criterion.groups`. The group that the fraction ends in
-            goes whole.
-        beyond: Whether elements that the decision keeps may go too, where the fraction asks for more.
+            is removed as a whole.
+        beyond: Whether elements that the decision keeps may be removed too, up to the fraction.
 
     Returns:
         The new masks: those of `keep` that `found` has no site for are returned unchanged. Elements that the
         decision lets return are back, however many they are.
 
     Raises:
-        ValueError: For a fraction that is none, or masks that miss a site.
+        ValueError: For a fraction outside of 0 to 1, or masks that miss a site.
 
     Example:
         >>> import jax.numpy as jnp

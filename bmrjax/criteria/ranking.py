@@ -27,9 +27,9 @@ class Ranking(Criterion):
     of ŵ, so that layers compare. What a round removes stays removed.
 
     Args:
-        threshold: Least score that stays.
-        fraction: Fraction of all elements, over all sites, that is removed in the end: the lowest
-            scores, those removed before counted in.
+        threshold: Elements with a lower score are removed.
+        fraction: Fraction of all elements, over all sites, that is removed in the end, earlier removals
+            included: the lowest scores.
         family: `reduction.Normal` variables, or `reduction.LogNormal` for multiplicative noise.
 
     Example:

@@ -57,7 +57,7 @@ def ensemble(
             its ``member``.
 
     Returns:
-        One result a member: a point of the grid after the other, the last name's values side by side, and
+        One result per member: a point of the grid after the other, the last name's values side by side, and
         the keys in order at each. A result's ``hyperparameters`` say what the grid gave it.
 
     Raises:

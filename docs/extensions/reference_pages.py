@@ -32,7 +32,7 @@ TITLES = {
     "judge": "Predicted and measured free energy",
 }
 # Parts of a class that every class of its kind has.
-SKIPPED = {"tree_flatten", "tree_unflatten", "with_traceback", "add_note"}
+SKIPPED = {"tree_flatten", "tree_flatten_with_keys", "tree_unflatten", "with_traceback", "add_note"}
 
 
 @dataclass
@@ -219,9 +219,11 @@ def page_text(page: Page, everything: dict[str, Any]) -> str:
     parts = [f"# {page.title}", "```{eval-rst}", doc, "```" if doc else "```"]
     parts += [
         "",
+        ":::{div} names",
         "| name | what it is |",
         "|---|---|",
         *rows,
+        ":::",
         "",
         "```{eval-rst}",
         ".. currentmodule:: bmrjax",

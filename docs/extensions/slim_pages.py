@@ -55,9 +55,10 @@ def named(text: str) -> str:
     """Return a page whose buttons and parts have names, as WCAG 2 wants them."""
     toggle = '<summary><span class="toctree-toggle"'
     text = text.replace(toggle, toggle.replace(">", ' aria-label="Pages of this section">', 1))
-    # The name of the site, above the search.
-    part = '<div class="sidebar-primary-item">'
-    text = text.replace(part, part.replace(">", ' role="navigation" aria-label="Home">'), 1)
+    # The name of the site, above the search; a page of an earlier build has it already.
+    part, home = '<div class="sidebar-primary-item">', ' role="navigation" aria-label="Home">'
+    if home not in text:
+        text = text.replace(part, part.replace(">", home), 1)
     # The text inside is the name; another one hides it.
     return re.sub(
         r'(<button class="btn search-button-field[^>]*?) aria-label="Search"', r"\1", text

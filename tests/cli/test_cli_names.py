@@ -173,3 +173,16 @@ def test_a_command_without_options_is_explained(capsys, arguments, status, words
     text = " ".join((shown.out + shown.err).split())
     assert [word for word in words if word not in text] == []
     assert "bmrjax: error" not in text
+
+
+def test_help_has_each_text_as_a_paragraph_and_names_no_default_that_the_text_explains(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["sparsify", "--help"])
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    assert "options on the command line win." in shown  # two lines in the code
+    assert "default: None" not in shown
+    assert "{None}" not in shown

@@ -28,6 +28,7 @@ from bmrjax.cli.saved_options import (
 )
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.cli.waiting import waiting
+from bmrjax.errors import one_line
 from bmrjax.run.interrupt import EndedBySignal, end_by_exception
 
 # What a command takes, and the module of the function that runs it: help and refused options load none of
@@ -128,7 +129,7 @@ def _refuse(error: Exception) -> NoReturn:
     """Say in one line what is wrong, and end with status 2."""
     if os.environ.get("BMRJAX_DEBUG"):
         raise error
-    print(f"bmrjax: error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"bmrjax: error: {one_line(str(error))}", file=sys.stderr)
     raise SystemExit(2) from None
 
 

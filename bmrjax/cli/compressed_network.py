@@ -1,5 +1,6 @@
 """Predictions of the files that `bmrjax compress` writes."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,13 @@ class CompressedNetwork:
         """Return class probabilities, or outputs in standard units, for standardised inputs."""
         batched = equinox_batched if is_equinox(self.network) else nnx_batched
         try:
-            function = batched(self.network)
-            rows = affordable_rows(function, x.shape[1:], x.dtype)
-            run = jax.jit(function)
-            parts = [run(jnp.asarray(x[i : i + rows])) for i in range(0, len(x), rows)]
-            outputs = np.concatenate(parts)
+            with warnings.catch_warnings():  # about the network's own code
+                warnings.simplefilter("ignore")
+                function = batched(self.network)
+                rows = affordable_rows(function, x.shape[1:], x.dtype)
+                run = jax.jit(function)
+                parts = [run(jnp.asarray(x[i : i + rows])) for i in range(0, len(x), rows)]
+                outputs = np.concatenate(parts)
             self._check_outputs(outputs, len(x))
         except Exception as error:  # of the network's own code, whatever it raises
             text = " ".join(str(error).split())

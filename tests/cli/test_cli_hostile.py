@@ -49,6 +49,10 @@ HOSTILE = {
         ),
         "arrays with 3,00[0-9] axes; at most 32 are run",
     ),
+    "a type that gives a warning": (
+        sequence('{"eqx.Lambda":{"fn":{"function":"jnp.int64"}}}'),
+        "its outputs are int32",
+    ),
     "what steers a terminal": (
         '{"a\\nb\\u001b[31m\\u202e":{"x":1}}',
         r"no class 'a b\\x1b\[31m\\u202e'",

@@ -55,10 +55,10 @@ def end_by_exception(number: int, frame: FrameType | None) -> None:
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:
     del frame
+    end_silently()
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     with contextlib.suppress(OSError):
         os.write(2, f"bmrjax: stopped{by}.\n".encode())
-    end_silently()
     signal.raise_signal(number)
 
 

@@ -74,7 +74,8 @@ class CompressedNetwork:
 def _checked(extra: Any, path: Path) -> dict[str, Any]:
     """Return what `bmrjax compress` stores beside a network, if it is that; nothing else of it is used."""
     about = {name: extra.get(name) for name in STORED} if isinstance(extra, dict) else {}
-    shape, classes = about.get("input_shape"), about.get("num_classes")
+    shape: Any = about.get("input_shape")
+    classes = about.get("num_classes")
     good = isinstance(shape, list) and 1 <= len(shape) <= MOST_AXES
     good = good and all(type(n) is int and n > 0 for n in shape)
     good = good and (classes is None or (type(classes) is int and classes > 0))

@@ -194,8 +194,6 @@ def fits(value: Any, shape: tuple[int, ...], *, positive: bool) -> bool:
         broadcast = np.broadcast_shapes(array.shape, shape)
     except (ValueError, TypeError, OverflowError):
         return False
-    with np.errstate(over="ignore"):
-        array = array.astype(np.float32)
     return bool(
         broadcast == shape and np.isfinite(array).all() and (not positive or (array > 0).all())
     )

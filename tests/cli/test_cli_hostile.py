@@ -64,7 +64,7 @@ TARGETS = {"num_classes": None, "target_mean": 0.0, "target_scale": 1.0}
 EXTRAS = {
     "a table": ({"table": [{"name": "a"}]}, "reads inputs from .npy or .npz"),
     "a scale of 0": ({"input_scale": 0}, NO_UNITS),
-    "a scale that float32 has as 0": ({"input_scale": 1e-320}, NO_UNITS),
+    "a scale that float32 has as 0": ({"input_scale": 1e-320}, "too large for float32"),
     "a negative scale": ({"input_scale": [1, 1, 1, -1]}, NO_UNITS),
     "a text": ({"input_mean": "5"}, NO_UNITS),
     "texts": ({"input_mean": ["5"] * 4}, NO_UNITS),

@@ -28,6 +28,17 @@ class FitWarning(UserWarning):
     """
 
 
+def one_line(text: str) -> str:
+    r"""Return a text in one line, in which nothing steers a terminal.
+
+    Example:
+        >>> print(one_line("no class 'a\n  b\x1b[31m'"))
+        no class 'a b\x1b[31m'
+    """
+    shown = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Emit a warning at the line outside of this package that led here."""
     frame, level, ours = sys._getframe(1), 2, 2

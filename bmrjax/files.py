@@ -10,6 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# What systems and libraries say, and what it comes to.
+_NO_ROOM = (
+    ("No space left on device", errno.ENOSPC, "the disk is full"),
+    ("Disk quota exceeded", errno.ENOSPC, "the disk is full"),
+    ("File too large", errno.EFBIG, "the file is larger than the system allows (ulimit -f)"),
+)
+
 
 def sync_file(path: Path) -> None:
     """Wait until what a file, or a folder's list of names, holds is on the disk.
@@ -46,16 +53,16 @@ def naming_full_disk(path: Path) -> Iterator[None]:
         path: What is being written.
 
     Raises:
-        OSError: If the disk is full.
+        OSError: If the disk is full, or the file larger than the system or `ulimit -f` allows.
     """
     try:
         yield
     except Exception as error:
-        if "No space left on device" not in str(error) and "Disk quota exceeded" not in str(error):
-            raise
-        raise OSError(
-            errno.ENOSPC, "the disk is full; what was there before is unchanged", str(path)
-        ) from error
+        for words, number, what in _NO_ROOM:
+            if words in str(error):
+                text = f"{what}; what was there before is unchanged"
+                raise OSError(number, text, str(path)) from error
+        raise
 
 
 def staged_name(path: Path, *, suffix: str = "") -> Path:

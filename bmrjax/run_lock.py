@@ -4,6 +4,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from bmrjax.files import naming_full_disk
+
 # Beside what a run writes; removed when it ends.
 LOCK = ".bmrjax-lock"
 
@@ -60,8 +62,9 @@ class RunLock:
             os.close(handle)
             return None
         try:
-            os.truncate(handle, 0)
-            os.write(handle, f"{os.getpid()}\n".encode())
+            with naming_full_disk(self._path):
+                os.truncate(handle, 0)
+                os.write(handle, f"{os.getpid()}\n".encode())
         except BaseException:
             os.close(handle)
             raise

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,38 @@ def test_a_full_disk_is_one_error_and_leaves_what_was_there(tmp_path):
     assert path.read_bytes() == before
     assert [each.name for each in folder.iterdir()] == ["a.safetensors"]
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_a_file_larger_than_a_limit_is_one_error(tmp_path):
+    code = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import save_file
+from bmrjax.files import write_atomically
+from bmrjax.run_lock import RunLock
+
+folder = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+for write in (
+    lambda: write_atomically(folder / "a.txt", "four"),
+    lambda: write_atomically(folder / "b.safetensors", lambda p: save_file({"x": np.ones(9)}, p)),
+    lambda: RunLock(folder),
+):
+    try:
+        write()
+    except OSError as error:
+        print(error)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, check=True, timeout=120, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for line, name in zip(lines, ("a.txt", "b.safetensors", ".bmrjax-lock"), strict=True):
+        assert "the file is larger than the system allows (ulimit -f)" in line
+        assert name in line
+    assert [path.name for path in tmp_path.iterdir()] == [".bmrjax-lock"]
 
 
 def test_a_name_is_synced_after_its_content(tmp_path, monkeypatch):

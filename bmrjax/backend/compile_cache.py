@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import warnings
 from pathlib import Path
 
 import jax
@@ -50,6 +51,8 @@ def keep_compiled() -> Path | None:
     # write took 98 ms of a core, and half of a report was 155 of them; without, it takes .06 ms.
     jax.config.update("jax_compilation_cache_max_size", -1)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    # On a full disk, or of a file that was cut short there: then a program is compiled again, and no more.
+    warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache entry")
     compilation_cache.reset_cache()  # JAX decides at its first compilation whether there is a cache
     return folder
 

@@ -28,7 +28,8 @@ from bmrjax.cli.saved_options import (
 )
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.cli.waiting import waiting
-from bmrjax.run.interrupt import EndedBySignal, end_by_exception
+from bmrjax.errors import one_line
+from bmrjax.run.interrupt import EndedBySignal, end_by_exception, end_silently
 
 # What a command takes, and the module of the function that runs it: help and refused options load none of
 # these, nor JAX.
@@ -56,14 +57,13 @@ def script() -> None:
     # Tracing makes many objects that live. Looking at them again and again for garbage took about a tenth
     # of the time of a run on a small table, while it ran and when it ended.
     gc.set_threshold(50_000, 20, 50)
-    # Not where the caller has said otherwise, as `nohup` does.
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, end_by_exception)
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # while libraries were loaded
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Not where the caller has said otherwise, as `nohup` does.
+        for name in ("SIGTERM", "SIGHUP", "SIGINT"):
+            number = getattr(signal, name, None)
+            theirs = (signal.SIG_DFL, signal.default_int_handler)
+            if number is not None and signal.getsignal(number) in theirs:
+                signal.signal(number, end_by_exception)
         main(limited=True)
         sys.stdout.flush()
     except (KeyboardInterrupt, EndedBySignal) as error:  # before the command, or after it
@@ -128,7 +128,7 @@ def _refuse(error: Exception) -> NoReturn:
     """Say in one line what is wrong, and end with status 2."""
     if os.environ.get("BMRJAX_DEBUG"):
         raise error
-    print(f"bmrjax: error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"bmrjax: error: {one_line(str(error))}", file=sys.stderr)
     raise SystemExit(2) from None
 
 
@@ -149,13 +149,16 @@ def _run(command: Any) -> None:
     except MemoryError:
         _refuse(MemoryError("there is not enough memory."))
     except (KeyboardInterrupt, EndedBySignal) as error:
-        goes_on = isinstance(command, SparsifyOptions) and any(command.out.glob("checkpoints/*"))
+        goes_on = isinstance(command, SparsifyOptions) and any(
+            each.name.isdigit() for each in command.out.glob("checkpoints/*")
+        )
         _end(error, "stopped; --resume goes on from the last checkpoint" if goes_on else "stopped")
 
 
 def _end(error: BaseException, text: str) -> NoReturn:
     """Say in one line that a signal ended the command, and end as the signal would have."""
     by = f" by {error}" if isinstance(error, EndedBySignal) else ""
+    end_silently()
     sys.stderr.write(f"bmrjax: {text.replace('stopped', f'stopped{by}', 1)}.\n")
     if isinstance(error, EndedBySignal):
         for stream in (sys.stdout, sys.stderr):

@@ -1,5 +1,6 @@
 """Predictions of the files that `bmrjax compress` writes."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.cli.network_cost import affordable_rows, check_modules
+from bmrjax.cli.network_cost import MOST_AXES, affordable_rows, check_modules
+from bmrjax.cli.run_documents import fits
 from bmrjax.codec import CodecError
 from bmrjax.codec.network import open_bytes
 from bmrjax.codec.network_files import read_file
 from bmrjax.structure.network_arrays import equinox_batched, is_equinox, nnx_batched
+
+# What goes with a network: how its inputs were standardised, and what its outputs mean.
+STORED = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mean", "target_scale")
 
 
 class CompressedNetwork:
@@ -36,11 +41,13 @@ class CompressedNetwork:
         """Return class probabilities, or outputs in standard units, for standardised inputs."""
         batched = equinox_batched if is_equinox(self.network) else nnx_batched
         try:
-            function = batched(self.network)
-            rows = affordable_rows(function, x.shape[1:], x.dtype)
-            run = jax.jit(function)
-            parts = [run(jnp.asarray(x[i : i + rows])) for i in range(0, len(x), rows)]
-            outputs = np.concatenate(parts)
+            with warnings.catch_warnings():  # about the network's own code
+                warnings.simplefilter("ignore")
+                function = batched(self.network)
+                rows = affordable_rows(function, x.shape[1:], x.dtype)
+                run = jax.jit(function)
+                parts = [run(jnp.asarray(x[i : i + rows])) for i in range(0, len(x), rows)]
+                outputs = np.concatenate(parts)
             self._check_outputs(outputs, len(x))
         except Exception as error:  # of the network's own code, whatever it raises
             text = " ".join(str(error).split())
@@ -56,28 +63,27 @@ class CompressedNetwork:
             raise CodecError(f"its outputs are {outputs.dtype}{outputs.shape} for {rows} rows.")
         if classes is not None and outputs.shape[1:] != (classes,):
             raise CodecError(f"its outputs are {outputs.shape[1:]} for {classes} classes.")
+        for part in () if classes is not None else ("mean", "scale"):
+            value = self.about[f"target_{part}"]
+            if not fits(value, (1, *outputs.shape[1:]), positive=part == "scale"):
+                raise CodecError(
+                    f"the {part} of its targets does not fit outputs {outputs.shape[1:]}."
+                )
 
 
 def _checked(extra: Any, path: Path) -> dict[str, Any]:
-    """Return what is stored beside a network, if it is what `bmrjax compress` writes."""
-    try:
-        shape = tuple(extra["input_shape"])
-        arrays = [np.asarray(extra[f"input_{part}"], np.float64) for part in ("mean", "scale")]
-        classes = extra.get("num_classes")
-        good = classes is None or (type(classes) is int and classes > 0)
-        good = good and all(type(n) is int and n > 0 for n in shape)
-        # Statistics of one data point, whatever their axes before it.
-        good = good and all(np.broadcast_shapes(a.shape, (1, *shape))[1:] == shape for a in arrays)
-        if classes is None:
-            arrays += [
-                np.asarray(extra[f"target_{part}"], np.float64) for part in ("mean", "scale")
-            ]
-        good = good and all(np.isfinite(a).all() for a in arrays)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        good = False
-    if not good:
+    """Return what `bmrjax compress` stores beside a network, if it is that; nothing else of it is used."""
+    about = {name: extra.get(name) for name in STORED} if isinstance(extra, dict) else {}
+    shape: Any = about.get("input_shape")
+    classes = about.get("num_classes")
+    good = isinstance(shape, list) and 1 <= len(shape) <= MOST_AXES
+    good = good and all(type(n) is int and n > 0 for n in shape)
+    good = good and (classes is None or (type(classes) is int and classes > 0))
+    good = good and fits(about["input_mean"], (1, *shape), positive=False)
+    good = good and fits(about["input_scale"], (1, *shape), positive=True)
+    if not good or (classes is None and None in (about["target_mean"], about["target_scale"])):
         raise CodecError(
             f"{path} holds a network without its data's shape and units, which bmrjax compress writes. In "
             "Python, codec.load_network reads it."
         )
-    return {"num_classes": None, **extra}
+    return about

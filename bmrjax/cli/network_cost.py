@@ -15,6 +15,8 @@ MOST_OPERATIONS = 20_000
 MOST_NUMBERS = 2**27
 BATCH_NUMBERS = 2**26
 MOST_ROWS = 1000
+# XLA compiles for minutes where arrays have thousands of axes.
+MOST_AXES = 32
 
 
 def check_modules(modules: int, size: int) -> None:
@@ -52,7 +54,9 @@ def affordable_rows(run: Callable[[Any], Any], shape: tuple[int, ...], dtype: An
         CodecError: If one row is too much.
     """
     jaxpr = jax.make_jaxpr(run)(jax.ShapeDtypeStruct((1, *shape), dtype))
-    operations, largest = _counted(jaxpr.jaxpr)
+    operations, largest, axes = _counted(jaxpr.jaxpr)
+    if axes > MOST_AXES:
+        raise CodecError(f"the network has arrays with {axes:,} axes; at most {MOST_AXES} are run.")
     if operations > MOST_OPERATIONS or largest > MOST_NUMBERS:
         raise CodecError(
             f"the network has {operations:,} operations and arrays of {largest:,} numbers for one row; at "
@@ -61,17 +65,25 @@ def affordable_rows(run: Callable[[Any], Any], shape: tuple[int, ...], dtype: An
     return max(1, min(MOST_ROWS, BATCH_NUMBERS // max(1, largest)))
 
 
-def _counted(jaxpr: Any) -> tuple[int, int]:
-    """Return the operations of a jaxpr, and the numbers of the largest array that one of them makes."""
-    operations, largest = 0, 0
+def _counted(jaxpr: Any) -> tuple[int, int, int]:
+    """Return the operations of a jaxpr, and the numbers and axes of the largest arrays that they make."""
+    operations, largest, axes = 0, 0, 0
     for equation in jaxpr.eqns:
         operations += 1
         for variable in equation.outvars:
-            largest = max(largest, math.prod(getattr(variable.aval, "shape", ())))
+            shape = getattr(variable.aval, "shape", ())
+            largest, axes = max(largest, math.prod(shape)), max(axes, len(shape))
         for value in equation.params.values():
             for each in value if isinstance(value, list | tuple) else [value]:
                 inner = getattr(each, "jaxpr", each)
                 if hasattr(inner, "eqns"):
-                    some, most = _counted(inner)
-                    operations, largest = operations + some, max(largest, most)
-    return operations, largest
+                    some, most, longest = _counted(inner)
+                    operations += some * _copies(equation.params)
+                    largest, axes = max(largest, most), max(axes, longest)
+    return operations, largest, axes
+
+
+def _copies(params: Any) -> int:
+    """Return how often the body of a loop is in the compiled program."""
+    unroll, length = params.get("unroll", 1), params.get("length", 1)
+    return max(1, min(int(unroll), int(length or 1)))

@@ -5,6 +5,7 @@ from pathlib import Path
 from bmrjax.cli.run_documents import OPTIONS, RESULTS, read_options, read_results
 from bmrjax.cli.run_folder import COLDER, OURS
 from bmrjax.cli.saved_options import CheckOptions
+from bmrjax.errors import one_line
 from bmrjax.run.checkpoint import Checkpointer
 from bmrjax.run.load_result import load
 from bmrjax.run_lock import is_held
@@ -34,7 +35,7 @@ def run_check(options: CheckOptions) -> None:
         damage += found
         print(f"{folder}: {summary}")
     for each in damage:
-        print(f"damaged: {each}")
+        print(f"damaged: {one_line(each)}")
     if damage:
         raise SystemExit(1)
 

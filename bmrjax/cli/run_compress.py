@@ -5,14 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from bmrjax import codec, nn
+from bmrjax.cli.compressed_network import STORED
 from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.saved_options import CompressOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.structure import compact
 from bmrjax.structure.network_arrays import is_nnx
-
-# What goes with a network: how its inputs were standardised, and what its outputs mean.
-_EXTRA = ("input_shape", "input_mean", "input_scale", "num_classes", "target_mean", "target_scale")
 
 
 def run_compress(options: CompressOptions) -> None:
@@ -44,7 +42,7 @@ def run_compress(options: CompressOptions) -> None:
         quantiser=quantiser,
         layout=layouts[options.layout],
         coder=options.coder,
-        extra={name: _short(document[name]) for name in _EXTRA if document[name] is not None},
+        extra={name: _short(document[name]) for name in STORED if document[name] is not None},
     )
     print(report)
     print(f"written to {options.out}")

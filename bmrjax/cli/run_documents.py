@@ -174,11 +174,11 @@ def _wrong(document: dict[str, Any]) -> str | None:
         return f"'outputs' is {outputs}, and 'num_classes' {classes}"
     # Statistics of one data point, whatever their axes before it.
     for name in ("input_mean", "input_scale"):
-        if not _fits(document[name], (1, *shape), positive=name == "input_scale"):
+        if not fits(document[name], (1, *shape), positive=name == "input_scale"):
             return f"'{name}' does not fit inputs of shape {tuple(shape)}"
     if classes is None:
         for name in ("target_mean", "target_scale"):
-            if not _fits(document[name], (1, outputs), positive=name == "target_scale"):
+            if not fits(document[name], (1, outputs), positive=name == "target_scale"):
                 return f"'{name}' does not fit {outputs} targets"
     for name, count in (("class_names", classes), ("target_names", None if classes else outputs)):
         names = document.get(name)
@@ -200,16 +200,22 @@ def _wrong(document: dict[str, Any]) -> str | None:
     return None
 
 
-def _fits(value: Any, shape: tuple[int, ...], *, positive: bool) -> bool:
-    """Say whether a tree of numbers can be subtracted from data of a shape."""
+def fits(value: Any, shape: tuple[int, ...], *, positive: bool) -> bool:
+    """Say whether a tree of finite numbers is of one data point, or broadcasts to that.
+
+    Args:
+        value: Numbers, or lists of numbers, from a JSON document.
+        shape: Of a batch of one data point.
+        positive: Whether all numbers must be above zero.
+    """
     try:
-        array = np.asarray(value, np.float64)
+        array = np.asarray(value)
+        # Neither texts nor truth values, which NumPy would read as numbers, nor integers beyond int64.
+        if array.dtype.kind not in "iuf" or array.ndim > len(shape):
+            return False
         broadcast = np.broadcast_shapes(array.shape, shape)
     except (ValueError, TypeError, OverflowError):
         return False
     return bool(
-        broadcast[-len(shape) + 1 :] == shape[1:]
-        and len(broadcast) == len(shape)
-        and np.isfinite(array).all()
-        and (not positive or (array > 0).all())
+        broadcast == shape and np.isfinite(array).all() and (not positive or (array > 0).all())
     )

@@ -48,7 +48,12 @@ def run_predict(options: PredictOptions) -> None:
             f"{tuple(document['input_shape'])}."
         )
     mean, scale = (np.asarray(document[f"input_{part}"]) for part in ("mean", "scale"))
-    x = ((x - mean) / scale).astype(np.float32)
+    with np.errstate(over="ignore"):
+        x = ((x - mean) / scale).astype(np.float32)
+    if not np.isfinite(x).all():
+        raise ValueError(
+            f"{options.data}: some inputs are too large for float32, in units of the network."
+        )
     if file:
         values = file.predict(x)
     else:
@@ -58,7 +63,9 @@ def run_predict(options: PredictOptions) -> None:
             prediction = result.predict(jax.random.key(options.seed), x, num_samples=samples)
             values = np.asarray(prediction.mean)
     if document["num_classes"] is None:
-        values = values * np.asarray(document["target_scale"]) + np.asarray(document["target_mean"])
+        values = _in_units(values, document)
+    if bad := np.size(values) - np.isfinite(values).sum():
+        raise ValueError(f"{bad:,} of {np.size(values):,} predictions are not finite.")
     if y is not None:
         print(_score(values, y, document))
     if options.out is None:
@@ -69,6 +76,15 @@ def run_predict(options: PredictOptions) -> None:
     else:
         write_atomically(options.out, lambda staged: _write_npy(staged, values))
     print(f"predictions of shape {values.shape} in {options.out}")
+
+
+def _in_units(values: Any, document: dict[str, Any]) -> Any:
+    """Return predictions in the targets' own unit."""
+    mean, scale = (np.asarray(document[f"target_{part}"], np.float64) for part in ("mean", "scale"))
+    if np.ndim(values) == 1:
+        mean, scale = mean.reshape(()), scale.reshape(())
+    with np.errstate(over="ignore"):
+        return values * scale + mean
 
 
 def _write_npy(path: Path, values: Any) -> None:

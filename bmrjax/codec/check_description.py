@@ -36,6 +36,12 @@ WINDOWS = (
     "input_dilation",
     "kernel_dilation",
     "window_shape",
+    "window_dimensions",
+    "window_strides",
+    "base_dilation",
+    "window_dilation",
+    "lhs_dilation",
+    "rhs_dilation",
 )
 LARGEST_WINDOW = 2**12
 DEEPEST = 64

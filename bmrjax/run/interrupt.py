@@ -1,6 +1,7 @@
 """Signals that end a fit while it runs: the epoch is finished and saved first, so that nothing is lost."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -43,16 +44,39 @@ class EndedBySignal(BaseException):
 
 
 def end_by_exception(number: int, frame: FrameType | None) -> None:
-    """Raise `EndedBySignal`: a handler under which folders that are being filled are removed."""
+    """Raise `EndedBySignal`, or KeyboardInterrupt; folders that are being filled are removed then.
+
+    Another signal ends the process at once. As an exception in the midst of that, it would give tracebacks.
+    """
     del frame
-    raise EndedBySignal(number)
+    _replace(_end_at_once)
+    raise KeyboardInterrupt if number == signal.SIGINT else EndedBySignal(number)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    del frame
+    end_silently()
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    with contextlib.suppress(OSError):
+        os.write(2, f"bmrjax: stopped{by}.\n".encode())
+    signal.raise_signal(number)
+
+
+def end_silently() -> None:
+    """Let another signal end the process without a line, as one has been written. Handlers of others stay."""
+    _replace(signal.SIG_DFL)
+
+
+def _replace(handler: Any) -> None:
+    for number in (signal.SIGINT, *_ENDING):
+        if signal.getsignal(number) in (end_by_exception, _end_at_once):
+            signal.signal(number, handler)
 
 
 def _own(handler: Any, number: int) -> bool:
     """Say whether nobody but Python and the command line has a say in a signal."""
-    if number == signal.SIGINT:
-        return handler is signal.default_int_handler
-    return handler is signal.SIG_DFL or handler is end_by_exception
+    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    return handler is default or handler is end_by_exception
 
 
 @contextlib.contextmanager
@@ -73,7 +97,7 @@ def finishing_on_interrupt(*, saved: bool = False) -> Iterator[Interruption]:
     def note(number: int, frame: FrameType | None) -> None:
         if interruption.requested:
             put_back()
-            if number == signal.SIGINT:
+            if before[number] is signal.default_int_handler:
                 raise KeyboardInterrupt
             signal.raise_signal(number)
             return

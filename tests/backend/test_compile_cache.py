@@ -54,6 +54,19 @@ def test_without_a_folder_that_can_be_written_it_runs_all_the_same(in_a_process,
     assert in_a_process()[0] == "None"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_on_a_full_disk_or_with_files_cut_short_there_it_runs_all_the_same(in_a_process, tmp_path):
+    full = PROGRAM.replace(
+        "print(float",
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\nprint(float",
+    )
+    first = in_a_process(full)
+    assert first[2] == 0
+    for path in (tmp_path / "cache").rglob("*-cache"):
+        path.write_bytes(path.read_bytes()[:50])
+    assert in_a_process()[:2] == first[:2]
+
+
 LATE = """
 import jax
 import bmrjax as bmr

@@ -1,9 +1,11 @@
 """`bmrjax predict` on files that strangers made: one line, soon, whatever they ask for."""
 
+import json
 import re
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -39,6 +41,47 @@ HOSTILE = {
     "2,000 layers": (sequence(*[LAYER] * 2000), "2,001 modules"),
     "paddings that add up": (sequence(*[conv(4000)] * 4), "arrays of [0-9,]+ numbers for one row"),
     "no classes": (conv(), r"outputs are \(1, 8, 8\) for 4 classes"),
+    "3,000 axes": (
+        sequence(
+            '{"eqx.Lambda":{"fn":{"partial":[{"function":"jnp.tile"},[],{"reps":{"tuple":['
+            + ",".join(["1"] * 3000)
+            + "]}}]}}}"
+        ),
+        "arrays with 3,00[0-9] axes; at most 32 are run",
+    ),
+    "a type that gives a warning": (
+        sequence('{"eqx.Lambda":{"fn":{"function":"jnp.int64"}}}'),
+        "its outputs are int32",
+    ),
+    "what steers a terminal": (
+        '{"a\\nb\\u001b[31m\\u202e":{"x":1}}',
+        r"no class 'a b\\x1b\[31m\\u202e'",
+    ),
+}
+UNITS = {"input_shape": [4], "input_mean": 0.0, "input_scale": 1.0, "num_classes": 4}
+NO_UNITS = "without its data's shape and units"
+TARGETS = {"num_classes": None, "target_mean": 0.0, "target_scale": 1.0}
+EXTRAS = {
+    "a table": ({"table": [{"name": "a"}]}, "reads inputs from .npy or .npz"),
+    "a scale of 0": ({"input_scale": 0}, NO_UNITS),
+    "a scale that float32 has as 0": ({"input_scale": 1e-320}, "too large for float32"),
+    "a negative scale": ({"input_scale": [1, 1, 1, -1]}, NO_UNITS),
+    "a text": ({"input_mean": "5"}, NO_UNITS),
+    "texts": ({"input_mean": ["5"] * 4}, NO_UNITS),
+    "a truth value": ({"input_mean": True}, NO_UNITS),
+    "a mean for each row": ({"input_mean": [[0.0] * 4] * 3}, NO_UNITS),
+    "2^70": ({"input_mean": 2**70}, NO_UNITS),
+    "40 axes": ({"input_shape": [1] * 40}, NO_UNITS),
+    "no list": ({"input_shape": "4"}, NO_UNITS),
+    "no scale of the targets": ({"num_classes": None, "target_mean": 0.0}, NO_UNITS),
+    "targets of another shape": ({**TARGETS, "target_mean": [0.0] * 7}, "does not fit outputs"),
+    "targets by row": ({**TARGETS, "target_mean": [[0.0] * 4] * 3}, "does not fit outputs"),
+    "a text for targets": ({**TARGETS, "target_scale": "1"}, "does not fit outputs"),
+    "inputs beyond float32": ({"input_scale": 1e-40}, "too large for float32"),
+    "outputs beyond float64": (
+        {**TARGETS, "target_mean": 3e38, "target_scale": 3e38},
+        None,
+    ),
 }
 
 
@@ -57,6 +100,59 @@ def test_what_a_network_asks_for_is_bounded(tmp_path, inputs, capsys, text, mess
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert re.search(message, line), line
+
+
+@pytest.mark.parametrize(("extra", "message"), EXTRAS.values(), ids=EXTRAS.keys())
+def test_what_goes_with_a_network_is_checked(tmp_path, capsys, extra, message):
+    text = sequence('{"eqx.Lambda":{"fn":{"function":"tanh"}}}')
+    (tmp_path / "f.bmr").write_bytes(file_of(text, b"", extra=json.dumps({**UNITS, **extra})))
+    np.save(tmp_path / "x.npy", np.ones((3, 4)))
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    data = tmp_path / ("x.csv" if "table" in extra else "x.npy")
+    words = ["predict", str(tmp_path / "f.bmr"), "--data", str(data)]
+    if message is None:
+        main(words)
+        assert capsys.readouterr().err == ""
+        return
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert message in line
+
+
+def test_only_what_compress_stores_is_used(tmp_path):
+    extra = {**UNITS, "class_names": ["a"], "target_names": 5}
+    network = zoo.MLP(4, (3,), 4, key=jax.random.key(0))
+    codec.save_network(network, tmp_path / "f.bmr", extra=extra)
+    np.save(tmp_path / "x.npy", np.ones((3, 4)))
+    words = ["predict", str(tmp_path / "f.bmr"), "--data", str(tmp_path / "x.npy")]
+    main([*words, "--out", str(tmp_path / "p.csv")])
+    assert (tmp_path / "p.csv").read_text().startswith("predicted,class 0,class 1,class 2,class 3")
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_predictions_that_are_not_finite_are_said(tmp_path, capsys, outputs):
+    network = zoo.MLP(4, (3,), outputs, key=jax.random.key(0))
+    network = eqx.tree_at(
+        lambda n: n.layers[-1].bias, network, np.full(outputs, np.nan, np.float32)
+    )
+    shape = [[0.5] * outputs] if outputs > 1 else [[0.5]]
+    extra = {**UNITS, **TARGETS, "target_mean": shape}
+    codec.save_network(network, tmp_path / "f.bmr", extra=extra)
+    np.save(tmp_path / "x.npy", np.ones((3, 4)))
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict", str(tmp_path / "f.bmr"), "--data", str(tmp_path / "x.npy")])
+    message = f"{3 * outputs} of {3 * outputs} predictions are not finite"
+    assert message in capsys.readouterr().err
+
+
+def test_what_a_loop_is_unrolled_to_counts():
+    def run(x):
+        return jax.lax.scan(lambda c, _: (c + 1, None), x, length=10**6, unroll=10**5)[0]
+
+    with pytest.raises(codec.CodecError, match="operations and arrays"):
+        affordable_rows(run, (4,), np.float32)
 
 
 @pytest.mark.parametrize(("width", "rows"), [(500, BATCH_NUMBERS // 1008**2), (100, MOST_ROWS)])

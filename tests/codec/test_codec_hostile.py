@@ -174,6 +174,14 @@ MADE_UP = {
         '{"partial":[{"function":"nnx.avg_pool"},[],{"window_shape":[100000]}]}',
         "more than 4096 places",
     ),
+    "a window of lax": (
+        '{"partial":[{"function":"lax.reduce_window"},[],{"window_dimensions":{"tuple":[1073741824]}}]}',
+        "more than 4096 places",
+    ),
+    "a dilation of lax": (
+        '{"partial":[{"function":"lax.conv_general_dilated"},[],{"lhs_dilation":[1073741824]}]}',
+        "more than 4096 places",
+    ),
     "same": ('[{"same":0}]', "does not fit"),
     "inside itself": ('{"nnx.List":{"0":{"same":0}}}', "does not fit"),
     "flax attribute": ('{"nnx.List":{"__class__":1}}', "does not fit"),

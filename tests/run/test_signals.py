@@ -83,6 +83,55 @@ def test_a_command_saves_says_a_line_and_ends_as_the_signal_would(data, tmp_path
     assert not list((tmp_path / "run").glob(".bmrjax*"))
 
 
+def test_one_signal_after_another_is_no_traceback(data, tmp_path):
+    process = start(data, tmp_path / "run")
+    for number in [signal.SIGINT] * 3 + [signal.SIGTERM, signal.SIGHUP] * 3:
+        if process.poll() is None:
+            process.send_signal(number)
+            time.sleep(0.002)
+    said = lines(process)
+    assert len(said) <= 3, said
+    assert all(line.startswith("bmrjax: stop") for line in said), said
+    assert process.returncode in {130, *(-number for number in ENDING)}
+
+
+SIGNALS = """
+import signal, sys
+from bmrjax.run import interrupt
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, interrupt.end_by_exception)
+try:
+    signal.raise_signal(signal.Signals[sys.argv[1]])
+except BaseException:
+    if sys.argv[3:]:
+        interrupt.end_silently()
+    signal.raise_signal(signal.Signals[sys.argv[2]])  # while all is cleaned up
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("said", [False, True])
+@pytest.mark.parametrize("first", ENDING)
+@pytest.mark.parametrize(("second", "line"), [("SIGINT", ""), ("SIGTERM", " by SIGTERM")])
+def test_a_second_signal_ends_at_once(first, second, line, said):
+    words = [sys.executable, "-c", SIGNALS, first.name, second, *(["said"] if said else [])]
+    done = subprocess.run(words, check=False, timeout=120, capture_output=True, text=True)
+    assert done.stdout == ""
+    assert done.stderr == ("" if said else f"bmrjax: stopped{line}.\n")
+    assert done.returncode == -signal.Signals[second]
+
+
+def test_only_a_whole_checkpoint_goes_on(tmp_path, monkeypatch, capsys):
+    (tmp_path / "checkpoints" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
+    monkeypatch.setattr(cli, "check_options", lambda _: signal.raise_signal(2))
+    for line in ("stopped", "stopped; --resume goes on from the last checkpoint"):
+        with pytest.raises(SystemExit, match="130"):
+            cli.main(["sparsify", "--data", "digits", "--out", str(tmp_path)])
+        assert capsys.readouterr().err == f"bmrjax: {line}.\n"
+        (tmp_path / "checkpoints" / "0").mkdir(exist_ok=True)
+
+
 @pytest.fixture
 def default_handlers():
     before = {number: signal.getsignal(number) for number in ENDING}

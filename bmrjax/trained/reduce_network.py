@@ -17,6 +17,7 @@ from bmrjax.trained.fine_tune import FineTune, Tune, tuner
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
+from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
 from bmrjax.trained.path import SETTLE, Packed, PathRound, pack_arrays, quadratics_of, walk
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import prepare
@@ -155,7 +156,8 @@ def reduce_network(
             or a network without an array that can be judged.
 
     Warns:
-        FitWarning: If few rows are kept out, so that a loss would not be noticed.
+        FitWarning: If few rows are kept out, so that a loss would not be noticed; or if no gradient reaches a
+            layer, which is left as it is.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp
@@ -202,9 +204,13 @@ def reduce_network(
         )
     found, left, dense, count = ready.traced, ready.left, ready.traced.parts.arrays, ready.num_data
     names, moments, evaluate = found.parts.names, ready.calibration, ready.evaluate
+    scores, first = evaluate(dense), moments.moments(dense)
+    unknown = without_gradient(found.layers, dense, first, evaluate, scores["loss"])
+    left = left | unknown
+    if len(left) == len(found.layers):
+        raise ValueError(f"reduce_network: there is nothing to judge: {WHY}.")
     walked = rows_of(found.layers, dense, left=left, pattern=pattern)
     wanted = keep if pattern is None else _after(walked)
-    scores, first = evaluate(dense), moments.moments(dense)
     pilot, _ = walk(
         found.layers,
         rows_of(found.layers, dense, left=left),
@@ -257,8 +263,10 @@ def reduce_network(
             points[taken] = point
     judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
     refused = dict(found.refused)
-    refused |= {found.layers[k].name: "left alone, as asked" for k in left}
+    refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
     findings = few_rows(len(ready.held_out), points[taken])
+    if unknown:
+        findings.append(no_gradient([found.layers[k].name for k in sorted(unknown)]))
     for finding in findings:
         warn(f"reduce_network: {finding}", FitWarning)
     return NetworkReduction(

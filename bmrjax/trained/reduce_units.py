@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows, not_reached
 from bmrjax.trained.fine_tune import TuneArrays
+from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
 from bmrjax.trained.path import RATIO, SETTLE, pack_arrays, quadratics_of
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
@@ -41,12 +43,14 @@ def reduce_units(
 ) -> UnitReduction:
     """See `bmrjax.reduce_network`, with ``units=True``."""
     found, dense = ready.traced, ready.traced.parts.arrays
+    evaluate, moments = ready.evaluate, ready.calibration
+    scores, first = evaluate(dense), moments.moments(dense)
+    unknown = without_gradient(found.layers, dense, first, evaluate, scores["loss"])
+    ready = replace(ready, left=ready.left | unknown)
     graph = unit_graph(found, ready.left)
     least = _least(graph, found.parts.names, limits, round_to)
     by_flops = flops is not None
     last = flops if by_flops else keep
-    evaluate, moments = ready.evaluate, ready.calibration
-    scores, first = evaluate(dense), moments.moments(dense)
 
     def walk(multiple: int) -> UnitWalk:
         return UnitWalk(
@@ -112,12 +116,16 @@ def reduce_units(
             packed[taken] = pack_arrays(arrays, masks_of(found.layers, arrays, rows))
             points[taken] = point
     findings = few_rows(len(ready.held_out), points[taken])
+    if unknown:
+        findings.append(no_gradient([found.layers[k].name for k in sorted(unknown)]))
     reached = points[-1].flops if by_flops else points[-1].kept
     if last is not None and reached > last + 1e-9:
         findings.append(not_reached("flops" if by_flops else "keep", last, reached))
     for finding in findings:
         warn(f"reduce_network: {finding}", FitWarning)
-    left = {found.layers[k].name: "left alone, as asked" for k in ready.left}
+    left = {
+        found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in ready.left
+    }
     network = found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()])
     return UnitReduction(
         compact=compact(network, *ready.example, drop_inputs=False),

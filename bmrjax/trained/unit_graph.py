@@ -119,7 +119,7 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
             if why is None and label in unread:
                 why = _NOT_READ if unread[label] else "a product of two activations sums over them"
             if why is None and any(i in alone for i, _ in where[label]):
-                why = "left alone, as asked"
+                why = "a layer that has them is left alone"
             if why is None and not where[label]:
                 why = "no array makes them"
             if why is None:

@@ -1,0 +1,57 @@
+"""Layers that no gradient reaches: left alone if they matter, removed if they do not."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bmrjax as bmr
+
+X = jax.random.normal(jax.random.key(0), (800, 6))
+
+
+class Detached(eqx.Module):
+    """A network behind features that pass no gradient, beside units that are dead."""
+
+    features: eqx.nn.Linear
+    dead: eqx.nn.Linear
+    out: eqx.nn.Linear
+
+    def __init__(self):
+        self.features = eqx.nn.Linear(6, 16, key=jax.random.key(1))
+        dead = eqx.nn.Linear(6, 4, key=jax.random.key(2))
+        self.dead = eqx.tree_at(lambda layer: layer.bias, dead, jnp.full(4, -100.0))
+        self.out = eqx.nn.Linear(20, 1, key=jax.random.key(3))
+
+    def __call__(self, x):
+        features = jax.lax.stop_gradient(jax.nn.relu(self.features(x)))
+        return self.out(jnp.concatenate([features, jax.nn.relu(self.dead(x))]))
+
+
+class Steps(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __call__(self, x):
+        return jnp.round(3 * self.layer(x))
+
+
+def data_of(network):
+    noise = 0.1 * jax.random.normal(jax.random.key(4), (800, 1))
+    return X, jax.vmap(network)(X) + noise
+
+
+def test_what_is_behind_stop_gradient_is_left_alone_and_said_so():
+    network = Detached()
+    with pytest.warns(bmr.FitWarning, match="no-gradient: features.weight was left alone"):
+        found = bmr.reduce_network(network, data_of(network), keep=0.5, held_out=data_of(network))
+    assert sorted(found.masks) == ["dead.weight", "out.weight"]
+    assert "no gradient" in found.not_judged["features.weight"]
+    np.testing.assert_array_equal(found.network.features.weight, network.features.weight)
+    assert not found.masks["dead.weight"].any()  # nothing is lost with them
+
+
+def test_a_network_without_any_gradient_is_refused():
+    network = Steps(eqx.nn.Linear(6, 1, key=jax.random.key(5)))
+    with pytest.raises(ValueError, match="nothing to judge: no gradient of the loss"):
+        bmr.reduce_network(network, data_of(network), keep=0.5)

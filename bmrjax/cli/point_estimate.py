@@ -21,10 +21,10 @@ def best_point_estimate(
 ) -> Float[np.ndarray, " rows"]:
     """Return the log density of each validation row under a network that is trained as usual.
 
-    It is trained by Adam with decoupled weight decay and a falling rate, and stopped where it predicts the
-    validation rows best, of twenty times. That makes it look a little better than it is, so it serves as a
-    hint that there is more to be learned from these data, not as a result. The spread of a regression's
-    targets around its outputs is that of the validation rows.
+    It is trained by Adam with decoupled weight decay and a falling rate, and evaluated twenty times, of which
+    the best counts. That makes it look a little better than it is, so it serves as a hint that there is more
+    to be learned from these data, not as a result. The spread of a regression's targets around its outputs is
+    that of the validation rows.
 
     Args:
         network: With its weights at the start; an Equinox module that takes one data point.

@@ -67,15 +67,24 @@ def proportions_of(
             steps,
             validation=0.15,
             within=1.0,
-            kl_warmup_epochs=min(epochs // 5, 20),
+            kl_warmup_epochs=_warm_up(epochs),
             criterion="shrinkage" if input_shape[0] <= rows else "spike-and-slab",
             prior_scale=_WIDE,
             stop_early=True,
             tolerance=1.0,
         )
     if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
-        return Proportions((100, 100), 60, 200, 0.15 if path else 0.0)
-    return Proportions((400,) * 5, 50, None, 0.0)
+        epochs = epochs or 60
+        warm = _warm_up(epochs) if path else None
+        return Proportions((100, 100), epochs, 200, 0.15 if path else 0.0, kl_warmup_epochs=warm)
+    epochs = epochs or 50
+    warm = _warm_up(epochs) if path else None
+    return Proportions((400,) * 5, epochs, None, 0.0, kl_warmup_epochs=warm)
+
+
+def _warm_up(epochs: int) -> int:
+    """Return the epochs over which the divergence comes in, as `sparsify` has them for networks."""
+    return min(epochs // 5, 20)
 
 
 def in_proportion(

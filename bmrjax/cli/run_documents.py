@@ -74,6 +74,7 @@ class FitDocument(TypedDict):
     temperature: float
     nll: Number
     kept: Count
+    seconds: NotRequired[float]
 
 
 @with_config(_OPEN)
@@ -113,6 +114,7 @@ class Results(TypedDict):
     rmse_by_target: NotRequired[list[Number] | None]
     trivial_rmse_by_target: NotRequired[list[Number] | None]
     nll_in_target_units: NotRequired[Number]
+    temperature: NotRequired[float]
     temperatures: NotRequired[Temperatures]
     findings: NotRequired[list[FindingDocument]]
     compile_seconds: Number

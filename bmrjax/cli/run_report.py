@@ -28,6 +28,7 @@ def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, 
     return {
         **{name: result.metrics.get(name) for name in ("accuracy", "nll", "ece", "rmse")},
         "vfe_per_datum": result.vfe_per_datum,
+        "temperature": result.temperature,
         "sparsity": result.sparsity,
         "sparsity_per_layer": result.sparsity_per_layer,
         "kept": result.num_kept,
@@ -187,6 +188,8 @@ def summary_of(document: dict[str, Any]) -> str:
         "compile_seconds": "compilation, s",
         "seconds": "whole run, s",
     }
+    if (temperature := document.get("temperature", 1.0)) != 1:
+        labels["vfe_per_datum"] = f"VFE at temperature {temperature:g}"
     trivial = document.get("trivial") or {}
     without_inputs = "the targets' mean" if classes is None else "the classes' shares alone"
     for name, label in labels.items():

@@ -108,7 +108,6 @@ def _fit(
     test: Any = found.test
     size = min(options.batch_size, len(train[0]))
     steps = options.steps_per_epoch or max(len(train[0]) // size, 1)
-    warm = kl_warmup_epochs_of(options)
     held_out = HeldOut(test, final_samples=options.num_samples)
     if options.method == "map":
         held_out = HeldOut(test, samples=1, final_samples=1)
@@ -138,7 +137,7 @@ def _fit(
                     temperature=temperature,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
-                    kl_warmup=None if warm is None else warm * steps,
+                    kl_warmup=kl_warmup_epochs_of(options) * steps,
                 ),
             )
         if validation is None:
@@ -177,6 +176,8 @@ def _fit(
     result = choice.result
     result.columns, result.class_names = found.columns, found.class_names
     document = document_of(options, found, result) | compared
+    if compared:
+        document["seconds"] = sum(fit["seconds"] for fit in compared["temperatures"]["fits"])
     result.save(out / "model")
     write_json(out / "results.json", document)
     write_plots(result, out, train[0][:2])

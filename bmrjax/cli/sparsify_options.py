@@ -90,8 +90,8 @@ class SparsifyOptions(DataOptions):
     default. .92 does what the authors of BMRS published."""
     kl_warmup_epochs: int | None = None
     """Epochs over which the divergence from the prior comes in (kl_warmup counts steps). By default a
-    fifth of --num-epochs, and at most 20 but for --prior log-uniform; 0 for images and sequences with
-    --prior regularized-horseshoe, and for with-noise and map."""
+    fifth of --num-epochs for bmr, at most 20 (no such limit with --prior log-uniform); 0 for other
+    methods."""
     temperature: float | None = None
     """Below 1, the log likelihood is divided by it, in training and where rounds are judged: better
     predictions of networks at somewhat more weights, and far worse ones where there is little to learn. By
@@ -154,19 +154,17 @@ class SparsifyOptions(DataOptions):
     progress: bool = True
     """Show on a terminal what goes on, and how long it will take."""
     log: Path | None = None
-    """File to log the run to while it goes on: a .jsonl gets a JSON object for each epoch and round, and a
-    .csv a row for each epoch. With --resume it is appended to, and with --overwrite replaced."""
+    """File to log the run to while it goes on, but not a second fit at a lower temperature: a .jsonl gets a
+    JSON object for each epoch and round, and a .csv a row for each epoch. With --resume it is appended to,
+    and with --overwrite replaced."""
 
 
-def kl_warmup_epochs_of(options: SparsifyOptions) -> int | None:
-    """Return the epochs over which the divergence comes in: those given, or those of the log-uniform prior.
-
-    None leaves it to `sparsify`, whose default depends on the program.
-    """
-    if options.kl_warmup_epochs is not None or options.prior != "log-uniform":
+def kl_warmup_epochs_of(options: SparsifyOptions) -> int:
+    """Return the epochs over which the divergence comes in: those given, or the default of the prior."""
+    if options.kl_warmup_epochs is not None:
         return options.kl_warmup_epochs
     assert options.num_epochs is not None
-    return max(1, options.num_epochs // 5)
+    return max(1, options.num_epochs // 5) if options.prior == "log-uniform" else 0
 
 
 def schedule_of(options: SparsifyOptions) -> str:

@@ -24,8 +24,9 @@ def choose(results: Sequence[Result], key: Array, data: Any, *, num_samples: int
     Args:
         results: Of `sparsify` or `ensemble`, or points of a path (`Result.at`).
         key: PRNG key; all results see the same noise.
-        data: Rows that were kept out of all fits, in the form that the programs were fitted on. Rows that
-            chose a point of the path before make the fits look a little better than they are.
+        data: Rows that were kept out of all fits, in the form that the programs were fitted on; of fewer than
+            20 nothing is concluded. Rows that chose a point of the path before make the fits look a little
+            better than they are.
         num_samples: Posterior samples.
 
     Returns:

@@ -7,6 +7,8 @@ from jaxtyping import Float
 
 # Nats by which one fit must beat another: a Bayes factor of 20, strong evidence by Kass and Raftery (1995).
 STRONG = 3.0
+# Rows below which a standard error says little, and no fit beats another.
+FEWEST = 20
 
 
 def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, within: float) -> int:
@@ -73,7 +75,7 @@ def excess(best: Float[Any, " rows"], other: Float[Any, " rows"]) -> float:
 
 
 def clearly_better(one: Float[Any, " rows"], other: Float[Any, " rows"]) -> bool:
-    """Say whether rows are predicted better, beyond a standard error and `STRONG` nats in all.
+    """Say whether rows, `FEWEST` at least, are predicted better by a standard error and `STRONG` nats in all.
 
     Args:
         one: Log predictive density of each row, in nats.
@@ -83,4 +85,4 @@ def clearly_better(one: Float[Any, " rows"], other: Float[Any, " rows"]) -> bool
         return False
     if not np.isfinite(other).all():
         return True
-    return bool(excess(one, other) > 1 and np.sum(one - other) > STRONG)
+    return len(one) >= FEWEST and bool(excess(one, other) > 1 and np.sum(one - other) > STRONG)

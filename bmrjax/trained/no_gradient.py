@@ -13,9 +13,11 @@ from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import LayerMoments
 
 WHY = (
-    "no gradient of the loss reaches it (stop_gradient, sign, round, argmax), so that what its weights are "
-    "worth is not known"
+    "no gradient of the loss reaches it, or some of its outputs (stop_gradient, sign, round, argmax), so what "
+    "its weights are worth is not known"
 )
+# By which part weights move.
+_MOVE = 0.05
 
 
 def without_gradient(
@@ -25,10 +27,10 @@ def without_gradient(
     evaluate: Evaluation,
     losses: Any,
 ) -> set[int]:
-    """Return the numbers of the layers without curvature whose weights change the loss.
+    """Return the numbers of the layers with outputs that have no curvature and change the loss.
 
-    A layer whose outputs nothing reads, or whose units are all dead, has no curvature either; its weights
-    may go, since the loss stays as it is.
+    Outputs that nothing reads, and units that are dead, have no curvature either; but the loss stays as it
+    is when their weights move a little.
 
     Args:
         layers: Of the network.
@@ -39,10 +41,15 @@ def without_gradient(
     """
     found = set()
     for k, (layer, of_layer) in enumerate(zip(layers, moments, strict=True)):
-        if np.any(np.asarray(of_layer.outputs)):
+        flat = np.asarray(of_layer.outputs) == 0
+        if not flat.any():
             continue
+        weights = np.array(dense[layer.array])
+        at = layer.index[flat].ravel()
+        moved = np.random.default_rng(k).uniform(1 - _MOVE, 1 + _MOVE, len(at))
+        weights.reshape(-1)[at] *= moved.astype(weights.dtype)
         arrays = list(dense)
-        arrays[layer.array] = jnp.zeros_like(arrays[layer.array])
+        arrays[layer.array] = jnp.asarray(weights)
         if not np.array_equal(np.asarray(evaluate(arrays)["loss"]), np.asarray(losses)):
             found.add(k)
     return found

@@ -47,6 +47,8 @@ def reduce_units(
     scores, first = evaluate(dense), moments.moments(dense)
     unknown = without_gradient(found.layers, dense, first, evaluate, scores["loss"])
     ready = replace(ready, left=ready.left | unknown)
+    if len(ready.left) == len(found.layers):
+        raise ValueError(f"reduce_network: there is nothing to judge: {WHY}.")
     graph = unit_graph(found, ready.left)
     least = _least(graph, found.parts.names, limits, round_to)
     by_flops = flops is not None

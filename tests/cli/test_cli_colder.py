@@ -20,7 +20,7 @@ ROWS = 60
 
 def choice(nll, kept):
     noise = np.random.default_rng(0).normal(size=ROWS)
-    return ChosenPoint(SimpleNamespace(num_kept=kept), -nll + 0.1 * noise)
+    return ChosenPoint(SimpleNamespace(num_kept=kept, timing={"seconds": 1.0}), -nll + 0.1 * noise)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def choice(nll, kept):
     [
         (1.2, None, 1.0),  # a point estimate is worse: no second fit
         (0.5, 0.4, 0.25),
-        (0.5, 45.0, 1.0),  # of noise, by heart
-        (0.5, float("inf"), 1.0),
+        (0.5, 45.0, 1.0),  # it has learned the noise
+        (0.5, None, 1.0),  # it fails
         (0.5, 1.0, 1.0),  # no better
         (0.97, None, 1.0),  # better by 2 nats in all, which may be chance
         (0.5, 0.97, 1.0),
@@ -40,27 +40,32 @@ def test_a_second_fit_is_made_and_taken_only_where_it_predicts_better(
 ):
     rows = np.random.default_rng(1).normal(size=ROWS)
     monkeypatch.setattr(colder, "best_point_estimate", lambda *_: -point + 0.1 * rows)
-    asked = []
+    made = []
 
     def fit(temperature):
-        asked.append(temperature)
+        made.append(temperature)
+        if cold is None:
+            raise ValueError("No point of the path has a finite negative log likelihood.")
         return choice(cold, 200)
 
     options = SparsifyOptions(data="f.csv", out=tmp_path, hidden=(5,), progress=False)
     data = np.zeros((ROWS, 2)), np.zeros(ROWS)
     found, document = colder.fit_colder(choice(1.0, 19), fit, options, None, data, data, None)
-    assert asked == ([] if cold is None else [0.25])
+    assert made == ([0.25] if point < 0.9 else [])
     compared = document["temperatures"]
     assert compared["fits"][compared["taken"]]["temperature"] == taken
     assert found.result.num_kept == (200 if taken == 0.25 else 19)
-    assert ("fitting once more" in capsys.readouterr().out) == (cold is not None)
+    printed = capsys.readouterr().out
+    assert ("fitting once more" in printed) == bool(made)
+    assert ("that fit failed" in printed) == (bool(made) and cold is None)
+    assert len(compared["fits"]) == 1 + (cold is not None)
 
 
 def test_what_is_asked_for_is_not_compared(tmp_path):
-    def compared(shape=(5,), **given):
+    def compared(shape=(5,), rows=400, **given):
         given = {"validation": 0.15, "within": 1.0} | given
         options = SparsifyOptions(data="f.csv", out=tmp_path, **given)
-        return colder.may_be_colder(options, 400, shape)
+        return colder.may_be_colder(options, rows, shape)
 
     assert compared()
     assert not compared(temperature=1.0)
@@ -68,6 +73,7 @@ def test_what_is_asked_for_is_not_compared(tmp_path):
     assert not compared(within=0.0)
     assert not compared((1, 8, 8))
     assert not compared((401,))
+    assert not compared(rows=120)  # 18 rows to compare by
     assert not compared(method="map")
     assert not compared(prior="regularized-horseshoe")
     assert not compared(schedule="every")
@@ -114,8 +120,12 @@ def test_the_colder_fit_is_taken_reported_and_checked(finished, capsys):
     assert compared["taken"] == 1
     assert compared["fits"][1]["nll"] < compared["fits"][0]["nll"]
     assert document["kept"] == compared["fits"][1]["kept"]
+    assert document["temperature"] == 0.25
+    assert document["seconds"] == pytest.approx(sum(fit["seconds"] for fit in compared["fits"]))
     cli.main(["info", str(folder / "run")])
-    assert "at temperature 0.25" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "at temperature 0.25, " in printed
+    assert "VFE at temperature 0.25" in printed
     cli.main(["check", str(folder / "run")])
     assert "colder" in capsys.readouterr().out
     (note,) = of_temperatures(document)
@@ -133,5 +143,7 @@ def test_a_run_that_stopped_in_between_ends_as_if_it_had_not(finished, tmp_path)
     (copy / "results.json").unlink()
     cli.main([str(copy) if word == str(folder / "run") else word for word in words] + ["--resume"])
     after = json.loads((copy / "results.json").read_text())
+    for fit in (*before["temperatures"]["fits"], *after["temperatures"]["fits"]):
+        fit.pop("seconds")
     for name in ("rmse", "nll", "kept", "temperatures", "vfe_per_datum"):
         assert after[name] == before[name]

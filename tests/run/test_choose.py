@@ -71,6 +71,8 @@ def test_a_difference_must_be_sure_and_large():
     assert not clearly_better(other + 0.05, other)  # 2.5 nats
     assert not clearly_better(other + 0.2 + 3 * rng.normal(size=50), other)
     assert not clearly_better(other - 0.2, other)
+    assert not clearly_better(other[:19] + 5, other[:19])  # too few rows
+    assert not clearly_better(other + 0.2 + np.eye(50)[0] * 500 - 10, other)  # one row says so
     assert not clearly_better(np.full(50, -np.inf), other)
     assert clearly_better(other, np.full(50, -np.inf))
 

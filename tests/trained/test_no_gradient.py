@@ -53,5 +53,25 @@ def test_what_is_behind_stop_gradient_is_left_alone_and_said_so():
 
 def test_a_network_without_any_gradient_is_refused():
     network = Steps(eqx.nn.Linear(6, 1, key=jax.random.key(5)))
-    with pytest.raises(ValueError, match="nothing to judge: no gradient of the loss"):
-        bmr.reduce_network(network, data_of(network), keep=0.5)
+    for units in (False, True):
+        with pytest.raises(ValueError, match="nothing to judge: no gradient of the loss"):
+            bmr.reduce_network(network, data_of(network), keep=0.5, units=units)
+
+
+class Half(eqx.Module):
+    """Units of which half pass no gradient."""
+
+    hidden: eqx.nn.Linear
+    out: eqx.nn.Linear
+
+    def __call__(self, x):
+        h = jax.nn.relu(self.hidden(x))
+        return self.out(jnp.concatenate([jax.lax.stop_gradient(h[:8]), h[8:]]))
+
+
+def test_a_layer_with_some_outputs_behind_stop_gradient_is_left_alone_too():
+    keys = jax.random.split(jax.random.key(6))
+    network = Half(eqx.nn.Linear(6, 16, key=keys[0]), eqx.nn.Linear(16, 1, key=keys[1]))
+    with pytest.warns(bmr.FitWarning, match="no-gradient: hidden.weight"):
+        found = bmr.reduce_network(network, data_of(network), keep=0.6, held_out=data_of(network))
+    assert sorted(found.masks) == ["out.weight"]

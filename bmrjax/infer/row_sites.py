@@ -39,13 +39,11 @@ class _Look(NamedTuple):
         log_density: Log densities of the observed sites, in nats, without factors on them.
         factor: Factors that the program itself puts on them, without those of plates that subsample.
         prior: Log densities of the latent sites, in nats.
-        latent: Values of the latent sites.
     """
 
     log_density: dict[str, Array]
     factor: dict[str, Array]
     prior: dict[str, Array]
-    latent: dict[str, Any]
 
 
 def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify") -> frozenset[str]:
@@ -74,11 +72,13 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
     part = jax.tree.map(np.asarray, first_rows(data, size))
     plates: dict[str, tuple[int, int]] = {}
 
-    def look(batch: Data, key: Array, noise: Array) -> _Look:
+    def drawn(batch: Data, key: Array) -> dict[str, Array]:
         sites = sites_of(_quiet(model), *arguments(batch), key=key)
-        latent = {n: s["value"] for n, s in sites.items() if _is_latent(s)}
+        return {n: s["value"] for n, s in sites.items() if _is_latent(s)}
+
+    def look(batch: Data, held: dict[str, Array], noise: Array) -> _Look:
         # The same latent values under other random numbers: what still varies is the program's own.
-        again = sites_of(_quiet(model), *arguments(batch), key=noise, values=latent)
+        again = sites_of(_quiet(model), *arguments(batch), key=noise, values=held)
         plates.update(_subsampling(again))
         observed = {n: s for n, s in again.items() if _is_observed(s)}
         densities = {n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in observed.items()}
@@ -86,14 +86,19 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
         priors = {
             n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in again.items() if _is_latent(s)
         }
-        return _Look(densities, factors, priors, latent)
+        return _Look(densities, factors, priors)
 
     check_on_batch(model, jax.tree.map(lambda a: a[:-1], part), part, name)
-    _check_latents(look, part, key, name)
-    compared = quick_jit(lambda batch, noise: look(batch, key, noise)._replace(latent={}))
-    first = compared(part, key)
+    _check_latents(drawn, part, key, name)
     order = np.random.default_rng(0).integers(0, size, size - 1)
-    moved = compared(jax.tree.map(lambda a: a[order], part), key)
+
+    def compared(batches: tuple[Data, ...], noise: Array) -> tuple[_Look, ...]:
+        # Parameters start once, whatever their start is made of.
+        sites = sites_of(_quiet(model), *arguments(batches[0]), key=key)
+        held = {n: s["value"] for n, s in sites.items() if _is_latent(s) or s["type"] == "param"}
+        return tuple(look(batch, held, noise) for batch in batches)
+
+    first, moved = quick_jit(compared)((part, jax.tree.map(lambda a: a[order], part)), key)
     if not plates:
         _check_priors(first.prior, moved.prior, name)
     found, failed = set(), []
@@ -104,8 +109,8 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
             failed.append(site)
     if failed and not plates:
         # Dropout, say, is tied to positions too, and harmless.
-        other = compared(part, fold_in(key, np.uint32(1))).log_density
-        random = [s for s in failed if not _close(first.log_density[s], other[s])]
+        (other,) = quick_jit(compared)((part,), fold_in(key, np.uint32(1)))
+        random = [s for s in failed if not _close(first.log_density[s], other.log_density[s])]
         found |= {s for s in random if row_axis(jnp.shape(first.log_density[s]), size) is not None}
         failed = [s for s in failed if s not in found]
     if failed:
@@ -147,11 +152,11 @@ def _by_shape(model: Callable, data: Data, key: Array) -> frozenset[str]:
     return frozenset(name for name, shape in shapes.items() if row_axis(shape, rows) is not None)
 
 
-def _check_latents(look: Callable, part: Data, key: Array, name: str) -> None:
+def _check_latents(drawn: Callable, part: Data, key: Array, name: str) -> None:
     """Refuse a program with latent sites per row, which minibatches cannot carry."""
 
     def shapes(batch: Data) -> dict[str, Any]:
-        return jax.tree.map(jnp.shape, jax.eval_shape(look, batch, key, key).latent)
+        return jax.tree.map(jnp.shape, jax.eval_shape(drawn, batch, key))
 
     whole = shapes(part)
     less = jax.tree.map(lambda a: a[:-1], part)

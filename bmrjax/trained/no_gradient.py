@@ -13,8 +13,8 @@ from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import LayerMoments
 
 WHY = (
-    "no gradient of the loss reaches it, or some of its outputs (stop_gradient, sign, round, argmax), so what "
-    "its weights are worth is not known"
+    "no gradient of the loss reaches it, or some of its outputs (stop_gradient, sign, round, argmax), so "
+    "what its weights are worth is not known"
 )
 # By which part weights move.
 _MOVE = 0.05

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.cli.network_cost import MOST_AXES, affordable_rows, check_modules
+from bmrjax.cli.network_cost import MOST_AXES_RUN, affordable_rows, check_modules
 from bmrjax.cli.run_documents import fits
 from bmrjax.codec import CodecError
 from bmrjax.codec.network import open_bytes
@@ -76,7 +76,7 @@ def _checked(extra: Any, path: Path) -> dict[str, Any]:
     about = {name: extra.get(name) for name in STORED} if isinstance(extra, dict) else {}
     shape: Any = about.get("input_shape")
     classes = about.get("num_classes")
-    good = isinstance(shape, list) and 1 <= len(shape) <= MOST_AXES
+    good = isinstance(shape, list) and 1 <= len(shape) <= MOST_AXES_RUN
     good = good and all(type(n) is int and n > 0 for n in shape)
     good = good and (classes is None or (type(classes) is int and classes > 0))
     good = good and fits(about["input_mean"], (1, *shape), positive=False)

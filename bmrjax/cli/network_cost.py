@@ -16,7 +16,7 @@ MOST_NUMBERS = 2**27
 BATCH_NUMBERS = 2**26
 MOST_ROWS = 1000
 # XLA compiles for minutes where arrays have thousands of axes.
-MOST_AXES = 32
+MOST_AXES_RUN = 32
 
 
 def check_modules(modules: int, size: int) -> None:
@@ -55,8 +55,8 @@ def affordable_rows(run: Callable[[Any], Any], shape: tuple[int, ...], dtype: An
     """
     jaxpr = jax.make_jaxpr(run)(jax.ShapeDtypeStruct((1, *shape), dtype))
     operations, largest, axes = _counted(jaxpr.jaxpr)
-    if axes > MOST_AXES:
-        raise CodecError(f"the network has arrays with {axes:,} axes; at most {MOST_AXES} are run.")
+    if axes > MOST_AXES_RUN:
+        raise CodecError(f"the network has arrays with {axes:,} axes; at most {MOST_AXES_RUN} are run.")
     if operations > MOST_OPERATIONS or largest > MOST_NUMBERS:
         raise CodecError(
             f"the network has {operations:,} operations and arrays of {largest:,} numbers for one row; at "

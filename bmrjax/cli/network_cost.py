@@ -56,7 +56,9 @@ def affordable_rows(run: Callable[[Any], Any], shape: tuple[int, ...], dtype: An
     jaxpr = jax.make_jaxpr(run)(jax.ShapeDtypeStruct((1, *shape), dtype))
     operations, largest, axes = _counted(jaxpr.jaxpr)
     if axes > MOST_AXES_RUN:
-        raise CodecError(f"the network has arrays with {axes:,} axes; at most {MOST_AXES_RUN} are run.")
+        raise CodecError(
+            f"the network has arrays with {axes:,} axes; at most {MOST_AXES_RUN} are run."
+        )
     if operations > MOST_OPERATIONS or largest > MOST_NUMBERS:
         raise CodecError(
             f"the network has {operations:,} operations and arrays of {largest:,} numbers for one row; at "

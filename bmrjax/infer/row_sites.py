@@ -38,12 +38,12 @@ class _Look(NamedTuple):
     Attributes:
         log_density: Log densities of the observed sites, in nats, without factors on them.
         factor: Factors that the program itself puts on them, without those of plates that subsample.
-        prior: Log densities of the latent sites, in nats.
+        prior: Parameters of the distributions of the latent sites.
     """
 
     log_density: dict[str, Array]
     factor: dict[str, Array]
-    prior: dict[str, Array]
+    prior: dict[str, list[Array]]
 
 
 def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify") -> frozenset[str]:
@@ -83,9 +83,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
         observed = {n: s for n, s in again.items() if _is_observed(s)}
         densities = {n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in observed.items()}
         factors = {n: _own_factor(s, again) for n, s in observed.items()}
-        priors = {
-            n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in again.items() if _is_latent(s)
-        }
+        priors = {n: jax.tree.leaves(s["fn"]) for n, s in again.items() if _is_latent(s)}
         return _Look(densities, factors, priors)
 
     check_on_batch(model, jax.tree.map(lambda a: a[:-1], part), part, name)
@@ -193,9 +191,14 @@ def _check_factors(
         )
 
 
-def _check_priors(before: dict[str, Array], after: dict[str, Array], name: str) -> None:
+def _check_priors(before: dict[str, list[Array]], after: dict[str, list[Array]], name: str) -> None:
     """Refuse priors that depend on which rows there are, or on how many."""
-    moved = [site for site, density in before.items() if not _close(density, after[site])]
+    moved = [
+        site
+        for site, leaves in before.items()
+        if len(leaves) != len(after[site])
+        or not all(_close(one, other) for one, other in zip(leaves, after[site], strict=True))
+    ]
     if moved:
         raise ValueError(
             f"{name}: the prior of '{moved[0]}' depends on the rows or on their number (x.std(0) or len(x) "

@@ -5,6 +5,7 @@ import gc
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from campaigns.child import resident
 
 from bmrjax.run.checkpoint import Checkpointer
@@ -28,6 +29,7 @@ def containers():
     return sum(type(each) in (list, dict) for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_checkpoints_leave_nothing_in_memory(tmp_path):
     arrays = {f"site_{i:02d}": jnp.full((6,), float(i)) for i in range(40)}
     document = {"path": [], "history": [{"epoch": i, "vfe": 1.0} for i in range(20)]}

@@ -29,6 +29,7 @@ def linear(x, y=None):
     numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
 
+@pytest.mark.slow  # the how-to on temperature runs it as an example
 def test_a_network_finds_a_product_of_columns(data):
     fit, new = (tuple(part[rows] for part in data) for rows in (slice(400), slice(400, None)))
     found = {}

@@ -18,6 +18,8 @@ WHY = (
 )
 # By which part weights move.
 _MOVE = 0.05
+# Part of the rows whose loss changes where some outputs of a layer, and not all, have no gradient.
+_MOST = 0.5
 
 
 def without_gradient(
@@ -29,8 +31,8 @@ def without_gradient(
 ) -> set[int]:
     """Return the numbers of the layers with outputs that have no curvature and change the loss.
 
-    Outputs that nothing reads, and units that are dead, have no curvature either; but the loss stays as it
-    is when their weights move a little.
+    Outputs that nothing reads, and units that are dead, have no curvature either; but the loss of most rows
+    stays as it is when their weights move a little.
 
     Args:
         layers: Of the network.
@@ -50,7 +52,9 @@ def without_gradient(
         weights.reshape(-1)[at] *= moved.astype(weights.dtype)
         arrays = list(dense)
         arrays[layer.array] = jnp.asarray(weights)
-        if not np.array_equal(np.asarray(evaluate(arrays)["loss"]), np.asarray(losses)):
+        changed = np.asarray(evaluate(arrays)["loss"]) != np.asarray(losses)
+        # Some units of a layer may be dead on the calibration rows, and alive on a few others.
+        if changed.mean() >= _MOST if not flat.all() else changed.any():
             found.add(k)
     return found
 

@@ -21,6 +21,7 @@ def test_any_file_of_the_codec_is_an_error_or_a_network_within_bounds():
 
 
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="needs a C compiler")
+@pytest.mark.slow
 def test_runs_that_are_killed_go_on_and_end_bit_identically():
     """One by SIGKILL before a write, one within it, and one with the power cut off."""
     found = kills.campaign(seed=0, count=3)

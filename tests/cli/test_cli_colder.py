@@ -133,6 +133,7 @@ def test_the_colder_fit_is_taken_reported_and_checked(finished, capsys):
     assert "was taken" in note
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_in_between_ends_as_if_it_had_not(finished, tmp_path):
     folder, words = finished
     before = json.loads((folder / "run" / "results.json").read_text())

@@ -322,6 +322,7 @@ def test_flax_perceptrons_go_through_compacted_or_not():
         np.testing.assert_allclose(decoded(x), network(x), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_flax_transformers_go_through_compacted_or_not():
     from flax import nnx
 

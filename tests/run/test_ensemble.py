@@ -82,6 +82,7 @@ def test_a_member_that_stops_early_stays_where_it_stopped():
         assert_alike(found[i], bmr.sparsify(networks()[i], data, key=KEYS[i], **options))
 
 
+@pytest.mark.slow
 def test_a_killed_ensemble_goes_on(members, monkeypatch, tmp_path):
     data = classes()
     options = OPTIONS | {"held_out": data, "checkpoints": bmr.Checkpoints(tmp_path, interval=0)}

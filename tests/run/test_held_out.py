@@ -36,6 +36,7 @@ def test_what_is_given_stays_and_what_judges_has_all():
     assert samples(10_000, 1, judges=True) == (5, 10)
 
 
+@pytest.mark.slow
 def test_a_run_takes_them():
     x = jax.random.normal(jax.random.key(0), (4_000, 3))
     network = bmr.zoo.MLP(3, [4], 2, key=jax.random.key(1))

@@ -62,6 +62,7 @@ def assert_same(a, b):
         np.testing.assert_allclose(value, b["metrics"][name], rtol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_spread_run_is_that_of_one_device(found):
     kept = sum(map(sum, found["one"]["keep"].values()))
     total = sum(map(len, found["one"]["keep"].values()))

@@ -113,6 +113,7 @@ os._exit(7)
 """
 
 
+@pytest.mark.slow
 def test_without_asserts_with_warnings_as_errors_and_in_a_fork_before_the_first_fit():
     words = [sys.executable, "-O", "-W", "error", "-c", CODE]
     folder = str(Path(__file__).parent)

@@ -42,6 +42,7 @@ def test_finds_five_coefficients_among_a_hundred(seed):
         assert abs(posterior.loc[index] - value) < 4 * posterior.scale[index]
 
 
+@pytest.mark.slow
 def test_finds_the_coefficients_of_a_logistic_regression():
     x, beta = make(7)
     x = jnp.concatenate([x, make(8)[0], make(9)[0]])

@@ -39,6 +39,7 @@ def run(name: str, split: int, args: argparse.Namespace) -> dict[str, Any]:
         datasets.table(name, args.data_root).to_csv(file, index=False)
     words = ["sparsify", "--data", str(file), "--out", str(folder / "run")]
     words += ["--no-progress", "--overwrite", "--split-seed", str(split)]
+    words += [] if args.temperature is None else ["--temperature", str(args.temperature)]
     env = dict(os.environ)
     if args.cache:
         env |= {
@@ -166,6 +167,12 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=None, help="of compiled programs")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--sets", nargs="*", default=None)
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=None,
+        help="of a study of its own; give it its own --out",
+    )
     args = options.parse(parser)
     rows = Rows(args.out, "tables.json", shared=True)
     wanted = args.sets or (list(QUICK) if args.quick else datasets.table_names())

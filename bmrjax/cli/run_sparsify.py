@@ -90,6 +90,7 @@ def _fit(
     """Run the fit and write the folder, which is this command's own."""
     out, rows = options.out, len(found.train[0])
     assert options.batch_size is not None
+    assert (num_epochs := options.num_epochs) is not None
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)
@@ -120,7 +121,7 @@ def _fit(
                 model,
                 train,
                 key=jax.random.key(options.seed),
-                num_epochs=_given(options.num_epochs),
+                num_epochs=num_epochs,
                 criterion=build_criterion(options, found.input_shape, num_outputs(found)),
                 schedule=schedule,
                 guide=guide,
@@ -185,12 +186,6 @@ def _fit(
     print(f"results, model and plots in {out}; bmrjax report {out} makes one page of them")
     if any(finding["code"] == "constant" for finding in document["findings"]):
         raise SystemExit(CONSTANT)
-
-
-def _given(number: int | None) -> int:
-    """Return a setting that `in_proportion` fills in."""
-    assert number is not None
-    return number
 
 
 def split_off(train: Any, options: SparsifyOptions, *, stratify: bool = False) -> tuple[Any, Any]:

@@ -286,8 +286,8 @@ def _worse_than_the_path(result: Any, codes: Sequence[str]) -> Iterator[Finding]
             "worse-than-unreduced",
             numbers,
             f"{choose}; criterion=criteria.Shrinkage() removes less, and so does "
-            "options=FitOptions(temperature=0.25), under which networks predict better where there is more "
-            "to learn, as rows kept out tell. Fit longer if the loss still falls.",
+            "options=FitOptions(temperature=0.25), which may predict better or far worse: compare both by "
+            "bmr.choose on rows kept out. Fit longer if the loss still falls.",
         )
     elif (
         gap > max(0.02, 0.04 * abs(least), noise)

@@ -7,6 +7,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import bmrjax as bmr
+from bmrjax.cli.proportion import proportions_of
 from bmrjax.run.settings import Settings
 from bmrjax.run.warm_up import warm_up
 
@@ -72,5 +73,7 @@ def test_only_layers_from_scratch_are_warmed_up(data):
     assert steps_of(network_program(), data, optimizer=bmr.infer.NaturalGradient()) == 0
     assert steps_of(network_program(bmr.priors.LogUniformPrior()), data) == 0
     assert steps_of(linear, data) == 0
+    command = proportions_of(60_000, (1, 28, 28), net="mlp", method="bmr", num_epochs=40)
+    assert command.kl_warmup_epochs == 8  # the command line has the same rule
     points = AutoDelta(network_program(), init_loc_fn=bmr.init_to_network)
     assert steps_of(network_program(), data, points) == 0

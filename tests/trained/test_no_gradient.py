@@ -75,3 +75,20 @@ def test_a_layer_with_some_outputs_behind_stop_gradient_is_left_alone_too():
     with pytest.warns(bmr.FitWarning, match="no-gradient: hidden.weight"):
         found = bmr.reduce_network(network, data_of(network), keep=0.6, held_out=data_of(network))
     assert sorted(found.masks) == ["out.weight"]
+
+
+def test_units_that_only_rare_rows_wake_do_not_hold_their_layer_back():
+    keys = jax.random.split(jax.random.key(7))
+    hidden = eqx.nn.Linear(6, 16, key=keys[0])
+    hidden = eqx.tree_at(lambda layer: layer.bias, hidden, hidden.bias.at[:4].set(-20.0))
+    network = eqx.nn.Sequential(
+        [hidden, eqx.nn.Lambda(jax.nn.relu), eqx.nn.Linear(16, 1, key=keys[1])]
+    )
+    x, _ = data_of(network)
+    rare = x.at[:40].multiply(100.0)  # rows to choose by, of which a few wake the four
+    assert not bool(jnp.any(jax.vmap(hidden)(x)[:, :4] > 0))
+    assert bool(jnp.any(jax.vmap(hidden)(rare)[:, :4] > 0))
+    held_out = rare, jax.vmap(network)(rare)
+    found = bmr.reduce_network(network, data_of(network), keep=0.6, held_out=held_out)
+    assert len(found.masks) == 2
+    assert not [each for each in found.findings if each.code == "no-gradient"]

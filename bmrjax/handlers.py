@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Int
 from numpyro import distributions as dist
 from numpyro.primitives import Messenger, apply_stack
 
-from bmrjax.backend.noise import with_fast_noise
 from bmrjax.families import pruned
+from bmrjax.fast_noise import fast_noise as fast_noise
 from bmrjax.noise_draws import NoiseDraws as NoiseDraws
 from bmrjax.noise_draws import draws as draws
 from bmrjax.noise_draws import noise_draws as noise_draws
@@ -292,25 +292,6 @@ def _unmasked(fn: Any) -> Any:
             return inner.to_event(fn.reinterpreted_batch_ndims)
         return inner.expand(fn.batch_shape)
     return fn
-
-
-class fast_noise(Messenger):
-    """Draw normal latent sites by `bmrjax.backend.noise`, which is faster than JAX's generator on CPU.
-
-    Example:
-        >>> import jax, numpyro, numpyro.distributions as dist
-        >>> from bmrjax import handlers
-        >>> def program():
-        ...     return numpyro.sample("w", dist.Normal(2.0, 0.5).expand([10_000]).to_event(1))
-        >>> w = numpyro.handlers.seed(handlers.fast_noise(program), jax.random.key(0))()
-        >>> w.mean().round(1), w.std().round(1)  # other numbers of the same distribution
-        (Array(2., dtype=float32), Array(0.5, dtype=float32))
-    """
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Put the faster sampler in place of the site's own."""
-        if _is_latent(msg):
-            msg["fn"] = with_fast_noise(msg["fn"])
 
 
 class at_step(Messenger):

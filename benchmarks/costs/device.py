@@ -42,6 +42,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, int]] = {
 }
 SEEDS = ("LeNet-5", "MLP 5x400", "MLP 100-100")
 LARGE = ("ViT", "Mixer", "ResNet-18")
+SIDES = ("deterministic", "mean-field", "mean-field, bfloat16")
 BATCH = 128
 READY = "READY"
 QUIET = ("compile_seconds", "versions", "python", "commit", "command")
@@ -156,10 +157,11 @@ def steps_row(name: str, repeats: int, args: argparse.Namespace) -> dict[str, An
     sides = {
         "deterministic": steps.side("deterministic", network, data, batch, turn, mode),
         "mean-field": steps.side("global", network, data, batch, turn, mode),
-        "mean-field, bfloat16": steps.engine_side(
-            model, data, batch, turn, masks=True, loop=mode, matmul_dtype="bfloat16"
-        ),
     }
+    if args.bfloat16:
+        sides["mean-field, bfloat16"] = steps.engine_side(
+            model, data, batch, turn, masks=True, loop=mode, matmul_dtype="bfloat16"
+        )
     for one in sides.values():
         steps.warm(one)
     row: dict[str, Any] = {"network": name, "batch_size": batch, "steps_of_a_turn": turn}
@@ -236,6 +238,7 @@ class Part:
         words = [sys.executable, "-m", "benchmarks.costs.device", "--part", name]
         words += ["--repeats", str(args.repeats), *(["--quick"] if args.quick else [])]
         words += ["--weights", str(args.weights)] if args.weights else []
+        words += [] if args.bfloat16 else ["--no-bfloat16"]
         pipe, env = subprocess.PIPE, {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         self.name, self.lines, self.ready = name, [], threading.Event()
         self.process = subprocess.Popen(
@@ -330,10 +333,10 @@ def write_table(rows: Rows) -> None:
                     row["device"],
                     f"{row['weights']:,}",
                     str(row["batch_size"]),
-                    *(f"{cost[side]:.3f}" for side in cost),
+                    *(f"{cost[side]:.3f}" if side in cost else "–" for side in SIDES),
                     *(
-                        "{:.2f} ({:.2f} to {:.2f})".format(*ratios[side])
-                        for side in list(ratios)[1:]
+                        "{:.2f} ({:.2f} to {:.2f})".format(*ratios[side]) if side in ratios else "–"
+                        for side in SIDES[1:]
                     ),
                     " / ".join(f"{(peaks[side] or 0) / 2**20:.0f}" for side in peaks),
                 ]
@@ -342,7 +345,7 @@ def write_table(rows: Rows) -> None:
         header = (
             "network | device | weights | batch | deterministic, ms | mean-field, ms | bfloat16, ms"
         )
-        header += " | ratio (range) | ratio in bfloat16 | memory of the three, MiB"
+        header += " | ratio (range) | ratio in bfloat16 | memory of each, MiB"
         said.append(table(header, lines))
     lines = [
         [
@@ -367,6 +370,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="turns")
     parser.add_argument("--weights", type=int, help="of the reduction: 1e9, on a CPU 1e7")
     parser.add_argument("--parts", nargs="+", help="by default all")
+    bfloat16 = argparse.BooleanOptionalAction
+    parser.add_argument("--bfloat16", action=bfloat16, default=True, help="products in it too")
     parser.add_argument("--jobs", type=int, default=8, help="parts that compile at a time")
     parser.add_argument(
         "--limit",

@@ -1,8 +1,9 @@
 """Normal and uniform noise from threefry, in one fused and threaded pass."""
 
 import contextlib
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -105,8 +106,16 @@ def one_by_one() -> Iterator[None]:
 
 def _drawn(pair: DrawPair, key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Draw pairs of numbers from a threefry key, and lay them out: first all firsts, then all seconds."""
-    draw = _drawn_one_by_one if _ONE_BY_ONE.get() else _drawn_in_pairs
-    return draw(pair, jax.random.key_data(key), shape)
+    words = jax.random.key_data(key)
+    if _ONE_BY_ONE.get():
+        return _drawn_one_by_one(pair, words, shape, 0, math.prod(shape))
+    return _drawn_in_pairs(pair, words, shape)
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def _pairs(pair: DrawPair, words: UInt32[Array, "2"], count: int) -> Complex64[Array, " n"]:
+    like = jax.ShapeDtypeStruct((count,), jnp.complex64)
+    return once(lambda words: _all_pairs(words, count, pair), like, words)
 
 
 # Traced and lowered once for each shape, however many draws of it a program has.
@@ -115,18 +124,17 @@ def _drawn_in_pairs(
     pair: DrawPair, words: UInt32[Array, "2"], shape: tuple[int, ...]
 ) -> Float[Array, "..."]:
     size = math.prod(shape)
-    count = -(-size // 2)
-    like = jax.ShapeDtypeStruct((count,), jnp.complex64)
-    drawn = once(lambda words: _all_pairs(words, count, pair), like, words)
+    drawn = _pairs(pair, words, -(-size // 2))
     return jnp.concatenate([drawn.real, drawn.imag])[:size].reshape(shape)
 
 
-@partial(jax.jit, static_argnums=(0, 2))
+@partial(jax.jit, static_argnums=(0, 2, 3, 4))
 def _drawn_one_by_one(
-    pair: DrawPair, words: UInt32[Array, "2"], shape: tuple[int, ...]
+    pair: DrawPair, words: UInt32[Array, "2"], shape: tuple[int, ...], start: int, total: int
 ) -> Float[Array, "..."]:
-    count = -(-math.prod(shape) // 2)
-    place = jnp.zeros(shape, jnp.uint32)
+    """Return the part of `total` numbers that begins at `start`."""
+    count = -(-total // 2)
+    place = jnp.full(shape, start, jnp.uint32)
     for axis in range(len(shape)):
         stride = np.uint32(math.prod(shape[axis + 1 :]))
         place = place + stride * lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -181,25 +189,84 @@ def normal_noise(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.floa
     return _drawn(_normal_pair, key, shape)
 
 
+def normal_noises(
+    key: Array, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Float[Array, "..."]]:
+    """Draw standard normal noise for several arrays by a single hash, as float32.
+
+    A program with a hash for each of many small arrays takes long to compile, and starts a kernel for each.
+
+    Args:
+        key: A JAX PRNG key of any implementation.
+        shapes: Shapes of the arrays, by name; together they have fewer than 2^32 elements.
+
+    Returns:
+        Independent N(0, 1) draws by name.
+    """
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    starts = list(itertools.accumulate(sizes, initial=0))
+    total = starts[-1]
+    if not _is_fast(key, (total,), jnp.float32):
+        keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+        return {n: jax.random.normal(keys[n], shape, jnp.float32) for n, shape in shapes.items()}
+    words = jax.random.key_data(key)
+    places = zip(shapes.items(), starts, strict=False)
+    if _ONE_BY_ONE.get():
+        return {
+            name: _drawn_one_by_one(_normal_pair, words, shape, start, total)
+            for (name, shape), start in places
+        }
+    count = -(-total // 2)
+    pairs = _pairs(_normal_pair, words, count)
+    firsts, seconds = pairs.real, pairs.imag
+
+    def part(start: int, stop: int) -> Array:
+        if stop <= count:
+            return firsts[start:stop]
+        if start >= count:
+            return seconds[start - count : stop - count]
+        return jnp.concatenate([firsts[start:], seconds[: stop - count]])
+
+    return {
+        name: part(start, start + math.prod(shape)).reshape(shape)
+        for (name, shape), start in places
+    }
+
+
 class _FastNormal(dist.Normal):
+    # Drawn before, of the shape of the batch; None: drawn when a sample is.
+    noise: Array | None = None
+
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         dtype = jnp.result_type(self.loc, self.scale, float)
         shape = sample_shape + self.batch_shape
         loc, scale = jnp.asarray(self.loc), jnp.asarray(self.scale)
-        return loc + normal_noise(key, shape, dtype) * scale
+        noise = self.noise
+        if noise is None or noise.shape != shape or noise.dtype != dtype:
+            noise = normal_noise(key, shape, dtype)
+        return loc + noise * scale
 
 
-def with_fast_noise(fn: dist.Distribution) -> dist.Distribution:
-    """Return `fn` with its normal noise drawn by `normal_noise`; any other distribution unchanged."""
+def with_fast_noise(fn: dist.Distribution, noise: Array | None = None) -> dist.Distribution:
+    """Return `fn` with its normal noise drawn by `normal_noise`; any other distribution unchanged.
+
+    Args:
+        fn: Any distribution.
+        noise: Standard normal draws for a sample, where there are some; another shape is not used.
+    """
     if isinstance(fn, dist.Independent):
-        base = with_fast_noise(fn.base_dist)
+        base = with_fast_noise(fn.base_dist, noise)
         return fn if base is fn.base_dist else base.to_event(fn.reinterpreted_batch_ndims)
+    if type(fn) is dist.TransformedDistribution:
+        base = with_fast_noise(fn.base_dist, noise)
+        return fn if base is fn.base_dist else dist.TransformedDistribution(base, fn.transforms)
     if isinstance(fn, dist.ExpandedDistribution) and type(fn.base_dist) is dist.Normal:
-        base = fn.base_dist
-        return _FastNormal(
-            jnp.broadcast_to(jnp.asarray(base.loc), fn.batch_shape),
-            jnp.broadcast_to(jnp.asarray(base.scale), fn.batch_shape),
-        )
-    if type(fn) is dist.Normal:
-        return _FastNormal(fn.loc, fn.scale)
-    return fn
+        base, shape = fn.base_dist, fn.batch_shape
+        loc, scale = (jnp.broadcast_to(jnp.asarray(x), shape) for x in (base.loc, base.scale))
+    elif type(fn) is dist.Normal:
+        loc, scale = fn.loc, fn.scale
+    else:
+        return fn
+    fast = _FastNormal(loc, scale)
+    fast.noise = noise
+    return fast

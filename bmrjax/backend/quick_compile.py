@@ -57,6 +57,10 @@ def has_options() -> bool:
     """Return whether the compiler of the default backend knows these settings."""
     if jax.default_backend() != "cpu":
         return False
+    return _takes_options()
+
+
+def _takes_options() -> bool:
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=_QUICK)
     except (jax.errors.JaxRuntimeError, ValueError):
@@ -67,6 +71,13 @@ def has_options() -> bool:
 def quick_options() -> dict[str, Any]:
     """Return compiler options for a program that runs once; none where the backend has none."""
     return dict(_QUICK) if has_options() else {}
+
+
+@functools.cache
+def host_options() -> dict[str, Any]:
+    """Return compiler options for a program that runs once on the host, beside an accelerator."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        return dict(_QUICK) if _takes_options() else {}
 
 
 def quick_jit(

@@ -12,6 +12,7 @@ from numpyro.infer.elbo import ELBO
 
 from bmrjax.distributions import PrecisionNormal, expected_log_prob
 from bmrjax.families import has_closed_form, normal_parameters, read
+from bmrjax.fast_noise import normal_shapes
 from bmrjax.handlers import hide_data
 from bmrjax.infer.mixed_precision import of_program
 from bmrjax.infer.propagate import Context, GammaVariable, Uncertain, is_uncertain, propagate
@@ -38,6 +39,16 @@ def elbo(estimator: Estimator) -> ELBO:
     if estimator == "global":
         return TraceMeanField_ELBO()
     return PropagatedELBO(estimator)
+
+
+def drawn_shapes(loss: Any, guide: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the normals that a loss draws, site by site, for `bmrjax.handlers.fast_noise`.
+
+    Args:
+        loss: A NumPyro ELBO. `PropagatedELBO` draws few of the sites, so there each is drawn by itself.
+        guide: A guide that has been run once.
+    """
+    return {} if isinstance(loss, PropagatedELBO) else normal_shapes(guide)
 
 
 class PropagatedELBO(ELBO):

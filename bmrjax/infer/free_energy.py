@@ -11,8 +11,10 @@ from numpyro.infer import TraceMeanField_ELBO
 
 from bmrjax.backend.on_device import floats_on_device, on_device
 from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.fast_noise import normal_shapes
 from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, scale_elbo
 from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.estimate import drawn_shapes
 from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.placement import Placement
 
@@ -103,9 +105,10 @@ class FreeEnergy:
         """
         rows = length(data)
         size = min(self.batch_size, rows)
+        shapes = drawn_shapes(self.loss, self.guide)
         model, guide = (
             inference(prune(self.model, keep)),
-            inference(prune(fast_noise(self.guide), keep)),
+            inference(prune(fast_noise(self.guide, shapes=shapes), keep)),
         )
         batch = data
         if size < rows:
@@ -227,7 +230,7 @@ class FreeEnergy:
         batch = jax.tree.map(lambda a: a[: self.batch_size], data)
         args, kwargs = arguments(batch)
         model = hide_data(inference(prune(self.model, keep)))
-        guide = inference(prune(fast_noise(self.guide), keep))
+        guide = inference(prune(fast_noise(self.guide, shapes=normal_shapes(self.guide)), keep))
         elbo = TraceMeanField_ELBO()
 
         def once(key: Array) -> Array:

@@ -19,6 +19,7 @@ from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
+from bmrjax.backend.on_host import on_host
 from bmrjax.backend.quick_compile import quick_options
 from bmrjax.backend.shared_programs import compiled
 from bmrjax.infer.arguments import Data, arguments
@@ -223,6 +224,8 @@ def _compiled(traced: ClosedJaxpr, inputs: list[Any]) -> Any:
     def call(consts: list[Array], inputs: list[Array]) -> list[Array]:
         return jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, consts))(*inputs)
 
+    if jax.default_backend() != "cpu":
+        return partial(on_host, call)
     lowered = jax.jit(call).lower(traced.consts, inputs)
     return compiled(lowered, quick_options())
 

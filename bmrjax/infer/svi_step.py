@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from bmrjax.handlers import at_step, draws, fast_noise, prune, scale_elbo
 from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.estimate import drawn_shapes
 from bmrjax.infer.mixed_precision import MatmulDtype, of_program, with_low_matmuls
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.stacked import select_members
@@ -63,7 +64,8 @@ class SVIStep:
         if rows != self._num_data:
             scaled |= {"likelihood": self._num_data / rows, "sites": self._row_sites, "rows": rows}
         model = scale_elbo(prune(of_program(self._model), keep), **scaled)
-        guide = scale_elbo(prune(fast_noise(self._guide), keep), **scaled)
+        shapes = drawn_shapes(self._elbo, self._guide)
+        guide = scale_elbo(prune(fast_noise(self._guide, shapes=shapes), keep), **scaled)
         return model, guide
 
     def loss(

@@ -96,7 +96,12 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
         held = {n: s["value"] for n, s in sites.items() if _is_latent(s) or s["type"] == "param"}
         return tuple(look(batch, held, noise) for batch in batches)
 
-    first, moved = quick_jit(compared)((part, jax.tree.map(lambda a: a[order], part)), key)
+    def looks(batches: tuple[Data, ...], noise: Array) -> tuple[_Look, ...]:
+        # In the short products of a GPU (TensorFloat-32), the same row has other densities in another batch.
+        with jax.default_matmul_precision("highest"):
+            return quick_jit(compared)(batches, noise)
+
+    first, moved = looks((part, jax.tree.map(lambda a: a[order], part)), key)
     if not plates:
         _check_priors(first.prior, moved.prior, name)
     found, failed = set(), []
@@ -107,7 +112,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
             failed.append(site)
     if failed and not plates:
         # Dropout, say, is tied to positions too, and harmless.
-        (other,) = quick_jit(compared)((part,), fold_in(key, np.uint32(1)))
+        (other,) = looks((part,), fold_in(key, np.uint32(1)))
         random = [s for s in failed if not _close(first.log_density[s], other.log_density[s])]
         found |= {s for s in random if row_axis(jnp.shape(first.log_density[s]), size) is not None}
         failed = [s for s in failed if s not in found]

@@ -134,7 +134,7 @@ def _drawn_one_by_one(
 ) -> Float[Array, "..."]:
     """Return the part of `total` numbers that begins at `start`."""
     count = -(-total // 2)
-    place = jnp.full(shape, start, jnp.uint32)
+    place = jnp.full(shape, np.uint32(start))
     for axis in range(len(shape)):
         stride = np.uint32(math.prod(shape[axis + 1 :]))
         place = place + stride * lax.broadcasted_iota(jnp.uint32, shape, axis)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from bmrjax.backend.forked import not_after_fork

@@ -1,11 +1,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
 from bmrjax.backend import noise
+from bmrjax.handlers import fast_noise
 
 SHAPES = [(), (0,), (1,), (7,), (33, 5), (2, 3, 4), (10_001,)]
 
@@ -146,3 +148,54 @@ def test_gradients_of_draws_are_those_of_the_parameters():
     loc, scale = jax.grad(total, argnums=(0, 1))(jnp.zeros(5), jnp.ones(5))
     np.testing.assert_array_equal(loc, 1.0)
     np.testing.assert_allclose(scale, noise.normal_noise(key, (5,)), rtol=1e-5)
+
+
+ARRAYS = {"a": (3, 5), "b": (), "c": (8,), "d": (2, 0), "e": (4, 2)}
+
+
+def test_noise_of_several_arrays_is_that_of_one_cut_into_parts():
+    key = jax.random.key(2)
+    drawn = noise.normal_noises(key, ARRAYS)
+    assert {name: x.shape for name, x in drawn.items()} == ARRAYS
+    flat = np.concatenate([np.ravel(x) for x in drawn.values()])
+    np.testing.assert_array_equal(flat, noise.normal_noise(key, (len(flat),)))
+    with noise.one_by_one():
+        alone = jax.jit(lambda k: noise.normal_noises(k, ARRAYS))(key)
+    for name, x in drawn.items():
+        np.testing.assert_allclose(alone[name], x, rtol=1e-5, atol=1e-6)
+
+
+def test_noise_of_several_arrays_from_another_generator():
+    drawn = noise.normal_noises(jax.random.key(2, impl="rbg"), ARRAYS)
+    assert {name: x.shape for name, x in drawn.items()} == ARRAYS
+    flat = np.concatenate([np.ravel(x) for x in drawn.values()])
+    assert len(np.unique(flat)) == len(flat)
+
+
+def sites(shapes, program):
+    seeded = numpyro.handlers.seed(fast_noise(program, shapes=shapes), jax.random.key(0))
+    trace = numpyro.handlers.trace(seeded).get_trace()
+    return {name: np.asarray(site["value"]) for name, site in trace.items()}
+
+
+def test_a_site_of_another_shape_than_was_said_is_drawn_by_itself():
+    def program():
+        numpyro.sample("u", dist.Normal(0, 1).expand([4]).to_event(1))
+        numpyro.sample("v", dist.Normal(0, 1).expand([4]).to_event(1))
+        numpyro.sample("w", dist.LogNormal(0, 1).expand([4]).to_event(1))
+        numpyro.sample("k", dist.Gamma(2.0, 1.0))
+
+    right, wrong = ({n: (size,) for n in "uvw"} for size in (4, 5))
+    for shapes in (right, wrong, {}):
+        found = sites(shapes, program)
+        values = np.concatenate([found["u"], found["v"], np.log(found["w"])])
+        assert len(np.unique(values)) == 12  # none is drawn twice
+    drawn = sites(right, program)
+    assert drawn["k"] == sites(wrong, program)["k"]
+    given = noise.normal_noises(_first_key(right), right)
+    np.testing.assert_array_equal(drawn["v"], given["v"])
+
+
+def _first_key(shapes):
+    key = numpyro.handlers.seed(numpyro.prng_key, jax.random.key(0))()
+    return jax.random.split(key, 1 + len(shapes) + 64)[0]

@@ -47,6 +47,7 @@ from .judge.free_energy_report import free_energy_report as free_energy_report
 from .judge.overcharge import Overcharge as Overcharge
 from .judge.overcharge import overcharge as overcharge
 from .nn import random_module as random_module
+from .run.anneal import anneal as anneal
 from .run.batches import Batches as Batches
 from .run.checkpoint import CheckpointWarning as CheckpointWarning
 from .run.checkpoint_options import Checkpoints as Checkpoints

@@ -9,6 +9,8 @@ by Adam with a falling rate and decoupled weight decay. The judge by rows kept o
 training rows for it; beside it stands the same result fitted again to all rows, without a reduction, for a
 quarter of the epochs. Test rows are used for reporting only.
 
+With ``--anneal``, `bmr.anneal` stands beside them: as many epochs, from temperature .25 to 1.
+
 One rule decides: the default predicts within a standard error of the best of its own unreduced fit and the
 point estimate, in NLL over the seeds, and removes at least as much as any other setting that does.
 """
@@ -37,6 +39,7 @@ IMAGES = ("mnist", "fashion_mnist", "cifar10")
 CRITERIA = {"spike-and-slab": criteria.SpikeAndSlab, "shrinkage": criteria.Shrinkage}
 OPTIMIZERS: dict[str, Any] = {"adabelief": lambda: None, "natural": infer.NaturalGradient}
 JUDGES = ("vfe", "held-out")
+ANNEALED = "vfe, annealed"
 AGAIN = "held-out, then all rows"
 SETTING = ("criterion", "optimizer", "judge", "temperature", "warmup")
 Setting = tuple[str, str, str, float, int]
@@ -52,6 +55,8 @@ def settings(args: Any) -> list[Setting]:
     for setting in itertools.product(CRITERIA, args.optimizers, args.judges, *shared):
         if setting[2] == "vfe" or setting[3] == 1:
             found.append(setting)
+    if args.anneal:
+        found += [(name, "adabelief", ANNEALED, 1.0, max(args.warmups)) for name in CRITERIA]
     return [setting for setting in found if setting[1] == "adabelief" or not setting[4]]
 
 
@@ -161,17 +166,18 @@ def runs(
         return
     by_rows = judge == "held-out"
     common: dict[str, Any] = {"guide": infer.AutoMeanField(program), "batch_size": BATCH}
-    result = bmr.sparsify(
+    anneals, tempered = judge == ANNEALED, {"temperature": temperature}
+    result = (bmr.anneal if anneals else bmr.sparsify)(
         program,
         fit if by_rows else train,
         key=jax.random.key(10 + seed),
         criterion=None if criterion == "unreduced" else CRITERIA[criterion](),
         optimizer=OPTIMIZERS[optimizer](),
-        schedule=schedules.Verified(judge=judge if criterion != "unreduced" else "vfe"),
+        schedule=schedules.Verified(judge="held-out" if by_rows else "vfe"),
         held_out=bmr.HeldOut(out, samples=50, every=epochs) if by_rows else None,
         num_epochs=epochs,
         progress=False,
-        options=bmr.FitOptions(temperature=temperature, kl_warmup=warmup * steps),
+        options=bmr.FitOptions(kl_warmup=warmup * steps, **({} if anneals else tempered)),
         **common,
     )
     row["seconds"] = time.process_time() - begin
@@ -261,6 +267,7 @@ def main() -> None:
     parser.add_argument("--judges", nargs="+", default=JUDGES, choices=JUDGES)
     parser.add_argument("--optimizers", nargs="+", default=tuple(OPTIMIZERS), choices=OPTIMIZERS)
     parser.add_argument("--temperatures", nargs="+", type=float, default=(1.0, 0.5, 0.25))
+    parser.add_argument("--anneal", action="store_true", help="bmr.anneal for as many epochs too")
     parser.add_argument("--warmups", nargs="+", type=int, default=(0, 8), help="epochs")
     args = options.parse(parser)
     rows = Rows(args.out, "defaults.json", shared=True)

@@ -1,0 +1,131 @@
+"""A fit that begins with a cold posterior and ends at temperature 1."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+from bmrjax.checks import check_key
+from bmrjax.errors import FitWarning
+from bmrjax.infer.arguments import Data
+from bmrjax.run.batches import Batches
+from bmrjax.run.checkpoint_options import Checkpoints, as_checkpoints
+from bmrjax.run.fit_options import FitOptions
+from bmrjax.run.result import Result
+from bmrjax.run.sparsify import sparsify
+
+
+def anneal(
+    model: Callable,
+    data: Data | Batches,
+    *,
+    key: Array,
+    num_epochs: int = 100,
+    temperatures: Sequence[float] = (0.25, 0.5, 1.0),
+    checkpoints: str | Path | Checkpoints | None = None,
+    options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
+    **settings: Any,
+) -> Result:
+    """Fit and prune a program as `sparsify` does, at one temperature after the other.
+
+    A factorised posterior of a network that starts from scratch can end in a poor optimum of its free energy:
+    weights fall back to the prior before others have learned what to do with them. At a low temperature they
+    do not, and what has been learned, and reduced, is a better start for the next temperature. The free
+    energy of the last fit is that of the program itself, so its ``vfe`` may be compared with that of
+    `sparsify`: where it is not lower, nothing was gained. `choose` compares by rows that were kept out.
+
+    Half of the epochs are those of the first temperature, and the others share the rest. What one has removed
+    stays removed.
+
+    Args:
+        model: A NumPyro program.
+        data: As for `sparsify`.
+        key: PRNG key.
+        num_epochs: Epochs of all fits together.
+        temperatures: Of the likelihood; see `FitOptions`. The last one should be 1.
+        checkpoints: The folder where checkpoints go, or `Checkpoints`; each temperature has a folder in it.
+        options: What is set less often. Its temperature is not used, and its start is that of the first fit.
+        **settings: Of `sparsify`.
+
+    Returns:
+        The result of the last temperature, with its own path and history; see `Result`.
+
+    Raises:
+        ValueError: For fewer epochs than temperatures, for an empty list of them, or for one in `options`;
+            and as `sparsify` does.
+
+    Warns:
+        FitWarning: What the last fit warns of; see `Result.diagnose`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> x = jax.random.uniform(jax.random.key(0), (400, 1), minval=-1)
+        >>> y = jnp.sin(6 * x[:, 0])
+        >>> network = bmr.zoo.MLP(1, (20,), 1, key=jax.random.key(1))
+        >>> program = bmr.programs.regression(network, bmr.priors.Flat())
+        >>> settings = {"key": jax.random.key(2), "num_epochs": 20, "progress": False}
+        >>> plain = bmr.sparsify(program, (x, y), **settings)
+        >>> annealed = bmr.anneal(program, (x, y), **settings)
+        >>> annealed.vfe < plain.vfe, annealed.temperature
+        (True, 1.0)
+
+    References:
+        Bowman et al. (2016), for a divergence that comes in slowly; Mandt et al. (2016), for variational
+        tempering; Wenzel et al. (2020), for cold posteriors.
+    """
+    check_key(key, "anneal")
+    temperatures = [float(t) for t in temperatures]
+    if not temperatures or not all(t > 0 for t in temperatures):
+        raise ValueError(f"anneal: temperatures must be positive numbers, got {temperatures}.")
+    if options.temperature != 1.0:
+        raise ValueError(
+            "anneal: give temperatures=(...) in place of FitOptions(temperature=...); a fit at one "
+            "temperature is sparsify's."
+        )
+    if num_epochs < len(temperatures):
+        raise ValueError(
+            f"anneal: {num_epochs} epochs are not enough for {len(temperatures)} temperatures."
+        )
+    found, folder = None, as_checkpoints(checkpoints)
+    for i, (temperature, epochs) in enumerate(shares(temperatures, num_epochs)):
+        changed: dict[str, Any] = {"temperature": temperature}
+        if found is not None:
+            changed |= {"start": found, "kl_warmup": 0}
+        with warnings.catch_warnings():
+            if i + 1 < len(temperatures):
+                # They are of a state that the next fit goes on from.
+                warnings.simplefilter("ignore", FitWarning)
+            found = sparsify(
+                model,
+                data,
+                key=jax.random.fold_in(key, i),
+                num_epochs=epochs,
+                checkpoints=folder and replace(folder, directory=_within(folder, i, temperature)),
+                options=replace(options, **changed),
+                **settings,
+            )
+    assert found is not None
+    return found
+
+
+def shares(temperatures: Sequence[float], num_epochs: int) -> list[tuple[float, int]]:
+    """Return each temperature with its epochs: half of them for the first, the others share the rest.
+
+    Args:
+        temperatures: In their order.
+        num_epochs: Of all together, at least one for each.
+    """
+    first, *later = temperatures
+    if not later:
+        return [(first, num_epochs)]
+    each = max(num_epochs // (2 * len(later)), 1)
+    return [(first, num_epochs - each * len(later)), *((t, each) for t in later)]
+
+
+def _within(folder: Checkpoints, index: int, temperature: float) -> Path:
+    return Path(folder.directory) / f"temperature-{index}-{temperature:g}"

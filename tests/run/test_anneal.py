@@ -1,0 +1,103 @@
+"""A fit that begins with a cold posterior and ends at temperature 1."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+import bmrjax as bmr
+from bmrjax.run.anneal import shares
+from bmrjax.run.diagnose import SERIOUS
+
+
+def product():
+    """Return a program and data whose target is the product of two columns and another one."""
+    x = jax.random.uniform(jax.random.key(0), (400, 4), minval=-1)
+    y = 3.0 * x[:, 0] * x[:, 1] + x[:, 2] + 0.05 * jax.random.normal(jax.random.key(1), (400,))
+    network = bmr.zoo.MLP(4, (20,), 1, key=jax.random.key(2))
+    return bmr.programs.regression(network, bmr.priors.Flat()), (x, y)
+
+
+SETTINGS = {"key": jax.random.key(3), "num_epochs": 20, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def annealed():
+    program, data = product()
+    return bmr.anneal(program, data, **SETTINGS)
+
+
+def test_the_last_fit_is_of_the_program_itself_and_its_free_energy_is_lower(annealed):
+    program, data = product()
+    plain = bmr.sparsify(program, data, **SETTINGS)
+    assert annealed.temperature == 1.0
+    assert annealed.history[-1]["epoch"] == 5
+    vfe = [r.free_energy(jax.random.key(4), data) for r in (plain, annealed)]
+    assert vfe[1] < vfe[0] - 100
+    assert annealed.evaluate(jax.random.key(5), data)["rmse"] < 0.2  # a constant has 1.1
+
+
+def test_what_is_removed_stays_removed_and_a_run_that_stopped_goes_on(annealed, tmp_path):
+    program, data = product()
+    checkpoints = bmr.Checkpoints(tmp_path, interval=0, resume=True)
+
+    def stop(record):
+        if isinstance(record, bmr.callbacks.EpochEnd) and record.num_epochs == 5:
+            raise OSError("disk full")
+
+    with pytest.raises(bmr.CallbackError):
+        bmr.anneal(program, data, checkpoints=checkpoints, callbacks=[stop], **SETTINGS)
+    assert {p.name for p in tmp_path.iterdir()} == {"temperature-0-0.25", "temperature-1-0.5"}
+    resumed = bmr.anneal(program, data, checkpoints=checkpoints, **SETTINGS)
+    for one, other in zip(
+        jax.tree.leaves((annealed.params, annealed.keep)),
+        jax.tree.leaves((resumed.params, resumed.keep)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    first = bmr.sparsify(
+        program,
+        data,
+        checkpoints=bmr.Checkpoints(tmp_path / "temperature-0-0.25", resume=True),
+        options=bmr.FitOptions(temperature=0.25),
+        **(SETTINGS | {"key": jax.random.fold_in(SETTINGS["key"], 0), "num_epochs": 10}),
+    )
+    assert first.num_kept >= annealed.num_kept
+    for name, keep in annealed.keep.items():
+        assert not np.any(np.asarray(keep) & ~np.asarray(first.keep[name]))
+
+
+def test_epochs_are_shared():
+    assert shares([0.25, 0.5, 1.0], 100) == [(0.25, 50), (0.5, 25), (1.0, 25)]
+    assert shares([0.5, 1.0], 5) == [(0.5, 3), (1.0, 2)]
+    assert shares([0.2, 0.4, 1.0], 3) == [(0.2, 1), (0.4, 1), (1.0, 1)]
+    assert shares([1.0], 7) == [(1.0, 7)]
+
+
+def test_no_warning_of_a_fit_that_another_goes_on_from():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2)).astype(np.float32)
+    network = bmr.zoo.MLP(2, (4,), 1, key=jax.random.key(0))
+    program = bmr.programs.regression(network, bmr.priors.Flat())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        result = bmr.anneal(program, (x, x[:, 0]), **(SETTINGS | {"num_epochs": 3}))
+    said = [w for w in found if issubclass(w.category, bmr.FitWarning)]
+    serious = [f for f in result.diagnose() if f.code in SERIOUS]
+    assert len(said) == len(serious)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperatures": ()}, "positive numbers"),
+        ({"temperatures": (0.0, 1.0)}, "positive numbers"),
+        ({"num_epochs": 2}, "2 epochs are not enough for 3 temperatures"),
+        ({"options": bmr.FitOptions(temperature=0.5)}, "temperatures="),
+    ],
+)
+def test_bad_settings(settings, message):
+    program, data = product()
+    with pytest.raises(ValueError, match=message):
+        bmr.anneal(program, data, **(SETTINGS | settings))

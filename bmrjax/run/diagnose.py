@@ -215,9 +215,9 @@ def _constant(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     removed = result.num_total and result.num_kept < result.num_total
     cause = "Elements were removed until nothing of the inputs was left. " if removed else ""
     advice = (
-        "If the inputs should matter: for a network that starts from scratch take bmr.anneal in place of "
-        "sparsify, which begins with a cold posterior; standardise inputs and targets, fit longer, or look at "
-        "an earlier point of the path (result.most_predictive, result.at). If the targets are pure noise, this "
+        "If the inputs should matter: for a network that starts from scratch, bmr.anneal in place of "
+        "sparsify begins with a cold posterior; standardise inputs and targets, fit longer, or look at an "
+        "earlier point of the path (result.most_predictive, result.at). If the targets are pure noise, this "
         "is the right answer."
     )
     if "not-converged" in codes:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bmrjax.cli.run_documents import OPTIONS, RESULTS, read_options, read_results
-from bmrjax.cli.run_folder import COLDER, OURS
+from bmrjax.cli.run_folder import OURS, REFITS
 from bmrjax.cli.saved_options import CheckOptions
 from bmrjax.errors import one_line
 from bmrjax.run.checkpoint import Checkpointer
@@ -18,8 +18,9 @@ def run_check(options: CheckOptions) -> None:
         SystemExit: With status 1, after a line for each, if something is damaged.
     """
     directory = options.directory
-    # An ensemble has a folder for each member; a command may have made a second fit.
-    within = (*sorted(directory.glob("member-*")), directory / COLDER)
+    # An ensemble has a folder for each member; a command may have fitted again.
+    refits = (directory / name for name in REFITS.values())
+    within = (*sorted(directory.glob("member-*")), *refits)
     folders = [
         each for each in (directory, *within) if any((each / name).exists() for name in OURS)
     ]

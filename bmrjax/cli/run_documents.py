@@ -69,9 +69,10 @@ class HistoryRow(TypedDict):
 
 @with_config(_OPEN)
 class FitDocument(TypedDict):
-    """A fit at one of the temperatures that were compared."""
+    """A fit at one of the temperatures that were compared, and that of the fit from which it went on."""
 
     temperature: float
+    start: NotRequired[float]
     nll: Number
     kept: Count
     seconds: NotRequired[float]

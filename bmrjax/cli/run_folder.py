@@ -18,11 +18,13 @@ OURS = (
     "checkpoints",
     "points",
     "colder",
+    "warmer-0.5",
+    "warmer-1",
     "run.json",
     "run.toml",
 )
-# The folder of a second fit at a lower temperature.
-COLDER = "colder"
+# The folders of a second fit at a lower temperature, and of those that go on from it, by their temperature.
+REFITS = {0.25: "colder", 0.5: "warmer-0.5", 1.0: "warmer-1"}
 # The options, as --config reads them.
 CONFIG = "run.toml"
 # The page that `bmrjax report` writes there.

@@ -105,13 +105,17 @@ def of_temperatures(document: Mapping[str, Any]) -> list[str]:
         return []
     fits, point = compared["fits"], compared["point_estimate_nll"]
     each = "; ".join(
-        f"{shown(fit['nll'], '.3g')} at temperature {fit['temperature']:g}, with {fit['kept']:,} weights"
+        f"{shown(fit['nll'], '.3g')} at temperature {fit['temperature']:g}"
+        + (f" from {fit['start']:g}" if "start" in fit else "")
+        + f", with {fit['kept']:,} weights"
         for fit in fits
     )
+    number, temperature = compared["taken"] + 1, fits[compared["taken"]]["temperature"]
+    tempered = "whose free energies count the likelihood one over its temperature times"
     return [
         f"NLL of the validation rows, in nats per row: {each}; a point estimate has {shown(point, '.3g')}. "
-        f"The fit at temperature {fits[compared['taken']]['temperature']:g} was taken, whose free energies "
-        "count the likelihood one over its temperature times."
+        f"Fit {number} of these was taken, at temperature {temperature:g}"
+        + (f", {tempered}." if temperature != 1 else ".")
     ]
 
 

@@ -238,8 +238,9 @@ def _temperatures(compared: dict[str, Any]) -> list[str]:
     ]
     for i, fit in enumerate(compared["fits"]):
         taken = ", taken" if i == compared["taken"] else ""
+        start = f", from {fit['start']:g}" if "start" in fit else ""
         lines.append(
-            f"    {shown(fit['nll'], '.4g'):<26}at temperature {fit['temperature']:g}, "
+            f"    {shown(fit['nll'], '.4g'):<26}at temperature {fit['temperature']:g}{start}, "
             f"{fit['kept']:,} weights{taken}"
         )
     return lines

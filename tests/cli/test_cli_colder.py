@@ -11,6 +11,7 @@ import pytest
 from bmrjax import cli, zoo
 from bmrjax.cli import colder
 from bmrjax.cli.point_estimate import best_point_estimate
+from bmrjax.cli.run_folder import REFITS
 from bmrjax.cli.run_html_report import of_temperatures
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.run.choose_point import ChosenPoint
@@ -24,41 +25,57 @@ def choice(nll, kept):
 
 
 @pytest.mark.parametrize(
-    ("point", "cold", "taken"),
+    ("point", "nlls", "made", "taken"),
     [
-        (1.2, None, 1.0),  # a point estimate is worse: no second fit
-        (0.5, 0.4, 0.25),
-        (0.5, 45.0, 1.0),  # it has learned the noise
-        (0.5, None, 1.0),  # it fails
-        (0.5, 1.0, 1.0),  # no better
-        (0.97, None, 1.0),  # better by 2 nats in all, which may be chance
-        (0.5, 0.97, 1.0),
+        (1.2, [], [], 0),  # a point estimate is worse: no second fit
+        (0.5, [45.0], [0.25], 0),  # it has learned the noise
+        (0.5, [None], [0.25], 0),  # it fails
+        (0.5, [1.0], [0.25], 0),  # no better
+        (0.97, [], [], 0),  # better by 2 nats in all, which may be chance
+        (0.5, [0.97], [0.25], 0),
+        (
+            0.5,
+            [0.4, 0.4, 0.4],
+            [0.25, 0.5, 1.0],
+            3,
+        ),  # as good, and a posterior of the program itself
+        (0.5, [0.4, 0.4, 0.6], [0.25, 0.5, 1.0], 2),
+        (0.5, [0.4, 0.6, 0.6], [0.25, 0.5, 1.0], 1),
+        (0.5, [0.4, 0.6, 0.4], [0.25, 0.5, 1.0], 3),
+        (0.5, [0.4, None], [0.25, 0.5], 1),
     ],
 )
-def test_a_second_fit_is_made_and_taken_only_where_it_predicts_better(
-    tmp_path, monkeypatch, capsys, point, cold, taken
+def test_fits_are_made_and_taken_only_where_they_predict_better(
+    tmp_path, monkeypatch, capsys, point, nlls, made, taken
 ):
     rows = np.random.default_rng(1).normal(size=ROWS)
     monkeypatch.setattr(colder, "best_point_estimate", lambda *_: -point + 0.1 * rows)
-    made = []
+    asked, waiting = [], list(nlls)
 
-    def fit(temperature):
-        made.append(temperature)
-        if cold is None:
+    def fit(temperature, start):
+        asked.append(temperature)
+        nll = waiting.pop(0)
+        if nll is None:
             raise ValueError("No point of the path has a finite negative log likelihood.")
-        return choice(cold, 200)
+        # From scratch, or from the fit before.
+        assert (start is None) == (temperature == 0.25)
+        assert start is None or start.num_kept == 200 + len(asked) - 2
+        return choice(nll, 200 + len(asked) - 1)
 
     options = SparsifyOptions(data="f.csv", out=tmp_path, hidden=(5,), progress=False)
     data = np.zeros((ROWS, 2)), np.zeros(ROWS)
     found, document = colder.fit_colder(choice(1.0, 19), fit, options, None, data, data, None)
-    assert made == ([0.25] if point < 0.9 else [])
+    assert asked == made
     compared = document["temperatures"]
-    assert compared["fits"][compared["taken"]]["temperature"] == taken
-    assert found.result.num_kept == (200 if taken == 0.25 else 19)
+    assert compared["taken"] == taken
+    assert found.result.num_kept == ([19, 200, 201, 202][taken])
+    there = [nll for nll in nlls if nll is not None]
+    assert [fit["temperature"] for fit in compared["fits"]] == [1.0, *made[: len(there)]]
+    assert [fit.get("start") for fit in compared["fits"][2:]] == made[: max(len(there) - 1, 0)]
     printed = capsys.readouterr().out
     assert ("fitting once more" in printed) == bool(made)
-    assert ("that fit failed" in printed) == (bool(made) and cold is None)
-    assert len(compared["fits"]) == 1 + (cold is not None)
+    assert ("going on from it" in printed) == (len(made) > 1)
+    assert ("that fit failed" in printed) == (None in nlls)
 
 
 def test_what_is_asked_for_is_not_compared(tmp_path):
@@ -116,21 +133,23 @@ def test_the_colder_fit_is_taken_reported_and_checked(finished, capsys):
     folder, _ = finished
     document = json.loads((folder / "run" / "results.json").read_text())
     compared = document["temperatures"]
-    assert [fit["temperature"] for fit in compared["fits"]] == [1.0, 0.25]
-    assert compared["taken"] == 1
-    assert compared["fits"][1]["nll"] < compared["fits"][0]["nll"]
-    assert document["kept"] == compared["fits"][1]["kept"]
-    assert document["temperature"] == 0.25
+    assert [fit["temperature"] for fit in compared["fits"]] == [1.0, 0.25, 0.5, 1.0]
+    taken = compared["fits"][compared["taken"]]
+    assert compared["taken"] > 0
+    assert taken["nll"] < compared["fits"][0]["nll"]
+    assert document["kept"] == taken["kept"] <= compared["fits"][1]["kept"]
+    assert document["temperature"] == taken["temperature"]
     assert document["seconds"] == pytest.approx(sum(fit["seconds"] for fit in compared["fits"]))
     cli.main(["info", str(folder / "run")])
     printed = capsys.readouterr().out
     assert "at temperature 0.25, " in printed
-    assert "VFE at temperature 0.25" in printed
+    assert "at temperature 0.5, from 0.25, " in printed
     cli.main(["check", str(folder / "run")])
-    assert "colder" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in REFITS.values())
     (note,) = of_temperatures(document)
-    assert "at temperature 0.25" in note
-    assert "was taken" in note
+    assert "at temperature 0.5 from 0.25" in note
+    assert f"Fit {compared['taken'] + 1} of these was taken" in note
 
 
 @pytest.mark.slow
@@ -139,7 +158,7 @@ def test_a_run_that_stopped_in_between_ends_as_if_it_had_not(finished, tmp_path)
     before = json.loads((folder / "run" / "results.json").read_text())
     copy = tmp_path / "run"
     shutil.copytree(folder / "run", copy)
-    for name in ("model", "colder"):
+    for name in ("model", "warmer-0.5", "warmer-1"):
         shutil.rmtree(copy / name)
     (copy / "results.json").unlink()
     cli.main([str(copy) if word == str(folder / "run") else word for word in words] + ["--resume"])

@@ -1,6 +1,7 @@
 """A fit that begins with a cold posterior and ends at temperature 1."""
 
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ def product():
     return bmr.programs.regression(network, bmr.priors.Flat()), (x, y)
 
 
-SETTINGS = {"key": jax.random.key(3), "num_epochs": 20, "progress": False}
+SETTINGS: dict[str, Any] = {"key": jax.random.key(3), "num_epochs": 20, "progress": False}
 
 
 @pytest.fixture(scope="module")

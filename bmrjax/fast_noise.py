@@ -70,9 +70,16 @@ class fast_noise(Messenger):
 def normal_shapes(guide: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the normals from which a guide draws its sites, by name; none where unknown.
 
+    A site in a plate that subsamples is left out: it has a location for each of all rows, and few are drawn.
+
     Args:
         guide: A NumPyro guide that has been run once.
     """
     if not isinstance(guide, AutoNormal) or guide.prototype_trace is None:
         return {}
-    return {name: loc.shape for name, loc in guide._init_locs.items() if loc.dtype == jnp.float32}
+    sites = guide.prototype_trace
+
+    def is_whole(name: str, loc: Array) -> bool:
+        return loc.dtype == jnp.float32 and loc.shape == jnp.shape(sites[name]["value"])
+
+    return {name: loc.shape for name, loc in guide._init_locs.items() if is_whole(name, loc)}

@@ -7,7 +7,9 @@ import pytest
 from scipy import stats
 
 from bmrjax.backend import noise
+from bmrjax.fast_noise import normal_shapes
 from bmrjax.handlers import fast_noise
+from bmrjax.infer import AutoMeanField
 
 SHAPES = [(), (0,), (1,), (7,), (33, 5), (2, 3, 4), (10_001,)]
 
@@ -199,3 +201,18 @@ def test_a_site_of_another_shape_than_was_said_is_drawn_by_itself():
 def _first_key(shapes):
     key = numpyro.handlers.seed(numpyro.prng_key, jax.random.key(0))()
     return jax.random.split(key, 1 + len(shapes) + 64)[0]
+
+
+def test_shapes_of_a_guide_leave_plates_out_that_subsample():
+    def program():
+        numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        numpyro.sample("scale", dist.LogNormal(0, 1))
+        numpyro.sample("p", dist.Dirichlet(jnp.ones(3)))
+        with numpyro.plate("rows", 1000, subsample_size=10):
+            numpyro.sample("z", dist.Normal(0, 1))
+
+    guide = AutoMeanField(program)
+    assert normal_shapes(guide) == {}
+    numpyro.handlers.seed(guide, jax.random.key(0))()
+    assert normal_shapes(guide) == {"w": (3,), "scale": ()}
+    assert normal_shapes(program) == {}

@@ -5,7 +5,6 @@ import gc
 import os
 import tempfile
 import threading
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import hypothesis
 import jax
 import platformdirs
 import pytest
-from jax._src import config as jax_config
-from jax._src.interpreters import mlir, partial_eval
+import quick_lowering
+from jax._src.interpreters import mlir
 from jax._src.lru_cache import LRUCache
 
 from bmrjax.backend import compile_cache, quick_compile
@@ -68,9 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     loop._STEPS_OF_A_FIT = 500
     _keep_compiled()
     mlir.make_ir_context = _ir_context
-    mlir.pe = types.SimpleNamespace(
-        trace_to_jaxpr_dynamic=_trace_once, close_jaxpr=partial_eval.close_jaxpr
-    )
+    quick_lowering.install()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -153,35 +150,6 @@ def _ir_context() -> Any:
         _context.context, _context.left = _make_ir_context(), 200
     _context.left -= 1
     return _context.context
-
-
-# Many operations, each draw among them, are lowered by tracing a function of JAX's own, the same in program
-# after program: 3 % of the tests.
-_traced: dict[Any, Any] = {}
-
-
-def _trace_once(fun: Any, in_avals: Any, **settings: Any) -> Any:
-    """Trace as JAX does to lower an operation, or return what an earlier program traced."""
-    try:
-        how = tuple(settings.items()), jax_config.trace_context()
-        key = _same_function(fun.f), fun.params, tuple(in_avals), how
-        found = _traced.get(key)
-    except TypeError:  # parameters without a hash
-        return partial_eval.trace_to_jaxpr_dynamic(fun, in_avals, **settings)
-    if found is None:
-        found = partial_eval.trace_to_jaxpr_dynamic(fun, in_avals, **settings)
-        small = all(getattr(each, "size", 0) < 100 for each in found[2])
-        if small and len(_traced) < 5000:  # no large arrays are kept
-            _traced[key] = found
-    return found
-
-
-def _same_function(fun: Any) -> Any:
-    """Return what a function without a name is known by: JAX makes one for each program."""
-    if getattr(fun, "__name__", "") != "<lambda>":
-        return fun
-    held = tuple(_same_function(cell.cell_contents) for cell in fun.__closure__ or ())
-    return fun.__code__, fun.__defaults__, held
 
 
 @pytest.fixture(scope="session")

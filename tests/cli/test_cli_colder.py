@@ -112,6 +112,7 @@ def finished(tmp_path_factory):
     return folder, words
 
 
+@pytest.mark.slow
 def test_the_colder_fit_is_taken_reported_and_checked(finished, capsys):
     folder, _ = finished
     document = json.loads((folder / "run" / "results.json").read_text())

@@ -61,7 +61,7 @@ def keys(count):
     return jax.random.split(jax.random.key(7), count)
 
 
-@pytest.mark.parametrize("batch", [32, 8])
+@pytest.mark.parametrize("batch", [pytest.param(32, marks=pytest.mark.slow), 8])
 def test_all_three_estimate_the_same_free_energy(batch):
     data = X[:batch], TARGET[:batch]
     found = {e: losses(regression, data, e, batch_size=batch) for e in ESTIMATORS}

@@ -59,6 +59,9 @@ def test_a_second_fit_is_made_and_taken_only_where_it_predicts_better(
     assert ("fitting once more" in printed) == bool(made)
     assert ("that fit failed" in printed) == (bool(made) and cold is None)
     assert len(compared["fits"]) == 1 + (cold is not None)
+    notes = of_temperatures(document)
+    assert len(notes) == (cold is not None)
+    assert all(f"The fit at temperature {taken:g} was taken" in note for note in notes)
 
 
 def test_what_is_asked_for_is_not_compared(tmp_path):

@@ -173,7 +173,8 @@ def test_predictive_and_svi_work_without_the_engine():
     assert result.losses[-1] < result.losses[0]
 
 
-@pytest.mark.parametrize("library", ["equinox", "nnx"])
+# Flax's statistics are kept in tests/infer/test_estimate.py.
+@pytest.mark.parametrize("library", ["equinox", pytest.param("nnx", marks=pytest.mark.slow)])
 def test_batch_norm_state_is_kept(library):
     if library == "equinox":
         network = eqx.nn.make_with_state(NormedEqx)(KEY)

@@ -235,6 +235,7 @@ def test_mutable_state_and_random_optimisers_resume(monkeypatch, tmp_path):
     assert_same(run(tmp_path, resume=True, **options), whole)
 
 
+@pytest.mark.slow
 def test_plain_fits_resume(monkeypatch, tmp_path):
     options = {"criterion": None, "num_epochs": 6}
     whole = run(**options)

@@ -55,7 +55,8 @@ costs-check: $(INSTALLED)
 # Before a release: all that a clone can check without a network, about an hour on two cores; then the newest dependencies.
 all-checks: lint types demo
 	BMRJAX_ALL_CHECKS=1 $(MAKE) test NOTEBOOKS=notebooks
-	$(BIN)/python -m pytest docs/guide.md docs/plots.md docs/quickstart.md docs/scale.md
+	$(BIN)/python -m pytest docs/guide.md docs/plots.md docs/quickstart.md docs/scale.md \
+		docs/groups.md docs/report.md docs/howto/temperature.md docs/howto/judge.md
 	$(BIN)/python -m pytest -m slow tests
 	$(MAKE) docs
 	$(MAKE) newest

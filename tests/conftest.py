@@ -13,6 +13,7 @@ import hypothesis
 import jax
 import platformdirs
 import pytest
+import quick_lowering
 from jax._src.interpreters import mlir
 from jax._src.lru_cache import LRUCache
 
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     loop._STEPS_OF_A_FIT = 500
     _keep_compiled()
     mlir.make_ir_context = _ir_context
+    quick_lowering.install()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -11,13 +11,13 @@ from campaigns.soak import WARM, growth
 
 
 def test_any_file_of_the_codec_is_an_error_or_a_network_within_bounds():
-    found = campaign(seed=0, count=300)
+    found = campaign(seed=0, count=160)
     assert found["failures"] == []
-    assert sum(found["outcomes"].values()) == 300
+    assert sum(found["outcomes"].values()) == 160
     # All kinds of files were there, and some got far.
     for kind in ("damaged: refused", "resealed: refused", "resealed: a network"):
         assert found["outcomes"][kind] > 2
-    assert found["outcomes"]["grammar: refused"] > 50
+    assert found["outcomes"]["grammar: refused"] > 25
 
 
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="needs a C compiler")

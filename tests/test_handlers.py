@@ -44,8 +44,14 @@ def smaller(params):
     return {n: v[KEEP] if v.shape == (4,) else v for n, v in params.items()}
 
 
-@pytest.mark.parametrize("model", [regression, counts, hierarchy])
-@pytest.mark.parametrize("guide_class", [AutoNormal, AutoDelta])
+@pytest.mark.parametrize(
+    ("model", "guide_class"),
+    [
+        *((model, AutoNormal) for model in (regression, counts, hierarchy)),
+        (regression, AutoDelta),
+        *(pytest.param(model, AutoDelta, marks=pytest.mark.slow) for model in (counts, hierarchy)),
+    ],
+)
 def test_the_loss_is_that_of_the_program_without_the_elements(model, guide_class):
     """With guides of zero width both programs are deterministic, so the losses must agree."""
     guide, params = fitted(model, guide_class)

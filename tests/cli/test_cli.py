@@ -227,6 +227,7 @@ def test_networks_of_blocks_are_built_to_size(tmp_path):
         assert getattr(network.blocks[0], mlp).hidden.out_features == 16
 
 
+@pytest.mark.slow
 def test_regression_reports_rmse(tmp_path):
     options = [*SMALL, "--steps-per-epoch", "50", "--learning-rate", "0.03", "--prior-scale", "1"]
     cli.main(["sparsify", "--data", "diabetes", "--out", str(tmp_path / "d"), *options])

@@ -76,6 +76,9 @@ def test_fits_are_made_and_taken_only_where_they_predict_better(
     assert ("fitting once more" in printed) == bool(made)
     assert ("going on from it" in printed) == (len(made) > 1)
     assert ("that fit failed" in printed) == (None in nlls)
+    notes = of_temperatures(document)
+    assert len(notes) == bool(there)
+    assert all(f"Fit {taken + 1} of these was taken" in note for note in notes)
 
 
 def test_what_is_asked_for_is_not_compared(tmp_path):
@@ -129,6 +132,7 @@ def finished(tmp_path_factory):
     return folder, words
 
 
+@pytest.mark.slow
 def test_the_colder_fit_is_taken_reported_and_checked(finished, capsys):
     folder, _ = finished
     document = json.loads((folder / "run" / "results.json").read_text())

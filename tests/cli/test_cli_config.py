@@ -49,13 +49,13 @@ def test_a_file_gives_the_same_run_and_the_command_line_wins(finished, capsys):
     assert (again["vfe_per_datum"], again["rmse"]) == (first["vfe_per_datum"], first["rmse"])
     assert again["config"] | {"out": 0, "config": 0} == first["config"] | {"out": 0, "config": 0}
     other = str(folder / "other")
-    cli.main(["sparsify", *config, "--out", other, "--num-epochs", "10", "--hidden", "2", "2"])
+    cli.main(["sparsify", *config, "--out", other, "--num-epochs", "10", "--seed", "3"])
     found = json.loads((folder / "other" / "results.json").read_text())["config"]
-    assert (found["num_epochs"], found["hidden"], found["steps_per_epoch"]) == (10, [2, 2], 50)
+    assert (found["num_epochs"], found["seed"], found["steps_per_epoch"]) == (10, 3, 50)
     # One that goes on has the same file, but for what changed.
-    cli.main(["sparsify", *config, "--out", other, "--resume", "--hidden", "2", "2"])
+    cli.main(["sparsify", *config, "--out", other, "--resume", "--seed", "3"])
     kept = read_config(folder / "other" / "run.toml")
-    assert (kept["num_epochs"], kept["hidden"], kept["steps_per_epoch"]) == (20, (2, 2), 50)
+    assert (kept["num_epochs"], kept["seed"], kept["steps_per_epoch"]) == (20, 3, 50)
 
 
 def test_errors_are_told_in_the_units_of_the_targets(finished, capsys):

@@ -202,6 +202,7 @@ def test_the_point_without_inputs_keeps_the_rest():
     assert without_inputs([recurrent], FIRST_LAYER) is None
 
 
+@pytest.mark.slow
 def test_a_constant_is_the_answer_for_noise_and_has_a_status_of_its_own(tmp_path, capsys):
     values = np.random.default_rng(0).normal(size=(60, 3))
     np.savetxt(tmp_path / "noise.csv", values, delimiter=",", header="a,b,y", comments="")

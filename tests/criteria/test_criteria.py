@@ -99,6 +99,7 @@ class TestContract:
             return jax.tree.map(lambda x, d: x + step * d, q, direction)
 
         direction, _ = make(1, jnp.float64)
+        total = jax.jit(total)
         terms = jax.tree.map(lambda g, d: jnp.sum(g * d), jax.grad(total)(q), direction)
         slope = (total(moved(1e-6)) - total(moved(-1e-6))) / 2e-6
         # Central differences with steps of 1e-6 are good to about 1e-7.
@@ -112,7 +113,7 @@ class TestContract:
             decision = criterion(SitePosteriors(q, p, LAYERS))
             return sum(jnp.sum(values) for values in decision.delta_f.values())
 
-        for gradient in jax.tree.leaves(jax.grad(total)(extremes)):
+        for gradient in jax.tree.leaves(jax.jit(jax.grad(total))(extremes)):
             assert np.isfinite(gradient).all()
 
     def test_a_prior_of_one_scale_is_that_prior_everywhere(self, criterion):

@@ -56,7 +56,13 @@ def expected(network, x):
     return batched(x)
 
 
-@pytest.mark.parametrize(("name", "build", "example"), CASES, ids=IDS)
+@pytest.mark.parametrize(
+    ("name", "build", "example"),
+    [
+        pytest.param(*case, id=case[0], marks=[pytest.mark.slow] if case[0] == "resnet" else [])
+        for case in CASES
+    ],
+)
 def test_stablehlo_runs_without_the_network(name, build, example, tmp_path):
     network = build()
     report = export.stablehlo(network, example, tmp_path / "n", repeats=1)

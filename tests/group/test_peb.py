@@ -197,6 +197,7 @@ def test_many_components_keep_enough_nodes():
 # --- NUTS of the whole hierarchy ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_effects_and_subjects_are_those_of_nuts_of_the_whole_hierarchy():
     study = Study(count=8)
     x, y = jnp.asarray(np.array(study.x), jnp.float32), jnp.asarray(np.array(study.y), jnp.float32)

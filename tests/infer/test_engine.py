@@ -72,7 +72,15 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("make", OPTIMISERS.values(), ids=OPTIMISERS.keys())
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            make, id=name, marks=[pytest.mark.slow] if name in ("sgd", "adabelief") else []
+        )
+        for name, make in OPTIMISERS.items()
+    ],
+)
 def test_steps_are_those_of_numpyro(make):
     # AutoDelta draws nothing, so full batches have the loss of SVI's own loop to rounding.
     data, key = make_data(), jax.random.key(0)
@@ -110,7 +118,12 @@ ELBOS = {
 }
 
 
-PAIRS = [(guide, "Trace_ELBO") for guide in GUIDES]
+# One guide of each kind; NumPyro's other ones are left to `make all-checks`.
+OTHERS = ("AutoLowRank", "AutoLaplace")
+PAIRS = [
+    pytest.param(guide, "Trace_ELBO", marks=[pytest.mark.slow] if guide in OTHERS else [])
+    for guide in GUIDES
+]
 PAIRS += [("AutoNormal", "TraceMeanField_ELBO"), ("hand-written", "4 particles")]
 
 

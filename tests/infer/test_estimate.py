@@ -61,7 +61,7 @@ def keys(count):
     return jax.random.split(jax.random.key(7), count)
 
 
-@pytest.mark.parametrize("batch", [32, 8])
+@pytest.mark.parametrize("batch", [pytest.param(32, marks=pytest.mark.slow), 8])
 def test_all_three_estimate_the_same_free_energy(batch):
     data = X[:batch], TARGET[:batch]
     found = {e: losses(regression, data, e, batch_size=batch) for e in ESTIMATORS}
@@ -188,7 +188,7 @@ def test_running_statistics_are_kept():
     assert np.isfinite(result.vfe)
 
 
-@pytest.mark.parametrize("estimator", ["local", "moments"])
+@pytest.mark.parametrize("estimator", ["local", pytest.param("moments", marks=pytest.mark.slow)])
 def test_sparsify_finds_the_coefficients(estimator):
     x = jax.random.normal(jax.random.key(0), (100, 6))
     y = 2.0 * x[:, 1] - x[:, 4] + 0.3 * jax.random.normal(jax.random.key(1), (100,))

@@ -95,8 +95,11 @@ def mask(model):
     return {"beta": keep}
 
 
-@pytest.mark.parametrize("batch_size", [1000, 10])
-@pytest.mark.parametrize("model", TARGETS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    ("model", "batch_size"),
+    [*((model, 1000) for model in TARGETS), (normal, 10), (categorical, 10)],
+    ids=lambda each: getattr(each, "__name__", each),
+)
 def test_likelihood_and_mean_are_those_of_the_posterior_samples(model, batch_size):
     data, key, keep = (inputs(), TARGETS[model]), jax.random.key(2), mask(model)
     guide, params = fitted(model, *data)

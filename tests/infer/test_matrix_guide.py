@@ -150,6 +150,7 @@ def test_it_reaches_the_evidence_where_mean_field_cannot():
     assert vfe[infer.AutoMeanField] > -evidence + 2.0
 
 
+@pytest.mark.slow
 def test_sparsify_finds_the_true_weights():
     program, data, _ = several_outputs()
     guide = infer.AutoMatrixNormal(program)

@@ -266,7 +266,13 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(("make", "shape", "estimator"), STEPS.values(), ids=STEPS.keys())
+@pytest.mark.parametrize(
+    ("make", "shape", "estimator"),
+    [
+        pytest.param(*step, id=name, marks=[pytest.mark.slow] if "local, conv" in name else [])
+        for name, step in STEPS.items()
+    ],
+)
 def test_all_products_of_a_step_and_nothing_else(make, shape, estimator):
     data = normal(0, *shape), classes()
     model = programs.classifier(make(), priors.Flat())

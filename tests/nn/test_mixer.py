@@ -136,6 +136,7 @@ def test_sites_are_named_after_the_layers(network):
     assert sites["net.blocks.0.token_mlp.hidden.weight"] == (6, 4)
 
 
+@pytest.mark.slow
 def test_predictive_draws_weights_and_labels(network):
     predictive = Predictive(program_of(network, priors.NormalPrior(1.0)), num_samples=3)
     draws = jax.jit(predictive)(KEY, images(4, 1, 8, 8))

@@ -166,7 +166,13 @@ def test_a_point_posterior_ends_at_the_mode():
     np.testing.assert_allclose(draws, mode, rtol=1e-3)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["points", "dropout"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="points"),
+        pytest.param(True, id="dropout", marks=pytest.mark.slow),
+    ],
+)
 def fitted(request):
     sharing = priors.SoftWeightSharing(
         components=5,

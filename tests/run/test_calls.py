@@ -125,7 +125,9 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize("kind", [None, bmr.infer.AutoMeanField])
+@pytest.mark.parametrize(
+    "kind", [None, pytest.param(bmr.infer.AutoMeanField, marks=pytest.mark.slow)]
+)
 def test_xla_has_nothing_to_do_in_a_second_call(kind, compilations):
     def run(x=X, **settings):
         # A guide that has met its program starts otherwise, so each call has its own.

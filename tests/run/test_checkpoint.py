@@ -118,7 +118,15 @@ def test_the_reference_run_is_worth_resuming(reference):
     assert reference.num_compilations == 1
 
 
-@pytest.mark.parametrize(("epoch", "after"), [(1, False), (2, True), (5, False), (14, True)])
+@pytest.mark.parametrize(
+    ("epoch", "after"),
+    [
+        (1, False),
+        pytest.param(2, True, marks=pytest.mark.slow),
+        pytest.param(5, False, marks=pytest.mark.slow),
+        (14, True),
+    ],
+)
 def test_an_interrupted_run_ends_the_same(reference, monkeypatch, tmp_path, epoch, after):
     killed(monkeypatch, tmp_path, epoch, after=after)
     document = saved(tmp_path)
@@ -227,6 +235,7 @@ def test_mutable_state_and_random_optimisers_resume(monkeypatch, tmp_path):
     assert_same(run(tmp_path, resume=True, **options), whole)
 
 
+@pytest.mark.slow
 def test_plain_fits_resume(monkeypatch, tmp_path):
     options = {"criterion": None, "num_epochs": 6}
     whole = run(**options)

@@ -1,6 +1,5 @@
 """Damaged, mixed-up and contested folders of runs: noticed, and never made worse."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -85,7 +84,18 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+# All kinds of damage are found; with two of them the run goes on here, with all under `make all-checks`.
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(
+            damage,
+            id=name,
+            marks=[] if name in ("arrays flipped", "document gone") else pytest.mark.slow,
+        )
+        for name, damage in DAMAGE.items()
+    ],
+)
 def test_the_older_checkpoint_is_used_when_the_newest_is_damaged(folder, whole, damage):
     newest, _ = steps(folder)
     damage(folder / "checkpoints" / str(newest))
@@ -358,8 +368,9 @@ def test_a_resume_that_the_data_refuse_changes_nothing(tmp_path, capsys):
     np.savez(file, x=x, y=x[:, 0])
     words = ["sparsify", "--data", str(file), "--task", "regression", "--out", str(out)]
     words += ["--num-epochs", "2", "--steps-per-epoch", "3", "--hidden", "4", "--no-progress"]
-    with contextlib.suppress(SystemExit):  # with 3: the network is a constant as yet
+    with pytest.raises(SystemExit, match="3"):  # the network is a constant as yet
         cli.main(words)
+    assert "constant: The predictions do not depend on the inputs." in capsys.readouterr().out
     before = contents(out)
     assert "results.json" in before
     np.savez(file, x=x, y=np.where(np.arange(60) == 31, 9.0, x[:, 0]))

@@ -177,7 +177,9 @@ def test_a_small_table_is_measured_whole():
 
 
 @pytest.mark.usefixtures("parts")
-@pytest.mark.parametrize("options", [{}, {"tolerance": 2.0}, {"mask_prior": True}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"tolerance": 2.0}, marks=pytest.mark.slow), {"mask_prior": True}]
+)
 def test_a_run_decides_as_one_that_measures_all_batches(options):
     sampled, exact = run(Verified(**options)), run(Verified(exact=True, **options))
     names = ("epoch", "kept", "taken_back")

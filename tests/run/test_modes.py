@@ -93,7 +93,7 @@ def test_finished_fits_and_estimators_are_reduced_under_the_switches(x64):
     assert np.corrcoef(predicted, y)[0, 1] > 0.95
 
 
-@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("impl", ["rbg", pytest.param("unsafe_rbg", marks=pytest.mark.slow)])
 def test_every_generator_of_random_numbers_works(impl):
     with jax.enable_x64(new_val=impl == "rbg"):  # in double precision too
         assert healthy_run(impl).num_total == 3

@@ -81,7 +81,14 @@ def made_up(make_guide, model=program, keep=KEEP, **options):
     )
 
 
-@pytest.fixture(scope="module", params=GUIDES)
+# A posterior of low rank is read as the joint one, by its covariance.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name == "low rank" else [])
+        for name in GUIDES
+    ],
+)
 def result(request):
     return made_up(GUIDES[request.param])
 

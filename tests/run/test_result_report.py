@@ -86,7 +86,7 @@ def expected(result, before, gone):
     return joint.logpdf(np.zeros(gone.sum())) - prior
 
 
-@pytest.mark.parametrize("guide", [None, infer.AutoMeanField])
+@pytest.mark.parametrize("guide", [None, pytest.param(infer.AutoMeanField, marks=pytest.mark.slow)])
 def test_rounds_have_the_evidence_of_what_they_removed(result, data, guide):
     if guide is not None:
         result = fit(data[0], guide=guide(program))

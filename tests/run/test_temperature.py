@@ -103,7 +103,8 @@ def test_is_saved_with_the_result(fits, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("estimator", "batch_size"), [("global", 50), ("local", None), ("moments", 50)]
+    ("estimator", "batch_size"),
+    [("global", 50), pytest.param("local", None, marks=pytest.mark.slow), ("moments", 50)],
 )
 def test_every_estimator_counts_it(data, estimator, batch_size):
     network = bmr.zoo.MLP(4, (3,), 1, key=jax.random.key(0))

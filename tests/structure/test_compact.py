@@ -159,7 +159,18 @@ def run(network, x):
     return nnx.jit(lambda network, x: network(x))(network, x)
 
 
-@pytest.mark.parametrize(("name", "seed"), [*((name, 0) for name in ZOO), ("MLP", 1), ("Mixer", 1)])
+# Of networks of one kind, the others are left to `make all-checks`.
+ALIKE = ("LeNet-5", "ResNet of bottlenecks", "NNX ViT")
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        *(pytest.param(name, 0, marks=[pytest.mark.slow] if name in ALIKE else []) for name in ZOO),
+        ("MLP", 1),
+        pytest.param("Mixer", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_outputs_are_those_of_the_masked_network(name, seed):
     build, shape = ZOO[name]
     network = masked(build(), seed)

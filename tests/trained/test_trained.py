@@ -316,7 +316,14 @@ def test_small_noise_is_safe_in_single_precision():
     assert float(jnp.mean(error**2)) < 1e-4 * float(jnp.var(targets))
 
 
-@pytest.mark.parametrize("name", ["residual", "attention", "recurrent", "stacked"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "residual",
+        "attention",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("recurrent", "stacked")),
+    ],
+)
 def test_networks_of_other_layouts(name):
     make, shape, _ = NETWORKS[name]
     network = make()

@@ -81,7 +81,7 @@ def prepare(
     if not np.isfinite(outputs).all():
         raise ValueError("reduce_network: the network's outputs are not finite.")
     used = loss_of(loss, outputs.shape[1:], rows.targets)
-    check_logits(used, outputs)
+    check_logits(used, outputs, jax.tree.map(lambda y: y[:256], calibrate_by.targets))
     if rows.targets is None:
         calibrate_by = with_predictions(calibrate_by, used, predict)
         choose_by = with_predictions(choose_by, used, predict)

@@ -249,3 +249,17 @@ def test_normalised_weights_that_are_zero_do_no_harm():
     outputs = jax.vmap(found.network_at(0))(x)
     np.testing.assert_allclose(outputs, y, atol=0.3)
     assert np.isfinite(jax.vmap(found.network)(x)).all()
+
+
+def test_a_network_in_bfloat16_is_reduced_as_in_float32():
+    network = eqx.nn.MLP(6, 1, 16, 1, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (400, 6))
+    y = jax.vmap(network)(x) + 0.2 * jax.random.normal(jax.random.key(2), (400, 1))
+    masks = []
+    for dtype in (jnp.float32, jnp.bfloat16):
+        narrow = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_array(a) else a, network)  # noqa: B023
+        data = x.astype(dtype), y.astype(dtype)
+        found = bmr.reduce_network(narrow, data, held_out=data, keep=0.85)
+        assert jax.vmap(found.network)(data[0]).dtype == dtype
+        masks.append(np.concatenate([mask.ravel() for mask in found.masks.values()]))
+    assert np.mean(masks[0] == masks[1]) > 0.9

@@ -29,7 +29,7 @@ class prune_step(Messenger):
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Zero what is removed before the step goes on with it."""
-        name = msg.get("name")
+        name = str(msg.get("name"))
         if name not in self._keep or msg["type"] != "sample" or msg["is_observed"]:
             return
         if self._at.reverse:

@@ -265,8 +265,8 @@ def _why_not(
 
 def _taken(name: str, site: str, plate: str, taken: Any) -> str:
     return (
-        f"{name}: the plate '{plate}' takes {taken} rows itself, so '{site}' does not belong to the rows of a "
-        "batch. Fit with batch_size=None: the program then takes its own minibatches."
+        f"{name}: the plate '{plate}' takes {taken} rows itself, so '{site}' does not belong to the rows of "
+        "a batch. Fit with batch_size=None: the program then takes its own minibatches."
     )
 
 

@@ -9,7 +9,9 @@ from jaxtyping import Array, Bool, Int
 from numpyro import distributions as dist
 from numpyro.primitives import Messenger, apply_stack
 
+from bmrjax.backend.inside_scan import enter
 from bmrjax.families import pruned
+from bmrjax.families.pruned_scan import prune_step
 from bmrjax.fast_noise import fast_noise as fast_noise
 from bmrjax.noise_draws import NoiseDraws as NoiseDraws
 from bmrjax.noise_draws import draws as draws
@@ -28,24 +30,19 @@ class prune(Messenger):
     `TraceMeanField_ELBO` is exactly zero. The program itself does not change, and the masks
     may be traced, so a new mask never recompiles.
 
-    Made for variational inference and prediction. Under MCMC the program sees the zeros, but a
-    removed element has a flat density, so a sampler wanders along it without end; write the
-    elements out of the program instead.
-
-    A latent site inside `numpyro.contrib.control_flow.scan` takes its values there, where no outer handler
-    reaches: give it those of a pruned guide, as `Result.sample` and NumPyro's ELBOs do. Drawn from the prior,
-    its removed elements would be zero in the trace and not in the program.
+    Made for variational inference and prediction. Under MCMC the program sees the zeros, but a removed
+    element has a flat density, along which a sampler wanders without end; take it out of the program.
 
     Args:
         fn: A NumPyro program: a model, or a guide in which each pruned site is a sample site of
             its own (AutoNormal, AutoDelta, or one written by hand), or an `infer.CorrelatedGuide`.
         keep: Site name to boolean mask, True stays, each shaped as the whole site
-            (plates, batch and event dimensions). Sites without a mask are left alone.
+            (steps of a `scan`, plates, batch and event dimensions). Others are left alone.
 
     Raises:
         ValueError: For a mask of another shape than its site, a name that is not a latent site of
             the program, or a site whose elements depend on each other (a multivariate normal,
-            a Dirichlet) and that is not `distributions.Prunable`.
+            a Dirichlet) and that is not `distributions.Prunable`, or is in a scan with ``reverse=True``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro
@@ -82,6 +79,9 @@ class prune(Messenger):
         """Put the pruned distribution in place of the site's own."""
         if msg["type"] == "current_masks":
             msg["value"] = both_masks(msg["value"], self.keep)
+            return
+        if msg["type"] == "control_flow":
+            enter(msg, lambda step, at: prune_step(step, self.keep, at))
             return
         name = msg.get("name")
         if name not in self.keep or not _is_latent(msg):
@@ -190,13 +190,11 @@ class inference(Messenger):
     """Run random modules as at test time: no dropout, running averages in batch norm.
 
     Example:
-        Dropout draws from the program's key, except at test time:
-
         >>> import jax, jax.numpy as jnp, numpyro
         >>> import bmrjax as bmr
         >>> network = bmr.zoo.MLP(4, (64,), 2, dropout=0.5, key=jax.random.key(0))
-        >>> def program(x):
-        ...     return bmr.random_module("net", network, None)(x)  # weights that are not random
+        >>> def program(x):  # dropout draws from its key, but for test time
+        ...     return bmr.random_module("net", network, None)(x)
         >>> def differs(run):
         ...     first, second = (numpyro.handlers.seed(run, i)(jnp.ones((1, 4))) for i in (0, 1))
         ...     return not bool(jnp.allclose(first, second))
@@ -208,6 +206,8 @@ class inference(Messenger):
         """Set the network's inference flag."""
         if msg["type"] == "apply_network":
             msg["kwargs"]["inference"] = True
+        elif msg["type"] == "control_flow":
+            enter(msg, lambda step, at: inference(step))
 
 
 class hide_data(Messenger):

@@ -1,14 +1,17 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.contrib.control_flow import cond, scan
 from numpyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from numpyro.infer.util import log_density
 from starting import loss_of, started
 
+import bmrjax as bmr
 from bmrjax import handlers
 from bmrjax.backend import noise
 
@@ -362,3 +365,57 @@ def test_fast_noise_is_what_a_guide_draws(monkeypatch):
     guide, _ = fitted(regression)
     numpyro.handlers.seed(handlers.fast_noise(guide), jax.random.key(0))(X, Y)
     assert (4,) in draws
+
+
+def walk(*, reverse=False, network=None):
+    def step(at, _):
+        with numpyro.plate("columns", 3):
+            e = numpyro.sample("e", dist.Normal(0.0, 1.0))
+        at = at + (e if network is None else network(e))
+        return at, at
+
+    return scan(step, jnp.zeros(3), None, length=4, reverse=reverse)
+
+
+def test_removed_elements_of_a_scan_are_zero_inside_it_too():
+    keep = jnp.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
+    pruned, values = handlers.prune(walk, {"e": keep}), {"e": X[:, :3][:4]}
+    kept = jnp.where(keep, values["e"], 0.0)
+    for program in (
+        numpyro.handlers.substitute(pruned, values),
+        handlers.prune(numpyro.handlers.substitute(walk, values), {"e": keep}),
+    ):
+        np.testing.assert_allclose(program()[1], jnp.cumsum(kept, 0), rtol=1e-6)
+    with numpyro.handlers.trace() as trace:
+        last, _ = numpyro.handlers.seed(pruned, 0)()
+    found = trace["e"]["value"]
+    np.testing.assert_allclose(last, found.sum(0), rtol=1e-6)  # drawn from the prior
+    np.testing.assert_array_equal(found != 0, keep)
+    with pytest.raises(ValueError, match="'e' is inside a scan with reverse=True"):
+        numpyro.handlers.seed(handlers.prune(walk, {"e": keep}), 0)(reverse=True)
+    with pytest.raises(ValueError, match=r"has shape \(3, 3\), the site has \(4, 3\)"):
+        numpyro.handlers.seed(handlers.prune(walk, {"e": keep[:3]}), 0)()
+
+
+def test_removed_elements_of_a_branch_are_zero_inside_it_too():
+    def branch(_):
+        return 2.0 * numpyro.sample("e", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+
+    def program():
+        return cond(jnp.ones(()) > 0, branch, branch, None)
+
+    keep = jnp.array([True, False, True])
+    found = numpyro.handlers.seed(handlers.prune(program, {"e": keep}), 0)()
+    np.testing.assert_array_equal(found != 0, keep)
+
+
+def test_networks_inside_a_scan_are_in_inference_mode_too():
+    linear = eqx.nn.Linear(3, 3, use_bias=False, key=jax.random.key(0))
+    linear = eqx.tree_at(lambda layer: layer.weight, linear, jnp.eye(3))
+
+    def program():
+        network = bmr.random_module("net", eqx.nn.Sequential([linear, eqx.nn.Dropout(0.5)]), None)
+        return walk(network=lambda e: network(e[None])[0])[0]
+
+    run = handlers.inference(numpyro.handlers.substitute(program, {"e": jnp.ones((4, 3))}))
+    np.testing.assert_allclose(numpyro.handlers.seed(run, 0)(), 4.0)

@@ -13,19 +13,29 @@ from bmrjax.estimators.estimator_options import (
     check_no_text,
     column_names_of,
 )
-from bmrjax.estimators.logistic import class_probabilities, laplace_approximation
+from bmrjax.estimators.logistic import Logistic, class_probabilities
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
 from bmrjax.fitted.heredity import HeredityOption
 
 # Draws of the coefficients that predictions are averaged over.
 _DRAWS = 256
 
+# Points at most at which the posterior is taken to be normal, from each of the first ones.
+_ROUNDS = 8
+
+# Submodels of a reduction, the most probable first, that are compared by their own modes.
+_COMPARED = 8
+
+# With fewer rows, the mode of the full model is not among the first points.
+_ROWS_PER_COEFFICIENT = 5
+
 
 class SparseClassifier(ClassifierMixin, BaseEstimator):
     r"""Choose the columns of a logistic regression by their evidence.
 
     Columns are standardised. Coefficients have independent normal priors, and Laplace's approximation of
-    their posterior gives the evidence of every submodel (`reduce_fit`). With more than two classes the
+    their posterior gives the evidence of every submodel (`reduce_fit`). It is taken at the mode of the
+    submodel that is most probable by its own such approximation. With more than two classes the
     model is a softmax with a coefficient per class, and a column is in it for all classes or for none.
 
     Args:
@@ -103,21 +113,21 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
         outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         design = np.column_stack([np.ones(len(index)), columns.x])
         scale = np.array([INTERCEPT_SCALE, *[self.prior_scale] * columns.x.shape[1]])
-        loc, covariance = laplace_approximation(design, index, scale, outputs)
-        kept, self.reduction_ = np.ones(len(scale), bool), None
+        full = Logistic(design, index, scale, outputs)
+        kept: np.ndarray = np.ones(len(scale), bool)
+        self.reduction_: Any = None
         inclusion = np.zeros(0)
         if columns.names:
-            self.reduction_: Any = self._reduce(columns, loc, covariance, outputs)
-            of_columns = slice(outputs, outputs + len(columns.names))
-            inclusion = self.reduction_.inclusion_prob["z"][of_columns]
-            kept[1:] = self.reduction_.chosen["z"][of_columns]
+            kept, self.reduction_ = self._choose(columns, full)
+            inclusion = self.reduction_.inclusion_prob["z"][outputs : outputs + len(columns.names)]
         rng = np.random.default_rng(self.random_state)
         if self.average and self.reduction_ is not None:
             drawn = self.reduction_.draws(_DRAWS, seed=self.random_state)["z"]
             mean = _with_intercepts(self.reduction_.mean["z"], outputs)
             draws = _with_intercepts(drawn, outputs)
         else:
-            mode, spread = laplace_approximation(design[:, kept], index, scale[kept], outputs)
+            of_kept = full.of_columns(kept)
+            mode, spread = of_kept.normal_at(of_kept.mode())
             drawn = rng.multivariate_normal(mode, spread, _DRAWS, method="cholesky")
             mean = np.zeros((outputs, len(scale)))
             draws = np.zeros((_DRAWS, outputs, len(scale)))
@@ -167,9 +177,44 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
             total += class_probabilities(X @ coef.T + intercept)
         return total / len(self._draws)
 
-    def _reduce(self, columns: Standardised, loc: Any, covariance: Any, outputs: int) -> Any:
-        """Reduce the posterior, whose elements are laid out with all intercepts first."""
-        width = len(columns.names) + 1
+    def _choose(self, columns: Standardised, full: Logistic) -> tuple[np.ndarray, Any]:
+        """Return the submodel of most probability by its own Laplace approximation, and the reduction there.
+
+        The normal that approximates the posterior is taken at the mode of a submodel, and where its reduction
+        leads to another one, at that one's mode in turn. Far from there the likelihood is not normal: with
+        many columns for the rows, the full model separates the classes, and tells nothing of any column.
+        """
+        width, outputs = full.design.shape[1], full.outputs
+        starts = [np.arange(width) == 0]
+        if len(full.design) >= _ROWS_PER_COEFFICIENT * outputs * width:
+            starts.append(np.ones(width, bool))
+        log_probs: dict[bytes, float] = {}
+        reductions: dict[bytes, Any] = {}
+        for kept in starts:
+            for _ in range(_ROUNDS):
+                if kept.tobytes() in reductions:
+                    break
+                reduction = reductions[kept.tobytes()] = self._reduce(columns, full, kept)
+                masks = reduction._found.masks[:_COMPARED]
+                elements = reduction._nodes.precisions[0].elements(masks)
+                found = np.ones((len(masks), width), bool)
+                found[:, 1:] = elements[:, outputs : outputs + width - 1]
+                for one, prior in zip(found, reduction._prior.log_prob(masks), strict=True):
+                    if one.tobytes() not in log_probs:
+                        of_one = full.of_columns(one)
+                        log_probs[one.tobytes()] = of_one.log_evidence(of_one.mode()) + float(prior)
+                kept = max(found, key=lambda one: log_probs[one.tobytes()])
+        best = np.frombuffer(max(log_probs, key=lambda one: log_probs[one]), bool)
+        reduction = reductions.get(best.tobytes())
+        return best, self._reduce(columns, full, best) if reduction is None else reduction
+
+    def _reduce(self, columns: Standardised, full: Logistic, kept: np.ndarray) -> Any:
+        """Reduce the posterior as it is about the mode of a submodel."""
+        outputs, width = full.outputs, full.design.shape[1]
+        at = np.zeros((outputs, width))
+        at[:, kept] = full.of_columns(kept).mode().reshape(outputs, -1)
+        loc, covariance = full.normal_at(at.ravel())
+        # All intercepts first.
         order = np.arange(outputs * width).reshape(outputs, width)
         order = np.concatenate([order[:, 0], order[:, 1:].ravel()])
         return reduce_columns(

@@ -11,10 +11,18 @@ def check_estimator_options(estimator: Any) -> None:
 
 
 def check_no_text(estimator: Any, table: Any) -> None:
-    """Raise ValueError if columns of a table hold text."""
+    """Raise ValueError if columns of a table hold text, dates or durations."""
     if not hasattr(table, "items") or not hasattr(table, "columns"):
         return
     others = {n: c for n, c in table.items() if getattr(c.dtype, "kind", "O") not in "biufc"}
+    times = [
+        str(name) for name, column in others.items() if getattr(column.dtype, "kind", "O") in "mM"
+    ]
+    if times:
+        raise ValueError(
+            f"{type(estimator).__name__}: the columns {times} hold dates or durations. Make them numbers "
+            "first, such as years, or days since the first."
+        )
     text = [str(name) for name, column in others.items() if any(isinstance(v, str) for v in column)]
     if text:
         raise ValueError(

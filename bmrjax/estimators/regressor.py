@@ -21,6 +21,9 @@ from bmrjax.fitted.heredity import HeredityOption
 # Times that the noise is estimated and the columns are chosen at most.
 _ROUNDS = 8
 
+# Where the noise starts without a row to spare: in standard deviations of the target.
+_BETWEEN = 0.3
+
 
 class SparseRegressor(RegressorMixin, BaseEstimator):
     r"""Choose the columns of a linear regression by their evidence.
@@ -151,11 +154,17 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         self, columns: Standardised, design: Any, target: Any, prior_scale: Any
     ) -> tuple[np.ndarray, float]:
         """Return which elements are in the most probable submodel, and the noise that it has."""
+        whole = float(np.sqrt(np.mean(target**2)))
         starts = [_noise(design, target, prior_scale)]
         if len(target) < 2 * design.shape[1]:
             # All columns together explain the noise away, so the search begins without any as well.
-            starts.append(float(np.sqrt(np.mean(target**2))))
-        found = [self._climb(columns, design, target, prior_scale, noise) for noise in starts]
+            starts.append(whole)
+        least = _least_noise(design, prior_scale)
+        if len(target) <= design.shape[1]:
+            starts[0] = _BETWEEN * whole  # nothing is left to estimate it from
+        found = [
+            self._climb(columns, design, target, prior_scale, max(noise, least)) for noise in starts
+        ]
         _, kept, noise, self.reduction_ = max(found, key=lambda one: one[0])
         return kept, noise
 
@@ -169,6 +178,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             their noise; and the reduction.
         """
         seen: set[bytes] = set()
+        least = _least_noise(design, prior_scale)
         for _ in range(_ROUNDS):
             loc, covariance = _posterior(design, target, prior_scale, noise)
             reduction = reduce_columns(
@@ -186,10 +196,21 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             if kept.tobytes() in seen:
                 break
             seen.add(kept.tobytes())
-            noise = _noise(design[:, kept], target, prior_scale[kept])
+            noise = max(_noise(design[:, kept], target, prior_scale[kept]), least)
         log_prob = _log_evidence(design[:, kept], target, prior_scale[kept], noise)
         log_prob += float(reduction._prior.log_prob(reduction._found.masks[0]))
         return log_prob, kept, noise, reduction
+
+
+def _least_noise(design: Any, prior_scale: Any) -> float:
+    """Return the least standard deviation of the noise at which submodels can be told apart.
+
+    Where columns follow from others, the data determine some directions and the prior the rest: the smaller
+    the noise, the further are the precisions apart, up to where rounding decides.
+    """
+    singular = np.linalg.svd(design[:, 1:] * prior_scale[1:], compute_uv=False)
+    is_full = len(singular) == design.shape[1] - 1 and singular[-1] > 1e-3 * singular[0]
+    return 0.0 if is_full else 1e-3 * float(singular[0])
 
 
 def _posterior(design: Any, target: Any, prior_scale: Any, noise: float) -> tuple[Any, Any]:

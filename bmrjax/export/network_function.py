@@ -85,6 +85,12 @@ def network_function(caller: str, network: Any, example: Any) -> NetworkFunction
         raise ValueError(
             f"{caller}: a Flax network takes batches; give inputs with one row per data point."
         )
+    if not all(
+        np.isfinite(np.asarray(y)).all() for y in jax.tree.leaves(call(parts.arrays, inputs))
+    ):
+        raise ValueError(
+            f"{caller}: the outputs of the network on the example are not finite; give another example."
+        )
     axis = 0 if equinox else -1
     return NetworkFunction(network, list(parts.names), list(parts.arrays), inputs, axis, call, cut)
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bmrjax.backend.forked import not_after_fork
@@ -16,7 +15,13 @@ from bmrjax.export.network_function import (
     network_function,
     output_difference,
 )
-from bmrjax.export.onnx_graph import make_graph, open_graph, stored_arrays, with_eight_bits
+from bmrjax.export.onnx_graph import (
+    graph_error,
+    make_graph,
+    open_graph,
+    stored_arrays,
+    with_eight_bits,
+)
 from bmrjax.files import write_atomically
 
 
@@ -71,7 +76,7 @@ def onnx(
     """
     caller = "export.onnx"
     made = network_function(caller, network, example)
-    model = make_graph(made, batch)
+    model = make_graph(made, batch, tolerance)
     plain = model.SerializeToString()
     stored = stored_arrays(model, made)
     chosen: dict[str, Rounded] = {}
@@ -80,11 +85,7 @@ def onnx(
     data = with_eight_bits(model, stored, chosen).SerializeToString() if chosen else plain
     found = open_graph(data)
     function = made.function(replaced(made, chosen))
-    error = 0.0
-    for rows in {batch} if batch else {len(made.inputs[0]), 3}:
-        inputs = made.batch(int(rows or 1))
-        with jax.default_matmul_precision("highest"):  # as ONNX Runtime multiplies
-            error = max(error, output_difference(found(*inputs), function(*inputs)))
+    error = graph_error(found, made, function, batch)
     check_outputs(caller, file, error, tolerance)
     file = Path(file)
     write_atomically(file, data)

@@ -11,24 +11,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.backend.jaxprs import evaluate
+from bmrjax.backend.jaxprs import bind, evaluate
 from bmrjax.export.eight_bits import Rounded
-from bmrjax.export.network_function import NetworkFunction
+from bmrjax.export.network_function import NetworkFunction, output_difference
 
 INSTALL = (
     "export.onnx needs jax2onnx and onnxruntime ({}). Install them by pip install 'bmrjax[onnx]'."
 )
 
 
-def make_graph(made: NetworkFunction, batch: int | None) -> Any:
+def make_graph(made: NetworkFunction, batch: int | None, tolerance: float) -> Any:
     """Return an ONNX model of a network.
+
+    The converter has forms of its own for whole layers and for padding, which do not fit all networks. Where
+    a model does not run, or does not compute what the network does, the operations of the network are
+    converted one by one instead.
 
     Args:
         made: The network.
         batch: Rows per call; None for any number.
+        tolerance: Largest difference of outputs with which a model is taken at once, relative to the largest.
 
     Raises:
-        ImportError: Without jax2onnx.
+        ImportError: Without jax2onnx or onnxruntime.
         ValueError: If an operation of the network has no counterpart there.
     """
     with _quiet():
@@ -37,14 +42,31 @@ def make_graph(made: NetworkFunction, batch: int | None) -> Any:
         except ImportError as error:
             raise ImportError(INSTALL.format(error)) from None
         names = ["x"] if len(made.inputs) == 1 else [f"x{i}" for i in range(len(made.inputs))]
-        shapes: Any = _shapes(made, batch)
+        shapes, structs = _shapes(made, batch)
         plain = made.function()
         failed: list[Exception] = []
-        for function in (plain, _without_pads(plain)):
+        differs: list[tuple[float, Any]] = []
+        for wrapped, given in (
+            (lambda: plain, shapes),
+            (lambda: _without_pads(plain), shapes),
+            (lambda: _one_by_one(plain, structs), structs),
+        ):
             try:
-                return to_onnx(function, shapes, model_name="network", input_names=names)
-            except Exception as error:  # of the converter, whatever it raises
+                model = to_onnx(wrapped(), given, model_name="network", input_names=names)
+                error = graph_error(open_graph(model.SerializeToString()), made, plain, batch)
+            except ImportError:
+                raise
+            except Exception as error:  # of the converter or of the runtime, whatever they raise
                 failed.append(error)
+                continue
+            if error <= tolerance:
+                return model
+            differs.append((error, model))
+    differs = [each for each in differs if np.isfinite(each[0])]
+    if differs:
+        return min(differs, key=lambda each: each[0])[1]
+    if not failed:
+        failed.append(ValueError("its outputs there have another shape, or are not finite"))
     text = " ".join(str(failed[0]).split())
     hint = " batch= may help: a graph for so many rows." if batch is None else ""
     raise ValueError(
@@ -65,13 +87,54 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _shapes(made: NetworkFunction, batch: int | None) -> list[Any]:
-    rows: Any = "rows" if batch is None else batch
-    if all(x.dtype == np.float32 for x in made.inputs):
-        return [(rows, *x.shape[1:]) for x in made.inputs]
-    if batch is None:
-        (rows,) = jax.export.symbolic_shape("rows")
-    return [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in made.inputs]
+def graph_error(
+    found: Callable[..., Any],
+    made: NetworkFunction,
+    function: Callable[..., Any],
+    batch: int | None,
+) -> float:
+    """Return the largest difference of a graph's outputs from a network's, relative to the largest.
+
+    Args:
+        found: What the graph computes.
+        made: The network, with example inputs.
+        function: What it should compute.
+        batch: Rows per call; None for any number, of which two are tried.
+    """
+    error = 0.0
+    for rows in {batch} if batch else {len(made.inputs[0]), 3}:
+        inputs = made.batch(int(rows or 1))
+        with jax.default_matmul_precision("highest"):  # as ONNX Runtime multiplies
+            error = max(error, output_difference(found(*inputs), function(*inputs)))
+    return error
+
+
+def _shapes(made: NetworkFunction, batch: int | None) -> tuple[Any, list[Any]]:
+    """Return the shapes of the inputs as the converter takes them, and as JAX does."""
+    rows: Any = jax.export.symbolic_shape("rows")[0] if batch is None else batch
+    structs = [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in made.inputs]
+    if any(x.dtype != np.float32 for x in made.inputs):
+        return structs, structs
+    return [("rows" if batch is None else batch, *x.shape[1:]) for x in made.inputs], structs
+
+
+def _one_by_one(function: Callable[..., Any], shapes: list[Any]) -> Callable[..., Any]:
+    """Return a function traced in advance, for the converter to see operations and no layers."""
+    # A function of its own: JAX would remember what the converter has traced of the other.
+    whole, shape = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*shapes)
+
+    def rule(eqn: Any, inputs: list[Any]) -> list[Any] | None:
+        if eqn.primitive.name not in ("dot_general", "conv_general_dilated"):
+            return None
+        dtypes = {x.dtype for x in inputs}
+        if len(dtypes) == 1:
+            return None
+        # ONNX has products of one type only.
+        return bind(eqn, [x.astype(jnp.result_type(*dtypes)) for x in inputs])
+
+    return lambda *inputs: jax.tree.unflatten(
+        jax.tree.structure(shape), evaluate(whole.jaxpr, whole.consts, inputs, rule)
+    )
 
 
 def _without_pads(function: Callable[..., Any]) -> Callable[..., Any]:

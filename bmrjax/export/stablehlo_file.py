@@ -110,9 +110,13 @@ def _program(made: NetworkFunction, batch: int | None, platforms: tuple[str, ...
     try:
         return export.export(jax.jit(made.function()), platforms=platforms)(*shapes)
     except Exception as error:  # of the network's own code, traced on other shapes
-        if batch is not None:
-            raise
         text = " ".join(str(error).split())
+        if batch is not None:
+            raise ValueError(
+                f"export.stablehlo: the network does not run on {batch} rows ({type(error).__name__}: "
+                f"{text:.200}). Its example has {len(made.inputs[0])}: give it as the network takes it, for "
+                "a Flax network one row per data point."
+            ) from error
         raise ValueError(
             "export.stablehlo: the network cannot be written for any number of rows; give batch=, for a "
             f"program that takes so many ({type(error).__name__}: {text:.200})."

@@ -68,6 +68,7 @@ from bmrjax.families.base import facts_of as facts_of
 from bmrjax.families.base import has_closed_form as has_closed_form
 from bmrjax.families.base import is_removable as is_removable
 from bmrjax.families.base import location as location
+from bmrjax.families.base import own_density as own_density
 from bmrjax.families.base import read as read
 from bmrjax.families.base import read_as_stored as read_as_stored
 from bmrjax.families.base import removed as removed

@@ -41,10 +41,35 @@ def read_as_stored(fn: dist.Distribution) -> Any:
 
     They are not broadcast to the shape of the site, and numbers of Python and NumPy stay what they are.
     """
+    if own_density(fn):
+        return None
     try:
         return stored(elementwise(fn))
     except NotElementwiseError:
         return stored(fn)
+
+
+def own_density(fn: dist.Distribution) -> str:
+    """Return the class, in `fn` or what it is made of, that has a log density of its own; "" if none has.
+
+    Such a subclass of a distribution, say of a normal one, is of another family than the distribution is.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist
+        >>> from bmrjax.families import own_density
+        >>> class Peaked(dist.Normal):
+        ...     def log_prob(self, value):
+        ...         return super().log_prob(value) - jnp.abs(value)
+        >>> own_density(Peaked(jnp.zeros(2), 1.0).to_event(1)), own_density(dist.Normal(0.0, 1.0))
+        ('Peaked', '')
+    """
+    part: Any = fn
+    while isinstance(part, dist.Distribution):
+        known = next(kind for kind in type(part).__mro__ if kind in stored.registry)
+        if known is not object and getattr(known, "log_prob", None) is not type(part).log_prob:
+            return type(part).__name__
+        part = getattr(part, "base_dist", None)
+    return ""
 
 
 @functools.singledispatch

@@ -14,6 +14,13 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _FLIPS_BEFORE_REFRESH = 2000
 
 
+_ROUNDED = (
+    "reduce_fit: the covariance is singular up to rounding: some elements follow from others, or are known "
+    "so much better than the rest that their evidence cannot be computed. Leave out elements that repeat "
+    "others, and look whether the noise of the model is far too small for its data."
+)
+
+
 class Precision:
     r"""A joint normal posterior in the form that submodels are read from.
 
@@ -197,6 +204,8 @@ class Swept:
         found = np.empty(len(p.units))
         block, beside = self._diagonal[p.single_at], self._beside[p.single_at]
         size = np.abs(block)
+        if ((block > 0) == self.mask[p.single]).any():
+            raise ValueError(_ROUNDED)
         found[p.single] = 0.5 * (beside**2 / size - np.sign(block) * np.log(size))
         found[p.single] += _HALF_LOG_TWO_PI
         for u in p.several:
@@ -226,6 +235,8 @@ class Swept:
         across = float(self._rows[self._at[o], i]) / pivot
         variance = across**2 * pivot - float(self._diagonal[o])
         loc = float(self._beside[o]) - across * score
+        if not (pivot > 0 and variance > 0):
+            raise ValueError(_ROUNDED)
         of_in = 0.5 * (score**2 / pivot - math.log(pivot))
         of_out = 0.5 * (loc**2 / variance + math.log(variance))
         at_zero = self.precision.unit_at_zero

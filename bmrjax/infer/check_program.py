@@ -1,6 +1,6 @@
 """A program and its data, looked at before anything is fitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,8 +10,9 @@ import numpyro.distributions as dist
 from jax.core import Tracer
 from jaxtyping import Array
 from numpyro.distributions import constraints
+from numpyro.distributions.kl import kl_divergence
 
-from bmrjax.families import spike_and_slab_parameters
+from bmrjax.families import own_density, spike_and_slab_parameters
 from bmrjax.handlers import missing_outcomes
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start
@@ -26,6 +27,7 @@ def check_program(
     *,
     discrete: bool = False,
     atoms: bool = True,
+    divergences: bool = True,
 ) -> list[str]:
     """Refuse a program that observes nothing, or targets that its likelihood is not made for.
 
@@ -36,12 +38,14 @@ def check_program(
         key: PRNG key.
         discrete: Whether latent sites may be discrete; no automatic guide has a posterior of these.
         atoms: Whether they may be spike-and-slab ones, which a loss of densities cannot fit.
+        divergences: Whether the loss takes divergences of pairs of distributions by their class.
 
     Returns:
         Names of the latent sites of outcomes that are missing by ``obs_mask=``, for `complete_missing`.
 
     Raises:
-        ValueError: If a latent site is discrete or spike-and-slab and may not be, if no site is observed,
+        ValueError: If a latent site is discrete or spike-and-slab and may not be, or has a log density that
+            its divergence would not be of, if no site is observed,
             if targets and likelihood would broadcast against each other, or if targets lie outside its
             support.
     """
@@ -84,6 +88,8 @@ def check_program(
                 "has no gradient for the indicators. Leave `loss` out: TraceMeanField_ELBO, the default, "
                 "takes their divergence as a whole."
             )
+        if divergences:
+            _check_densities({n: s["fn"] for n, s in sampled.items() if n not in observed})
         rows = jax.tree.leaves(batch)
         for name, site in observed.items():
             _check_shapes(name, site["fn"], site["value"])
@@ -97,6 +103,20 @@ def check_program(
     for name, column, support in supports:
         _check_support(name, column, support)
     return missing
+
+
+def _check_densities(priors: Mapping[str, Any]) -> None:
+    """Refuse priors of which NumPyro would take the divergence of the class that theirs is derived from."""
+    registered = {kind.__name__ for pair in kl_divergence.funcs for kind in pair}
+    for name, fn in priors.items():
+        kind = own_density(fn)
+        if kind and kind not in registered and not hasattr(dist, kind):
+            raise ValueError(
+                f"sparsify: the prior of '{name}' is {kind}, which has a log_prob of its own and is derived "
+                "from a distribution whose divergence from the posterior NumPyro has in closed form: the fit "
+                "would use that one. Derive it from dist.Distribution instead; its divergence is then "
+                "sampled."
+            )
 
 
 def _check_shapes(name: str, fn: Any, value: Any) -> None:

@@ -1,13 +1,16 @@
 """Making a guide of a loaded result ready to draw from."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
+from numpyro.distributions import biject_to
 from numpyro.infer.autoguide import AutoContinuous
 
 from bmrjax.infer.arguments import Data, arguments
@@ -43,14 +46,17 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
     def meet(key: Array, *args: Any, **kwargs: Any) -> list[dict[str, Array]]:
         sites = sites_of(at_start(model), args, kwargs, key=key)
         found = []
+        open_sites = {
+            name: site
+            for name, site in sites.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
         for g, is_joint in zip(fresh, joint, strict=True):
-            drawn = {
-                name: site["value"]
-                for name, site in sites.items()
-                if site["type"] == "sample"
-                and not site["is_observed"]
-                and (name in targets if is_joint else not _has_parameters(name, g.prefix, params))
-            }
+            if is_joint:
+                unknown = _targets(open_sites, targets, params.get(f"{g.prefix}_loc"))
+            else:
+                unknown = {n for n in open_sites if not _has_parameters(n, g.prefix, params)}
+            drawn = {name: open_sites[name]["value"] for name in open_sites if name in unknown}
             found.append(drawn)
             with _conditioned(g, drawn):
                 numpyro.handlers.seed(g, key)(*args, **kwargs)
@@ -123,6 +129,44 @@ def _conditioned(guide: Any, values: Mapping[str, Array]) -> Iterator[None]:
 
 def _has_parameters(name: str, prefix: str, params: Mapping[str, Array]) -> bool:
     return any(param.startswith(f"{name}_{prefix}") for param in params)
+
+
+def _targets(
+    open_sites: Mapping[str, Any], growing: Collection[str], loc: Array | None
+) -> Collection[str]:
+    """Return which sites that grow with the data are targets, and no latent sites of a joint posterior.
+
+    The latent ones have as many elements as the posterior; where several would do, those that come first in
+    the program, since targets follow what they depend on.
+
+    Args:
+        open_sites: Sites that are not observed, in the order of the program.
+        growing: Names of sites that grow with the batch.
+        loc: Mean of the joint posterior; None where it has none.
+
+    Raises:
+        ValueError: Where no choice has as many elements as the posterior.
+    """
+    if loc is None:
+        return growing
+    sizes = {name: _free_size(site["fn"]) for name, site in open_sites.items()}
+    others = sum(size or 0 for name, size in sizes.items() if name not in growing)
+    candidates = [name for name, size in sizes.items() if name in growing and size is not None]
+    for count in range(len(candidates) + 1):
+        for latent in itertools.combinations(candidates, count):
+            if others + sum(sizes[name] or 0 for name in latent) == jnp.size(loc):
+                return set(growing) - set(latent)
+    raise ValueError(
+        f"The joint posterior has {jnp.size(loc)} elements, and the latent sites of the program have another "
+        "number with these arguments. Where a site has an element per row, give as many rows as in the fit."
+    )
+
+
+def _free_size(fn: Any) -> int | None:
+    """Return the number of unconstrained elements of a site; None for a discrete one."""
+    if fn.support.is_discrete:
+        return None
+    return math.prod(biject_to(fn.support).inverse_shape(fn.batch_shape + fn.event_shape))
 
 
 def _sites_of_data(model: Callable, batch: Data) -> set[str]:

@@ -1,7 +1,7 @@
 """Which observed sites of a program have a log density per row, and whether rows may be split up."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -118,7 +118,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
         failed = [s for s in failed if s not in found]
     if failed:
         raise ValueError(_why_not(name, failed, first.log_density, size, rows, plates))
-    _check_factors(first.factor, moved.factor, order, name)
+    _check_factors(first.factor, moved.factor, order, name, plates)
     return frozenset(found)
 
 
@@ -181,12 +181,19 @@ def _own_factor(site: dict[str, Any], sites: dict[str, Any]) -> Array:
 
 
 def _check_factors(
-    before: dict[str, Array], after: dict[str, Array], order: np.ndarray, name: str
+    before: dict[str, Array],
+    after: dict[str, Array],
+    order: np.ndarray,
+    name: str,
+    plates: Mapping[str, tuple[int, int]],
 ) -> None:
     """Refuse factors on log densities that depend on which rows there are, or on how many."""
+    larger = [plate for plate, (total, taken) in plates.items() if taken > total]
     for site, factor in before.items():
         if _axis_that_moves(factor, after[site], order) or _close(factor, after[site]):
             continue
+        if larger:
+            raise ValueError(_taken(name, site, larger[0], plates[larger[0]][1]))
         raise ValueError(
             f"{name}: the program multiplies the log density of '{site}' itself by a factor that depends on "
             "the rows or on their number (numpyro.handlers.scale, of len(x) or of weights divided by their "
@@ -244,11 +251,7 @@ def _why_not(
 ) -> str:
     if plates:
         plate, (total, taken) = next(iter(plates.items()))
-        return (
-            f"{name}: the plate '{plate}' takes {taken} of {total} rows itself, so '{failed[0]}' does not "
-            "belong to the rows of a batch. Fit with batch_size=None: the program then takes its own "
-            "minibatches."
-        )
+        return _taken(name, failed[0], plate, f"{taken} of {total}")
     shapes = {site: jnp.shape(found[site]) for site in failed}
     whole = [site for site, shape in shapes.items() if row_axis(shape, size) is None]
     if whole:
@@ -262,6 +265,13 @@ def _why_not(
         f"{name}: the log density of '{failed[0]}' at a row depends on other rows or on the row's position "
         "(as in a time series, or with statistics of the batch), so minibatches would fit another model. Fit "
         "with batch_size=None (all data in every step)."
+    )
+
+
+def _taken(name: str, site: str, plate: str, taken: Any) -> str:
+    return (
+        f"{name}: the plate '{plate}' takes {taken} rows itself, so '{site}' does not belong to the rows of "
+        "a batch. Fit with batch_size=None: the program then takes its own minibatches."
     )
 
 

@@ -130,19 +130,18 @@ class Fit:
         # A part of what a resumed run must agree in.
         self.estimator = loss.estimator if isinstance(loss, PropagatedELBO) else estimator
         by_density = not isinstance(loss, TraceMeanField_ELBO | PropagatedELBO | None)
+        key = jax.random.key(0)
         missing = check_program(
-            model,
-            self.example,
-            looked_at,
-            jax.random.key(0),
+            *(model, self.example, looked_at, key),
             discrete=guide is not None,
             atoms=not by_density or not isinstance(guide, AutoMeanField | None),
+            divergences=not by_density,
         )
         if missing:
             model = complete_missing(model, sites=missing)
         self.row_sites: frozenset[str] | None = None
         if found.batch_size < self.num_data:
-            self.row_sites = row_sites(model, looked_at, jax.random.key(0))
+            self.row_sites = row_sites(model, looked_at, key)
         if guide is None:
             guide = default_guide(
                 model,

@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpyro
 import optax
+from jaxtyping import Array
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 
@@ -89,6 +92,9 @@ def inspect(
             f"inspect: the program has no sites {unknown}; its sample sites are {list(priors)}."
         )
     if guide is None:
+        # NumPyro's guides would enumerate discrete sites, for which they need another package.
+        discrete = [n for n, p in priors.items() if p.support == "discrete" and not p.observed]
+        program = _at_zero(program, discrete)
         used: Any = default_guide(
             program,
             batch,
@@ -103,6 +109,20 @@ def inspect(
     found = _families(program, used, batch)
     table = judge(priors, found, criterion=criterion, sites=sites, guide=type(used).__name__)
     return _with_refusal(table, refusal) if refusal else table
+
+
+def _at_zero(program: Callable, sites: Collection[str]) -> Callable:
+    """Return a program whose sites of these names are zeros, and no sites any more."""
+    if not sites:
+        return program
+
+    def zeros(site: dict[str, Any]) -> Array | None:
+        inside = site["type"] == "sample" and site["name"] in sites
+        return jnp.zeros(site["fn"].shape(), jnp.int32) if inside else None
+
+    return numpyro.handlers.block(
+        numpyro.handlers.substitute(program, substitute_fn=zeros), hide=list(sites)
+    )
 
 
 def _batch(

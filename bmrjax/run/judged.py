@@ -30,6 +30,17 @@ _INSTEAD = {
     ),
 }
 
+_DISCRETE = (
+    "sparsify has no posterior for it: sum over it in the likelihood (dist.MixtureSameFamily does for "
+    "mixtures), or give a guide and a loss that are made for it."
+)
+
+_MASKED = (
+    "The mask takes the prior of some elements away, or of all. Sample the site outside of "
+    "numpyro.handlers.mask, with the likelihood alone inside; latent values that are not used keep their "
+    "prior then, and the likelihood does not change."
+)
+
 _GENERAL = "Use criteria.SpikeAndSlab() or criteria.Shrinkage(), or leave the site as it is."
 
 _OTHERWISE = "Give it a normal prior, with a latent scale for heavy tails."
@@ -201,11 +212,13 @@ def _unreadable(
         )
         return why, f"Use {said.criteria}, or leave the site as it is."
     if prior.support == "discrete":
-        return "it is discrete", ""
+        return "it is discrete", _DISCRETE
     if prior.family is None:
         if prior.support == "positive":
             return f"it is positive ({prior.label}), so no element can be zero", ""
         why = f"its prior is {prior.label}, which no criterion reads"
+        if prior.label.endswith(", masked"):
+            return why, _MASKED
         instead = _INSTEAD.get(prior.label, _OTHERWISE if prior.support == "real" else "")
         return why, instead if prior.size > 1 else ""
     if prior.posterior is not None:

@@ -135,12 +135,24 @@ def checked_arguments(caller: str, network: Any, parts: Parts, given: Sequence[A
     except Exception as error:
         shapes = ", ".join(str(x.shape) for x in arguments.arrays) or "no inputs"
         one = "one data point" if is_equinox(network) else "a batch"
+        advice = (
+            f"give example inputs as the network takes them, {one} each (all are traced: an option that is "
+            "not an array belongs in a module around the network)"
+        )
+        if is_equinox(network) and not isinstance(network, tuple) and _has_state(network):
+            advice = "it has layers with state, so give the pair (network, state)"
         raise ValueError(
-            f"{caller}: {type(network).__name__} does not run on {shapes}; give example inputs as the "
-            f"network takes them, {one} each (all are traced: an option that is not an array belongs "
-            f"in a module around the network). It said: {error}"
+            f"{caller}: {type(network).__name__} does not run on {shapes}; {advice}. It said: {error}"
         ) from error
     return replace(arguments, traced=traced)
+
+
+def _has_state(network: Any) -> bool:
+    """Return whether a layer of an Equinox module keeps something in an `equinox.nn.State`."""
+    import equinox as eqx
+
+    is_index = lambda x: isinstance(x, eqx.nn.StateIndex)  # noqa: E731
+    return any(map(is_index, jax.tree.leaves(network, is_leaf=is_index)))
 
 
 def named_arrays(network: Any) -> dict[str, Array]:

@@ -106,7 +106,7 @@ class Capture:
         outputs, pull = jax.vjp(probed, probes)
 
         def back(cotangent: Any) -> list[Array]:
-            gradients = iter(pull(cotangent)[0])
+            gradients = iter(pull(jnp.asarray(cotangent, outputs.dtype))[0])
             by_layer: list[list[Array]] = [[] for _ in self.layers]
             for position, eqn in enumerate(self.jaxpr.eqns):
                 if position in self._uses:

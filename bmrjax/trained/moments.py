@@ -142,7 +142,9 @@ class Calibration:
                 outputs, back = capture.gradients(arrays, x)
 
                 def square(key: Array) -> list[Array]:
-                    return [jnp.mean(g**2, 0) for g in back(loss.root(key, outputs, y))]
+                    found = back(loss.root(key, outputs, y))
+                    wide = [g.astype(jnp.promote_types(g.dtype, jnp.float32)) for g in found]
+                    return [jnp.mean(g**2, 0) for g in wide]
 
                 squares = jax.vmap(square)(jax.random.split(key, directions))
                 return [jnp.mean(part, 0) for part in squares]

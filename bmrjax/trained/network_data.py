@@ -121,6 +121,19 @@ def loss_of(given: Any, outputs: tuple[int, ...], targets: Any) -> Loss:
         raise ValueError("reduce_network: targets that are not one array need a loss; give loss=.")
     whole = np.issubdtype(targets.dtype, np.integer) or targets.dtype == bool
     found: Loss = SquaredError()
+    ones = np.asarray(targets == 1)
+    if ones.any() and not ones.all() and np.all(ones | (targets == 0)):
+        is_one_hot = (
+            outputs[-1:] > (1,) and targets.shape[1:] == outputs and (ones.sum(-1) == 1).all()
+        )
+        if not whole or is_one_hot:
+            kind = "rows with a single one" if is_one_hot else "zeros and ones"
+            softmax = "CrossEntropy() of one logit per class, " if is_one_hot else ""
+            raise ValueError(
+                f"reduce_network: the targets are {kind} of dtype {targets.dtype}, and could belong to "
+                "several losses. Name that of the network's training: loss=bmr.trained.BinaryCrossEntropy() "
+                f"of a logit per target, {softmax}or SquaredError(), with all of them floating-point numbers."
+            )
     if whole and targets.shape[1:] == outputs[:-1] and outputs[-1:] > (1,):
         found = CrossEntropy()
     elif whole and set(np.unique(targets)) <= {0, 1}:
@@ -157,16 +170,37 @@ def _check(loss: Loss, outputs: tuple[int, ...], targets: Any) -> None:
             )
 
 
-def check_logits(loss: Loss, outputs: Any) -> None:
-    """Raise ValueError if what should be logits are probabilities."""
+def check_logits(loss: Loss, outputs: Any, targets: Any) -> None:
+    """Raise ValueError if what should be logits are probabilities.
+
+    Args:
+        loss: What the outputs are for.
+        outputs: Of some rows.
+        targets: Of these rows; None without.
+    """
+    values = np.asarray(outputs, np.float32)
+    if isinstance(loss, BinaryCrossEntropy) and targets is not None:
+        if _are_probabilities(values, np.asarray(targets, np.float32).reshape(values.shape)):
+            raise ValueError(
+                "reduce_network: the outputs are probabilities, where logits are expected; leave the sigmoid "
+                "out of the network."
+            )
     if not isinstance(loss, CrossEntropy) or outputs.shape[-1] < 2:
         return
-    values = np.asarray(outputs)
     if (values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3):
         raise ValueError(
             "reduce_network: the outputs are probabilities, where logits are expected; leave the softmax "
             "out of the network."
         )
+
+
+def _are_probabilities(values: np.ndarray, targets: np.ndarray) -> bool:
+    """Return whether outputs between 0 and 1 fit zeros and ones better as probabilities than as logits."""
+    if (values < 0).any() or (values > 1).any():
+        return False
+    probs = np.clip(values, 1e-6, 1 - 1e-6)
+    as_probs = -np.mean(targets * np.log(probs) + (1 - targets) * np.log(1 - probs))
+    return bool(as_probs < np.mean(np.logaddexp(0, values) - targets * values))
 
 
 def noise_scale(outputs: Any, targets: np.ndarray) -> float:

@@ -25,7 +25,7 @@ from bmrjax.trained.network_data import (
     split_calibration,
     with_predictions,
 )
-from bmrjax.trained.traced import Traced, trace
+from bmrjax.trained.traced import OutputTree, Traced, trace
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,10 @@ def prepare(
     outputs = predict(tuple(x[:256] for x in calibrate_by.inputs))
     if not np.isfinite(outputs).all():
         raise ValueError("reduce_network: the network's outputs are not finite.")
+    if not found.outputs.is_array:
+        loss = _of_the_tree(loss, found.outputs)
     used = loss_of(loss, outputs.shape[1:], rows.targets)
-    check_logits(used, outputs)
+    check_logits(used, outputs, jax.tree.map(lambda y: y[:256], calibrate_by.targets))
     if rows.targets is None:
         calibrate_by = with_predictions(calibrate_by, used, predict)
         choose_by = with_predictions(choose_by, used, predict)
@@ -109,6 +111,18 @@ def prepare(
         rest,
         tuple(jnp.asarray(part[one]) for part in rows.inputs),
     )
+
+
+def _of_the_tree(loss: Any, tree: OutputTree) -> Callable[[Array, Any], Any]:
+    """Return a loss of the one array of a network's outputs, from one of the outputs."""
+    if not callable(loss) or isinstance(loss, type | Loss):
+        shapes = ", ".join(f"{leaf.dtype}{leaf.shape}" for leaf in tree.leaves)
+        raise TypeError(
+            f"reduce_network: the network returns a tree of arrays, {shapes} per row. Give loss=, a function "
+            "of what it returns and of the targets of one row, in nats."
+        )
+    function: Any = loss
+    return lambda outputs, targets: function(tree(outputs), targets)
 
 
 def _check_alike(rows: Rows, other: Rows) -> None:

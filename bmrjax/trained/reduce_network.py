@@ -119,9 +119,11 @@ def reduce_network(
         data: ``(inputs, targets)``: an array, or a tuple of one for each argument of the network; and
             what the loss takes. Rows are on the leading axes. Hundreds to thousands; of more, 4,096 are
             used. With None for the targets, the network's own predictions stand in.
-        loss: A `bmrjax.trained.Loss`, or a function of the outputs and targets of one row, in nats. By
-            default `CrossEntropy` of logits for integer targets, `BinaryCrossEntropy` for zeros and ones
-            of the shape of the outputs, and `SquaredError` for floating-point targets.
+        loss: A `bmrjax.trained.Loss`, or a function of the outputs and targets of one row, in nats; where
+            the network returns several arrays, a function of all of them as it returns them. By default
+            `CrossEntropy` of logits for integer targets, `BinaryCrossEntropy` of logits for integers that are
+            zeros and ones of the shape of the outputs, and `SquaredError` for floating-point targets other
+            than zeros and ones.
         units: Whether whole units go in place of single weights.
         held_out: Rows to choose by, ``(inputs, targets)``; best those that the network was not trained
             on. By default a quarter of the data.

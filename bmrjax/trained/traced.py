@@ -20,6 +20,30 @@ MAX_INPUTS = 2048
 
 
 @dataclass(frozen=True)
+class OutputTree:
+    """How several outputs of a network lie in one array, of one row.
+
+    Attributes:
+        structure: The structure of the pytree that the network returns.
+        leaves: Shape, size and type of each array in it.
+    """
+
+    structure: Any
+    leaves: tuple[Any, ...]
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the network returns one array."""
+        return jax.tree_util.treedef_is_leaf(self.structure)
+
+    def __call__(self, outputs: Array) -> Any:
+        """Return the outputs as the network does."""
+        ends = np.cumsum([leaf.size for leaf in self.leaves])[:-1].tolist()
+        parts = zip(jnp.split(outputs, ends), self.leaves, strict=True)
+        return self.structure.unflatten([x.reshape(of.shape).astype(of.dtype) for x, of in parts])
+
+
+@dataclass(frozen=True)
 class Traced:
     """A network, taken apart.
 
@@ -28,12 +52,14 @@ class Traced:
         capture: Its operations for one row.
         layers: Weights that can be judged.
         refused: Every other array, and why it cannot.
+        outputs: How its outputs lie in the one array that the operations give.
     """
 
     parts: Parts
     capture: Capture
     layers: list[TracedLayer]
     refused: dict[str, str]
+    outputs: OutputTree
 
 
 def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
@@ -46,8 +72,8 @@ def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
 
     Raises:
         TypeError: For anything but a network.
-        ValueError: If it does not run on a row, does not return one array of numbers, or has no weights
-            that can be judged.
+        ValueError: If it does not run on a row, returns anything but floating-point numbers, or has no
+            weights that can be judged.
     """
     if is_equinox(network):
         network = finite_weight_norms(network)
@@ -57,19 +83,25 @@ def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
     one = tuple(jnp.asarray(part[:1] if batched else part[0]) for part in inputs)
     checked_inputs("reduce_network", network, parts, one)
 
-    def row(*values: Array) -> list[Array]:
+    trees: list[OutputTree] = []
+
+    def row(*values: Array) -> Array:
         given = values[count:]
         outputs = parts.call(values[:count], [x[None] for x in given] if batched else given)
-        return [x[0] if batched else x for x in jax.tree.leaves(outputs)]
+        leaves, structure = jax.tree.flatten(outputs)
+        leaves = [jnp.asarray(x)[0] if batched else jnp.asarray(x) for x in leaves]
+        trees.append(OutputTree(structure, tuple(jax.typeof(x) for x in leaves)))
+        if not leaves or not all(jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
+            found = ", ".join(f"{x.dtype}{x.shape}" for x in leaves) or "nothing"
+            raise ValueError(
+                f"reduce_network: the network must return floating-point numbers only, got {found}; give a "
+                "module around it that returns what the loss is a function of."
+            )
+        wide = jnp.result_type(*(x.dtype for x in leaves))
+        parted = len(leaves) > 1
+        return jnp.concatenate([x.astype(wide).ravel() for x in leaves]) if parted else leaves[0]
 
     traced = flatten(row, *parts.arrays, *(jnp.asarray(part[0]) for part in inputs))
-    outputs = traced.out_avals
-    if len(outputs) != 1 or not jnp.issubdtype(outputs[0].dtype, jnp.floating):
-        found = ", ".join(f"{x.dtype}{x.shape}" for x in outputs) or "nothing"
-        raise ValueError(
-            f"reduce_network: the network must return one array of floating-point numbers, got {found}; "
-            "give a module around it that returns what the loss is a function of."
-        )
     layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained)
     for layer in layers:
         if (size := layer.index.shape[2]) > MAX_INPUTS:
@@ -77,5 +109,9 @@ def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
     layers = [layer for layer in layers if layer.index.shape[2] <= MAX_INPUTS]
     if not layers:
         why = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-        raise ValueError(f"reduce_network: no array of the network can be judged. {why}.")
-    return Traced(parts, Capture(traced, layers), layers, refused)
+        raise ValueError(
+            f"reduce_network: no array of the network can be judged. {why}. Judged are weights that a matrix "
+            "product or a convolution takes as they are: where they are quantised, normalised or shared with "
+            "a transpose on the way, give a network with the weights that result in layers of their own."
+        )
+    return Traced(parts, Capture(traced, layers), layers, refused, trees[-1])

@@ -16,7 +16,8 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import bmrjax as bmr
-from bmrjax.estimators.logistic import laplace_approximation
+from bmrjax.estimators.logistic import Logistic
+from bmrjax.estimators.standardised import INTERCEPT_SCALE
 
 
 @parametrize_with_checks([bmr.SparseRegressor(), bmr.SparseClassifier()])
@@ -92,10 +93,55 @@ def test_a_group_is_in_or_out_as_a_whole():
 def test_the_mode_of_a_softmax_is_that_of_scikit_learn():
     x, y = load_iris(return_X_y=True)
     design = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / x.std(0)])
-    ours, covariance = laplace_approximation(design, y, np.full(5, 1.5), 3)
+    posterior = Logistic(design, y, np.full(5, 1.5), 3)
+    ours, covariance = posterior.normal_at(posterior.mode())
     theirs = LogisticRegression(C=1.5**2, fit_intercept=False, tol=1e-10, max_iter=5000)
     np.testing.assert_allclose(ours.reshape(3, 5), theirs.fit(design, y).coef_, atol=1e-4)
     assert np.linalg.eigvalsh(covariance).min() > 0
+
+
+def _two_of(rows, columns, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, columns))
+    odds = 2 * x[:, 3] - 1.5 * x[:, 1]
+    return x, (rng.uniform(size=rows) < 1 / (1 + np.exp(-odds))).astype(int)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_classifier_has_the_submodel_of_largest_evidence(seed):
+    x, y = _two_of(50, 6, seed)
+    fit = bmr.SparseClassifier().fit(x, y)
+    design = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / x.std(0)])
+    whole = Logistic(design, y, np.array([INTERCEPT_SCALE, *[1.5] * 6]), 1)
+    masks = np.array(list(itertools.product([False, True], repeat=6)))
+    evidence = []
+    for mask in masks:
+        one = whole.of_columns(np.array([True, *mask]))
+        evidence.append(one.log_evidence(one.mode()))
+    best = np.argmax(evidence + fit.reduction_._prior.log_prob(masks))
+    np.testing.assert_array_equal(fit.selected_, masks[best])
+
+
+def test_more_columns_than_the_full_model_has_rows_for():
+    x, y = _two_of(100, 60)
+    found = set(np.flatnonzero(bmr.SparseClassifier().fit(x, y).selected_).tolist())
+    assert {1, 3} <= found
+    assert len(found) <= 3
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(25, 40))
+    for target, columns in (
+        (2 * x[:, 3] + 0.3 * rng.normal(size=25), [3]),
+        (2 * x[:, 3], [3]),
+        (rng.normal(size=25), []),
+    ):
+        fit = bmr.SparseRegressor().fit(x, target)
+        assert np.flatnonzero(fit.selected_).tolist() == columns
+
+
+def test_dates_are_refused_by_name():
+    table = pd.DataFrame({"age": np.arange(9.0), "visit": pd.date_range("2020", periods=9)})
+    with pytest.raises(ValueError, match=r"columns \['visit'\] hold dates or durations"):
+        bmr.SparseRegressor().fit(table, np.arange(9.0))
 
 
 def test_classes_have_names_and_probabilities_are_those_of_the_classes():

@@ -21,6 +21,13 @@ class Sum(nnx.Module):
         return x + y
 
 
+class Table(nnx.Module):
+    """A network that runs on one sequence of three, where a batch of them is meant."""
+
+    def __call__(self, tokens):
+        return jnp.ones((30, 2))[tokens] + jnp.ones((3, 2))
+
+
 def flax_network():
     network = nnx.Sequential(
         nnx.Conv(1, 3, (3, 3), rngs=nnx.Rngs(0)),
@@ -88,7 +95,21 @@ def test_onnx_runs_without_the_network(tmp_path):
         np.testing.assert_allclose(found, expected(network, rows), atol=1e-4)
         assert report.float32_size == report.size == (tmp_path / "n.onnx").stat().st_size
         assert report.error < 1e-4
+    without_a_form_of_the_converter(tmp_path)
     eight_bits(tmp_path)
+
+
+def without_a_form_of_the_converter(tmp_path):
+    """Check networks whose layers the converter takes for other ones: of scalars, of whole numbers."""
+    scalar, plain = (eqx.nn.MLP(5, size, 8, 1, key=KEY) for size in ("scalar", 3))
+    for network, example, batch in (
+        (scalar, jnp.linspace(-1, 1, 5), None),
+        (plain, jnp.arange(5), 4),
+        (plain, jnp.arange(5) > 2, None),
+    ):
+        assert (
+            export.onnx(network, example, tmp_path / "n.onnx", batch=batch, repeats=0).error < 1e-5
+        )
 
 
 def eight_bits(tmp_path):
@@ -162,6 +183,11 @@ def test_what_cannot_be_exported_is_told(tmp_path, monkeypatch):
         export.stablehlo(Sum(), (jnp.ones((2, 1)), jnp.ones(())), tmp_path / "n")
     with pytest.raises(ValueError, match=r"differ .* nothing was written"):
         export.stablehlo(network, jnp.ones(4), tmp_path / "n", tolerance=-1.0)
+    infinite = eqx.nn.Lambda(lambda x: jnp.log(x - 1))
+    with pytest.raises(ValueError, match="outputs of the network on the example are not finite"):
+        export.stablehlo(infinite, jnp.ones(4), tmp_path / "n")
+    with pytest.raises(ValueError, match=r"does not run on 4 rows .*Its example has 3"):
+        export.stablehlo(Table(), jnp.arange(3), tmp_path / "n", batch=4)
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="nats and change must be positive"):
         export.Int8(nats=0)

@@ -377,3 +377,15 @@ def test_randomness_of_the_program_s_own_is_no_dependence():
         numpyro.sample("y", dist.Normal((x * keep) @ coefficients(), 1.0), obs=y)
 
     assert row_sites(dropped, (X, Y), KEY) == {"y"}
+
+
+@pytest.mark.filterwarnings("ignore:subsample_size does not match")
+def test_a_plate_that_takes_more_rows_than_are_looked_at_is_named():
+    def model(x, y):
+        b = coefficients()
+        with numpyro.plate("N", x.shape[0], subsample_size=80):
+            rows = [numpyro.subsample(a, event_dim=a.ndim - 1) for a in (x, y)]
+            numpyro.sample("y", dist.Normal(rows[0] @ b, 1.0), obs=rows[1])
+
+    with pytest.raises(ValueError, match="plate 'N' takes 80 rows itself.*batch_size=None"):
+        row_sites(model, (X, Y), KEY)

@@ -42,6 +42,16 @@ def discrete(x, y=None):
     numpyro.sample("y", dist.Normal(x @ beta + shifted, 0.5), obs=y)
 
 
+class Peaked(dist.Normal):
+    def log_prob(self, value):
+        return super().log_prob(value) - 10 * jnp.abs(value)
+
+
+def derived(x, y=None):
+    beta = numpyro.sample("beta", Peaked(jnp.zeros(5), 1.0).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+
 def positive(x, y=None):
     beta = numpyro.sample("beta", dist.Normal(0, 1).expand([5]).to_event(1))
     numpyro.sample("y", dist.Gamma(2.0, jnp.exp(x @ beta)), obs=y)
@@ -70,6 +80,11 @@ def fit(model, data, **options):
         (unobserved, (X, Y), r"observes nothing.*obs=y"),
         (program, (X,), r"observes nothing.*targets with the data"),
         (discrete, (X, Y), r"latent sites \['shifted'\] are discrete.*Sum over them"),
+        (
+            derived,
+            (X, Y),
+            r"prior of 'beta' is Peaked, which has a log_prob.*from dist\.Distribution",
+        ),
         (positive, (X, Y), r"'y' have to be at least 0\.0; they go from -.*Check the targets"),
         (binary, (X, LABELS), r"'y' have to be 0 or 1 and whole; they go from 0 to 2"),
         (
@@ -86,6 +101,17 @@ def fit(model, data, **options):
 def test_what_the_program_observes(model, data, message, batch_size):
     with pytest.raises(ValueError, match=message):
         fit(model, data, batch_size=batch_size)
+
+
+def test_a_loss_of_densities_takes_those_of_derived_classes():
+    result = fit(derived, (X, Y), criterion=None, options=bmr.FitOptions(loss=Trace_ELBO()))
+    assert np.isfinite(result.vfe)
+
+
+def test_discrete_sites_are_listed_before_they_are_refused():
+    found = bmr.inspect(discrete, (X, Y))
+    assert found.judged == ["beta"]
+    assert "sum over it in the likelihood" in found["shifted"].advice
 
 
 def test_the_constraints_of_numpyro_stay_as_they_are():

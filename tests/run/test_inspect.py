@@ -148,6 +148,7 @@ def test_priors_that_are_read_and_priors_that_are_not():
     assert found["uniform"].why == "its prior is Uniform, which no criterion reads"
     assert found["uniform"].advice == ""  # zero may not even be a value of such a site
     assert found["masked"].why == "its prior is Normal, masked, which no criterion reads"
+    assert "Sample the site outside of numpyro.handlers.mask" in found["masked"].advice
     assert "latent or learned" in found["anchored"].why
     assert "latent or learned" in found["state"].why
     assert found["point"].why == "it asks for a point posterior"

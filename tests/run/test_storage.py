@@ -250,3 +250,30 @@ def test_an_empty_folder_is_fine(result, tmp_path):
     (tmp_path / "empty").mkdir()
     result.save(str(tmp_path / "empty"))
     assert_same(bmr.load(str(tmp_path / "empty")), result)
+
+
+def effects(x, y=None):
+    with numpyro.plate("rows", len(x)):
+        e = numpyro.sample("e", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(x[:, 0] * e, 0.5), obs=y)
+
+
+def test_latents_per_row_are_no_targets_of_a_loaded_result(tmp_path):
+    x = jnp.linspace(1.0, 2.0, 12).reshape(6, 2)
+    fitted = bmr.sparsify(
+        effects,
+        (x, 3.0 - x[:, 1]),
+        key=jax.random.key(0),
+        num_epochs=1,
+        batch_size=None,
+        progress=False,
+    )
+    fitted.save(tmp_path / "r")
+    key = jax.random.key(1)
+    for inputs in ((x,), (x, x[:, 0])):  # with targets and without
+        loaded = bmr.load(tmp_path / "r", model=effects)
+        np.testing.assert_array_equal(
+            loaded.sample(key, 3, *inputs)["e"], fitted.sample(key, 3)["e"]
+        )
+    with pytest.raises(ValueError, match="has 6 elements.*as many rows as in the fit"):
+        bmr.load(tmp_path / "r", model=effects).sample(key, 3, x[:2])

@@ -323,6 +323,9 @@ def test_sizes_of_transposed_convolutions() -> None:
 
 def test_inputs_that_are_no_arrays_are_refused() -> None:
     network = bmr.zoo.MLP(4, (8,), 2, key=KEYS[0])
+    normed = eqx.nn.Sequential([eqx.nn.BatchNorm(5, "batch", mode="ema")])
+    with pytest.raises(ValueError, match=r"layers with state, so give the pair \(network, state\)"):
+        bmr.compact(normed, jnp.ones(5))
     with pytest.raises(ValueError, match="MLP does not run on"):
         bmr.compact(network, {"x": jnp.ones(4)})
     with pytest.raises(TypeError, match="State"):

@@ -225,6 +225,23 @@ class TestOptions:
         with pytest.raises(ValueError, match=match):
             bmr.reduce_network(network, data, **options)
 
+    def test_zeros_and_ones_that_could_belong_to_several_losses(self, digits):
+        (x, y), _, network = digits
+        call = bmr.reduce_network
+        for one_hot in (np.eye(10, dtype=np.float32)[y], np.eye(10, dtype=int)[y]):
+            with pytest.raises(
+                ValueError, match=r"rows with a single one.*CrossEntropy\(\) of one"
+            ):
+                call(network, (x, one_hot))
+        single = eqx.nn.Sequential([network, eqx.nn.Lambda(lambda logits: logits[:1])])
+        with pytest.raises(
+            ValueError, match=r"zeros and ones of dtype float32.*BinaryCrossEntropy"
+        ):
+            call(single, (x, (y[:, None] == 0).astype(np.float32)))
+        known = [single, eqx.nn.Lambda(lambda z: jax.nn.sigmoid(z))]
+        with pytest.raises(ValueError, match="leave the sigmoid out"):
+            call(eqx.nn.Sequential(known), (x, y[:, None] == 0))
+
     def test_data_that_do_not_fit(self, digits):
         (x, y), _, network = digits
         call = bmr.reduce_network

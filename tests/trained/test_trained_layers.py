@@ -249,3 +249,65 @@ def test_normalised_weights_that_are_zero_do_no_harm():
     outputs = jax.vmap(found.network_at(0))(x)
     np.testing.assert_allclose(outputs, y, atol=0.3)
     assert np.isfinite(jax.vmap(found.network)(x)).all()
+
+
+def test_a_network_in_bfloat16_is_reduced_as_in_float32():
+    network = eqx.nn.MLP(6, 1, 16, 1, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (400, 6))
+    y = jax.vmap(network)(x) + 0.2 * jax.random.normal(jax.random.key(2), (400, 1))
+    masks = []
+    for dtype in (jnp.float32, jnp.bfloat16):
+        narrow = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_array(a) else a, network)  # noqa: B023
+        data = x.astype(dtype), y.astype(dtype)
+        found = bmr.reduce_network(narrow, data, held_out=data, keep=0.85)
+        assert jax.vmap(found.network)(data[0]).dtype == dtype
+        masks.append(np.concatenate([mask.ravel() for mask in found.masks.values()]))
+    assert np.mean(masks[0] == masks[1]) > 0.9
+
+
+class Heads(eqx.Module):
+    """A mean and a logarithm of a standard deviation, as networks often return them."""
+
+    body: eqx.nn.Linear
+    mean: eqx.nn.Linear
+    spread: eqx.nn.Linear
+
+    def __call__(self, x):
+        h = jnp.tanh(self.body(x))
+        return {"mean": self.mean(h)[0], "log": (self.spread(h),)}
+
+
+def test_a_loss_takes_several_outputs_as_the_network_returns_them():
+    keys = jax.random.split(jax.random.key(0), 4)
+    made = [
+        eqx.nn.Linear(*sizes, key=key)
+        for sizes, key in zip([(6, 12), (12, 1), (12, 1)], keys, strict=False)
+    ]
+    network = Heads(*made)
+    x = jax.random.normal(keys[3], (300, 6))
+    y = jax.vmap(network)(x)["mean"] + 0.5 * jax.random.normal(keys[0], (300,))
+
+    def loss(outputs, target):
+        (log,) = outputs["log"]
+        return jnp.sum(0.5 * jnp.square((target - outputs["mean"]) / jnp.exp(log)) + log)
+
+    class Flat(eqx.Module):
+        heads: Heads
+
+        def __call__(self, x):
+            found = self.heads(x)
+            return jnp.concatenate([found["log"][0], found["mean"][None]])
+
+    def flat_loss(outputs, target):
+        return loss({"mean": outputs[1], "log": (outputs[:1],)}, target)
+
+    data = {"data": (x[:200], y[:200]), "held_out": (x[200:], y[200:]), "keep": 0.85}
+    found = bmr.reduce_network(network, loss=loss, **data)
+    same = bmr.reduce_network(Flat(network), loss=flat_loss, **data)
+    for name, mask in found.masks.items():
+        np.testing.assert_array_equal(mask, same.masks[f"heads.{name}"])
+    assert set(found.network(x[0])) == {"mean", "log"}
+    with pytest.raises(
+        TypeError, match=r"a tree of arrays, float32\(1,\), float32\(\) per row.*loss="
+    ):
+        bmr.reduce_network(network, (x, y))

@@ -24,19 +24,32 @@ SETTINGS: dict[str, Any] = {"key": jax.random.key(3), "num_epochs": 20, "progres
 
 
 @pytest.fixture(scope="module")
-def annealed():
+def found():
+    """Return the result, and the warnings of the fit."""
     program, data = product()
-    return bmr.anneal(program, data, **SETTINGS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = bmr.anneal(program, data, **SETTINGS)
+    return result, [w for w in caught if issubclass(w.category, bmr.FitWarning)]
 
 
-def test_the_last_fit_is_of_the_program_itself_and_its_free_energy_is_lower(annealed):
-    program, data = product()
-    plain = bmr.sparsify(program, data, **SETTINGS)
+@pytest.fixture
+def annealed(found):
+    return found[0]
+
+
+def test_the_last_fit_is_of_the_program_itself_and_has_learned_what_there_is(annealed):
+    # `sparsify` ends at 618 nats and 1.12, the spread of the targets; noise has 0.05.
     assert annealed.temperature == 1.0
     assert annealed.history[-1]["epoch"] == 5
-    vfe = [r.free_energy(jax.random.key(4), data) for r in (plain, annealed)]
-    assert vfe[1] < vfe[0] - 100
-    assert annealed.evaluate(jax.random.key(5), data)["rmse"] < 0.2  # a constant has 1.1
+    assert annealed.free_energy(jax.random.key(4), product()[1]) < 0
+    assert annealed.evaluate(jax.random.key(5), product()[1])["rmse"] < 0.2
+
+
+def test_no_warning_of_a_fit_that_another_goes_on_from(found):
+    result, caught = found
+    # The first ones had not converged, as the last one has not.
+    assert len(caught) == len([f for f in result.diagnose() if f.code in SERIOUS])
 
 
 def test_what_is_removed_stays_removed_and_a_run_that_stopped_goes_on(annealed, tmp_path):
@@ -74,19 +87,6 @@ def test_epochs_are_shared():
     assert shares([0.5, 1.0], 5) == [(0.5, 3), (1.0, 2)]
     assert shares([0.2, 0.4, 1.0], 3) == [(0.2, 1), (0.4, 1), (1.0, 1)]
     assert shares([1.0], 7) == [(1.0, 7)]
-
-
-def test_no_warning_of_a_fit_that_another_goes_on_from():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 2)).astype(np.float32)
-    network = bmr.zoo.MLP(2, (4,), 1, key=jax.random.key(0))
-    program = bmr.programs.regression(network, bmr.priors.Flat())
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        result = bmr.anneal(program, (x, x[:, 0]), **(SETTINGS | {"num_epochs": 3}))
-    said = [w for w in found if issubclass(w.category, bmr.FitWarning)]
-    serious = [f for f in result.diagnose() if f.code in SERIOUS]
-    assert len(said) == len(serious)
 
 
 @pytest.mark.parametrize(

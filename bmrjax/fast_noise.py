@@ -58,6 +58,10 @@ class fast_noise(Messenger):
             self._keys = map(keys.__getitem__, range(1, len(keys)))
         return self
 
+    def __exit__(self, *raised: Any) -> None:
+        self._noise, self._keys = {}, iter(())  # they may be of a trace that is over
+        super().__exit__(*raised)
+
     def process_message(self, msg: dict[str, Any]) -> None:
         """Put the faster sampler in place of the site's own."""
         if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:

@@ -385,7 +385,7 @@ def test_removed_elements_of_a_scan_are_zero_inside_it_too():
         numpyro.handlers.substitute(pruned, values),
         handlers.prune(numpyro.handlers.substitute(walk, values), {"e": keep}),
     ):
-        np.testing.assert_allclose(program()[1], jnp.cumsum(kept, 0), rtol=1e-6)
+        np.testing.assert_allclose(program()[1], jnp.cumsum(kept, axis=0), rtol=1e-6)
     with numpyro.handlers.trace() as trace:
         last, _ = numpyro.handlers.seed(pruned, 0)()
     found = trace["e"]["value"]
@@ -407,6 +407,28 @@ def test_removed_elements_of_a_branch_are_zero_inside_it_too():
     keep = jnp.array([True, False, True])
     found = numpyro.handlers.seed(handlers.prune(program, {"e": keep}), 0)()
     np.testing.assert_array_equal(found != 0, keep)
+
+
+def test_removed_elements_of_scans_and_branches_inside_a_scan_are_zero_too():
+    def normals(name):
+        return numpyro.sample(name, dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+
+    def outer(total, x):
+        inner, each = scan(lambda c, y: (c + normals("e"), None), jnp.zeros(3), jnp.arange(2))
+        branch = cond(x >= 0, lambda _: normals("b"), lambda _: normals("b"), None)
+        return total + inner + branch, (inner, branch)
+
+    def program():
+        return scan(outer, jnp.zeros(3), jnp.arange(4))[1]
+
+    rng = np.random.default_rng(0)
+    keep = {"e": rng.random((4, 2, 3)) < 0.5, "b": rng.random((4, 3)) < 0.5}
+    with numpyro.handlers.trace() as trace:
+        inner, branch = numpyro.handlers.seed(handlers.prune(program, keep), 0)()
+    for name in keep:
+        np.testing.assert_array_equal(np.asarray(trace[name]["value"]) != 0, keep[name])
+    np.testing.assert_allclose(inner, trace["e"]["value"].sum(1), rtol=1e-6)
+    np.testing.assert_array_equal(branch, trace["b"]["value"])
 
 
 def test_networks_inside_a_scan_are_in_inference_mode_too():

@@ -36,6 +36,7 @@ from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
 from bmrjax.files import write_atomically
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.choose_point import ChosenPoint, choose_point
+from bmrjax.run.continued import prepared
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.held_out import HeldOut
 from bmrjax.run.result import Result
@@ -117,9 +118,12 @@ def _fit(
     def fit(
         temperature: float, folder: Path, callbacks: list[Any], start: Result | None = None
     ) -> ChosenPoint:
-        # A fit that goes on from another one takes half as long, as in `bmrjax.anneal`.
+        # A fit that goes on from another one takes half as long.
         epochs = num_epochs if start is None else max(num_epochs // 2, 1)
         warm_up = 0 if start is not None else kl_warmup_epochs_of(options) * steps
+        checkpoints = Checkpoints(folder, resume=options.resume)
+        if start is not None:
+            checkpoints = prepared(checkpoints, start)
         with warnings.catch_warnings():
             # These are of the point where the fit ended; what is found at the point chosen is printed below.
             warnings.simplefilter("ignore", FitWarning)
@@ -136,7 +140,7 @@ def _fit(
                 steps_per_epoch=options.steps_per_epoch,
                 # With validation data, the points of the path are measured below.
                 held_out=None if validation or test is None else held_out,
-                checkpoints=Checkpoints(folder, resume=options.resume),
+                checkpoints=checkpoints,
                 callbacks=callbacks,
                 progress=options.progress,
                 options=FitOptions(

@@ -74,17 +74,33 @@ def make_graph(made: NetworkFunction, batch: int | None, tolerance: float) -> An
     ) from failed[0]
 
 
+# What the converter puts in place of functions of jax.numpy, and leaves there.
+_OF_THE_CONVERTER: dict[str, Any] = {}
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the notes of the converter to its authors from the reader."""
-    before = logging.root.manager.disable
+    """Keep the converter's notes from the reader, and take its functions out of jax.numpy again.
+
+    Its `cumsum` there takes no axis by position, say.
+    """
+    before, own = logging.root.manager.disable, dict(vars(jnp))
     logging.disable(logging.WARNING)
+    for name, each in _OF_THE_CONVERTER.items():
+        setattr(jnp, name, each)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
+        changed = {name: each for name, each in vars(jnp).items() if own.get(name) is not each}
+        _OF_THE_CONVERTER.update(changed)
+        for name in changed:
+            if name in own:
+                setattr(jnp, name, own[name])
+            else:
+                delattr(jnp, name)
 
 
 def graph_error(

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from numpyro.primitives import Messenger
 
-from bmrjax.backend.inside_scan import At
+from bmrjax.backend.inside_scan import At, enter
 
 
 class prune_step(Messenger):
-    """Zero removed elements of the latent sites of one step, whatever their values are from.
+    """Zero removed elements of the latent sites of one step, whether drawn or given.
 
     Args:
         fn: The step.
@@ -26,6 +26,17 @@ class prune_step(Messenger):
         self._keep = keep
         self._at = at
         super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Go into a scan or a branch within the step, with the part of the masks that is this step's."""
+        if msg["type"] != "control_flow":
+            return
+        own = {name: jnp.asarray(keep) for name, keep in self._keep.items()}
+        step, length = self._at.step, self._at.length
+        if step is not None:
+            own = {name: keep[step] for name, keep in own.items() if keep.shape[:1] == (length,)}
+        outer = self._at.reverse
+        enter(msg, lambda fn, at: prune_step(fn, own, at._replace(reverse=at.reverse or outer)))
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Zero what is removed before the step goes on with it."""

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
+from bmrjax.callbacks import Callback
 from bmrjax.checks import check_key
 from bmrjax.errors import FitWarning
 from bmrjax.infer.arguments import Data
 from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint_options import Checkpoints, as_checkpoints
+from bmrjax.run.continued import prepared
 from bmrjax.run.fit_options import FitOptions
 from bmrjax.run.result import Result
 from bmrjax.run.sparsify import sparsify
@@ -27,6 +29,7 @@ def anneal(
     num_epochs: int = 100,
     temperatures: Sequence[float] = (0.25, 0.5, 1.0),
     checkpoints: str | Path | Checkpoints | None = None,
+    callbacks: Sequence[Callback] = (),
     options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
     **settings: Any,
 ) -> Result:
@@ -48,7 +51,9 @@ def anneal(
         num_epochs: Epochs of all fits together.
         temperatures: Of the likelihood; see `FitOptions`. The last one should be 1.
         checkpoints: The folder where checkpoints go, or `Checkpoints`; each temperature has a folder in it.
-        options: What is set less often. Its temperature is not used, and its start is that of the first fit.
+        callbacks: Called for the last fit only, as if it were alone.
+        options: What is set less often. Its start and its ``kl_warmup`` are those of the first fit; the later
+            ones begin with the whole divergence.
         **settings: Of `sparsify`.
 
     Returns:
@@ -91,13 +96,20 @@ def anneal(
         raise ValueError(
             f"anneal: {num_epochs} epochs are not enough for {len(temperatures)} temperatures."
         )
-    found, folder = None, as_checkpoints(checkpoints)
+    found: Result | None = None
+    given = as_checkpoints(checkpoints)
     for i, (temperature, epochs) in enumerate(shares(temperatures, num_epochs)):
+        is_last = i + 1 == len(temperatures)
         changed: dict[str, Any] = {"temperature": temperature}
         if found is not None:
             changed |= {"start": found, "kl_warmup": 0}
+        own = given
+        if given is not None:
+            name = f"temperature-{i}-{temperature:g}"
+            own = replace(given, directory=Path(given.directory) / name)
+            own = own if found is None else prepared(own, found)
         with warnings.catch_warnings():
-            if i + 1 < len(temperatures):
+            if not is_last:
                 # They are of a state that the next fit goes on from.
                 warnings.simplefilter("ignore", FitWarning)
             found = sparsify(
@@ -105,7 +117,8 @@ def anneal(
                 data,
                 key=jax.random.fold_in(key, i),
                 num_epochs=epochs,
-                checkpoints=folder and replace(folder, directory=_within(folder, i, temperature)),
+                checkpoints=own,
+                callbacks=callbacks if is_last else (),
                 options=replace(options, **changed),
                 **settings,
             )
@@ -125,7 +138,3 @@ def shares(temperatures: Sequence[float], num_epochs: int) -> list[tuple[float, 
         return [(first, num_epochs)]
     each = max(num_epochs // (2 * len(later)), 1)
     return [(first, num_epochs - each * len(later)), *((t, each) for t in later)]
-
-
-def _within(folder: Checkpoints, index: int, temperature: float) -> Path:
-    return Path(folder.directory) / f"temperature-{index}-{temperature:g}"

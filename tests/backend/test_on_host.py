@@ -34,12 +34,14 @@ def test_a_fit_starts_from_the_same_parameters(monkeypatch):
         numpyro.sample("y", dist.Normal(x @ w, scale), obs=y)
 
     batch = jnp.ones((8, 3)), jnp.ones(8)
-    starts = []
+    starts, calls = [], []
+    monkeypatch.setattr(init, "on_host", lambda *args: calls.append(1) or on_host(*args))
     for backend in ("cpu", "an accelerator"):
         monkeypatch.setattr(init.jax, "default_backend", lambda backend=backend: backend)
         guide = AutoMeanField(model)
         start = init.initialise(model, guide, elbo("global"), jax.random.key(0), batch)
         starts.append(start.params)
+    assert calls == [1]  # beside an accelerator only
     assert starts[0].keys() == starts[1].keys()
     for name, value in starts[0].items():
         np.testing.assert_array_equal(value, starts[1][name])

@@ -62,7 +62,8 @@ def test_what_is_removed_stays_removed_and_a_run_that_stopped_goes_on(annealed, 
 
     with pytest.raises(bmr.CallbackError):
         bmr.anneal(program, data, checkpoints=checkpoints, callbacks=[stop], **SETTINGS)
-    assert {p.name for p in tmp_path.iterdir()} == {"temperature-0-0.25", "temperature-1-0.5"}
+    names = {"temperature-0-0.25", "temperature-1-0.5", "temperature-2-1"}
+    assert {p.name for p in tmp_path.iterdir()} == names
     resumed = bmr.anneal(program, data, checkpoints=checkpoints, **SETTINGS)
     for one, other in zip(
         jax.tree.leaves((annealed.params, annealed.keep)),
@@ -70,6 +71,11 @@ def test_what_is_removed_stays_removed_and_a_run_that_stopped_goes_on(annealed, 
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
+    start = tmp_path / "temperature-2-1" / "start.json"
+    start.write_text("{}")  # as if the fit before had another result
+    again = bmr.anneal(program, data, checkpoints=checkpoints, **SETTINGS)
+    assert start.read_text() != "{}"
+    np.testing.assert_array_equal(again.history[-1]["vfe"], annealed.history[-1]["vfe"])
     first = bmr.sparsify(
         program,
         data,

@@ -1,7 +1,7 @@
 """Held-out metrics and predictions from posterior samples, compiled, in batches."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -46,6 +46,8 @@ class Evaluator:
         batch_size: Data points evaluated at a time; None for all of them at once.
         loop: See `bmrjax.infer.loop.Loop`.
         placement: Where arrays live; on one device by default.
+        latent_sites: Names of the latent sites, where the guide has not met the program yet and they are
+            known; see `bmrjax.infer.prepare_guide`.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Evaluator:
         batch_size: int | None = 1000,
         loop: LoopMode = "auto",
         placement: Placement | None = None,
+        latent_sites: Collection[str] | None = None,
     ):
+        self._latent_sites = latent_sites
         self._placement = Placement() if placement is None else placement
         self.model: Callable[..., Any] = model
         self.guide: Callable[..., Any] = guide
@@ -171,7 +175,8 @@ class Evaluator:
         rows = length(data)
         size = min(self.batch_size or rows, rows)
         params, keep = dict(params), dict(keep)
-        prepare_guide(self.model, self.guide, params, jax.tree.map(lambda a: a[:size], data))
+        batch = jax.tree.map(lambda a: a[:size], data)
+        prepare_guide(self.model, self.guide, params, batch, latent_sites=self._latent_sites)
         held = self._placement.parted((params, keep))
         with_draws = bool(levels) or return_samples
         if with_draws:

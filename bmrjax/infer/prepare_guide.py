@@ -1,8 +1,6 @@
 """Making a guide of a loaded result ready to draw from."""
 
 import contextlib
-import itertools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -10,20 +8,28 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
-from numpyro.distributions import biject_to
 from numpyro.infer.autoguide import AutoContinuous
 
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start, auto_guides, rebuild, set_up
+from bmrjax.infer.joint_latents import check_size, joint_latents
 from bmrjax.infer.saved_leaves import restore_modules
-from bmrjax.infer.tracing import sites_of
+from bmrjax.infer.tracing import is_latent, sites_of
 
 
-def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Data) -> None:
+def prepare_guide(
+    model: Callable,
+    guide: Any,
+    params: dict[str, Any],
+    batch: Data,
+    *,
+    latent_sites: Collection[str] | None = None,
+) -> None:
     """Set up automatic guides that have not met their model yet, and parameters that are loaded modules.
 
     Without targets, a program's observed site is sampled, and an automatic guide would take it for
-    a latent one. So sites that the fitted parameters do not know are conditioned on their draws.
+    a latent one. So sites that were not latent in the fit are conditioned on their draws. Where their names
+    are not known, they are those without parameters, or without a place in a joint posterior.
 
     Args:
         model: NumPyro program.
@@ -31,32 +37,39 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
         params: Fitted parameters. Modules among them, of which a file holds the arrays only, become modules
             again, in place.
         batch: Arguments of the program, with or without targets.
+        latent_sites: Names of the sites that were latent in the fit; see `latent_sites_of`. None if unknown.
 
     Raises:
-        ValueError: If parameters are missing, which would silently have their first values.
+        ValueError: If parameters are missing, which would silently have their first values, or if it is not
+            known which sites a joint posterior is of.
     """
     restore_modules(model, guide, params, batch)
-    fresh = [g for g in auto_guides(guide) if g.prototype_trace is None]
+    # Parts before the list that they are in, which would set them up with all that is open to it.
+    fresh = [g for g in reversed(auto_guides(guide)) if g.prototype_trace is None]
     if not fresh:
         return
     args, kwargs = arguments(batch)
     joint = [isinstance(g, AutoContinuous) for g in fresh]
-    targets = _sites_of_data(model, batch) if any(joint) else set()
+    growing = _sites_of_data(model, batch) if any(joint) and latent_sites is None else set()
 
     def meet(key: Array, *args: Any, **kwargs: Any) -> list[dict[str, Array]]:
-        sites = sites_of(at_start(model), args, kwargs, key=key)
         found = []
-        open_sites = {
-            name: site
-            for name, site in sites.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        }
         for g, is_joint in zip(fresh, joint, strict=True):
-            if is_joint:
-                unknown = _targets(open_sites, targets, params.get(f"{g.prefix}_loc"))
+            open_sites = {
+                name: site
+                for name, site in sites_of(at_start(g.model), args, kwargs, key=key).items()
+                if site["type"] == "sample" and not site["is_observed"]
+            }
+            loc = params.get(f"{g.prefix}_loc") if is_joint else None
+            if latent_sites is not None:
+                latent = set(latent_sites) & set(open_sites)
+            elif is_joint:
+                latent = joint_latents(open_sites, growing, loc)
             else:
-                unknown = {n for n in open_sites if not _has_parameters(n, g.prefix, params)}
-            drawn = {name: open_sites[name]["value"] for name in open_sites if name in unknown}
+                latent = {n for n in open_sites if _has_parameters(n, g.prefix, params)}
+            if loc is not None:
+                check_size({name: open_sites[name] for name in latent}, loc)
+            drawn = {name: s["value"] for name, s in open_sites.items() if name not in latent}
             found.append(drawn)
             with _conditioned(g, drawn):
                 numpyro.handlers.seed(g, key)(*args, **kwargs)
@@ -75,6 +88,14 @@ def prepare_guide(model: Callable, guide: Any, params: dict[str, Any], batch: Da
             f"result has {sorted(params)[:5]} without these. Load it with the program and the guide that "
             "were fitted: bmr.load(directory, model=..., guide=...)."
         )
+
+
+def latent_sites_of(guide: Any) -> tuple[str, ...] | None:
+    """Return the names of the latent sites that automatic guides have met; None where none has met any."""
+    met = [g.prototype_trace for g in auto_guides(guide) if g.prototype_trace is not None]
+    if not met:
+        return None
+    return tuple(dict.fromkeys(n for trace in met for n, site in trace.items() if is_latent(site)))
 
 
 def check_params(
@@ -129,44 +150,6 @@ def _conditioned(guide: Any, values: Mapping[str, Array]) -> Iterator[None]:
 
 def _has_parameters(name: str, prefix: str, params: Mapping[str, Array]) -> bool:
     return any(param.startswith(f"{name}_{prefix}") for param in params)
-
-
-def _targets(
-    open_sites: Mapping[str, Any], growing: Collection[str], loc: Array | None
-) -> Collection[str]:
-    """Return which sites that grow with the data are targets, and no latent sites of a joint posterior.
-
-    The latent ones have as many elements as the posterior; where several would do, those that come first in
-    the program, since targets follow what they depend on.
-
-    Args:
-        open_sites: Sites that are not observed, in the order of the program.
-        growing: Names of sites that grow with the batch.
-        loc: Mean of the joint posterior; None where it has none.
-
-    Raises:
-        ValueError: Where no choice has as many elements as the posterior.
-    """
-    if loc is None:
-        return growing
-    sizes = {name: _free_size(site["fn"]) for name, site in open_sites.items()}
-    others = sum(size or 0 for name, size in sizes.items() if name not in growing)
-    candidates = [name for name, size in sizes.items() if name in growing and size is not None]
-    for count in range(len(candidates) + 1):
-        for latent in itertools.combinations(candidates, count):
-            if others + sum(sizes[name] or 0 for name in latent) == jnp.size(loc):
-                return set(growing) - set(latent)
-    raise ValueError(
-        f"The joint posterior has {jnp.size(loc)} elements, and the latent sites of the program have another "
-        "number with these arguments. Where a site has an element per row, give as many rows as in the fit."
-    )
-
-
-def _free_size(fn: Any) -> int | None:
-    """Return the number of unconstrained elements of a site; None for a discrete one."""
-    if fn.support.is_discrete:
-        return None
-    return math.prod(biject_to(fn.support).inverse_shape(fn.batch_shape + fn.event_shape))
 
 
 def _sites_of_data(model: Callable, batch: Data) -> set[str]:

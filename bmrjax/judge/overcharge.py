@@ -152,7 +152,7 @@ def overcharge(
         by_rows = row_sites(model, data, jax.random.key(0), name="overcharge")
     params = dict(result.params)
     batch = jax.tree.map(lambda a: a[:batch_size], data)
-    prepare_guide(model, guide, params, batch)
+    prepare_guide(model, guide, params, batch, latent_sites=result.latent_sites)
     sites = moved_sites(guide, params, batch)
     if not sites:
         raise ValueError(

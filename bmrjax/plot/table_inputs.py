@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure, rows_height, titled
-from bmrjax.run.at_center import networks_at_center
 from bmrjax.run.page_words import short_names
 from bmrjax.run.result import Result
 from bmrjax.structure.input_weights import input_weights
@@ -106,9 +105,8 @@ def _of_network(result: Result, arguments: tuple[Any, ...]) -> _Read:
             "plot.inputs: the network is found by running the program; give its inputs, such as two rows: "
             "plot.inputs(result, x[:2]). Or give site=, the name of weights."
         )
-    parts = (*result._programs(), result.params, result.keep)
     found, reasons = {}, []
-    for name, (network, example) in networks_at_center(*parts, arguments).items():
+    for name, (network, example) in result._networks(*arguments).items():
         try:
             found[name] = input_weights(network, *example)
         except ValueError as error:

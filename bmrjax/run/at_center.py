@@ -12,7 +12,6 @@ from numpyro.primitives import Messenger
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.posterior import central_values
-from bmrjax.infer.prepare_guide import prepare_guide
 from bmrjax.structure.network_arrays import is_nnx
 
 
@@ -23,12 +22,11 @@ def at_center(
 
     Args:
         model: NumPyro program.
-        guide: Its guide.
+        guide: Its guide, which has met the program.
         params: Constrained parameters and mutable sites.
         keep: Masks by site.
         inputs: Positional arguments of the program: one batch.
     """
-    prepare_guide(model, guide, params, inputs)
     values = {
         name: jnp.where(keep[name], value, 0) if name in keep else value
         for name, value in central_values(guide, params, inputs, {}).items()

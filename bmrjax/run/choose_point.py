@@ -95,7 +95,7 @@ def choose_point(
     points = list(result.path) if constant is None else [*result.path, constant]
     # Validation and test rows go through one compiled program.
     both: Any = tuple(np.concatenate(parts) for parts in zip(validation, test, strict=True))
-    evaluator = Evaluator(*result._programs())
+    evaluator = Evaluator(*result._programs(), latent_sites=result.latent_sites)
     log_probs = []
     for point in points:
         params, keep = on_device((dict(point.params), dict(point.keep)))

@@ -26,6 +26,7 @@ from bmrjax.infer.guide import AutoMeanField
 from bmrjax.infer.natural_gradient import NaturalGradient, Optimizer
 from bmrjax.infer.network_at_start import starting_at
 from bmrjax.infer.placement import Placement
+from bmrjax.infer.prepare_guide import latent_sites_of
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.row_sites import row_sites
@@ -297,8 +298,7 @@ class Fit:
             **records: Other fields of `Result`, such as a ``history``.
         """
         check_state(state, "result")
-        fetched = self.placement.fetch((self.params(state), dict(state.keep)))
-        params, keep = on_device(fetched)
+        params, keep = on_device(self.placement.fetch((self.params(state), dict(state.keep))))
         fields: dict[str, Any] = {
             "layers": self._reducers[0].layers if self._reducers else {},
             "num_data": self.num_data,
@@ -312,6 +312,7 @@ class Fit:
             "by_rows": self.row_sites is not None,
             "columns": self.columns,
             "inspection": self.inspection,
+            "latent_sites": latent_sites_of(records.get("unpruned_guide", self.guide)),
         }
         return Result(params=params, keep=keep, **{**fields, **records})
 

@@ -40,6 +40,7 @@ class PrunedProgram(abc.ABC):
     unpruned_model: Callable | None
     unpruned_guide: Callable | None
     columns: tuple[str, ...] | None
+    latent_sites: tuple[str, ...] | None
     _evaluators: dict[int | None, Evaluator]
 
     def _programs(self) -> tuple[Callable, Callable]:
@@ -55,7 +56,9 @@ class PrunedProgram(abc.ABC):
         if batch_size is None and self.by_rows:
             batch_size = 1000
         if batch_size not in self._evaluators:
-            self._evaluators[batch_size] = Evaluator(*self._programs(), batch_size=batch_size)
+            self._evaluators[batch_size] = Evaluator(
+                *self._programs(), batch_size=batch_size, latent_sites=self.latent_sites
+            )
         return self._evaluators[batch_size]
 
     @property
@@ -174,7 +177,7 @@ class PrunedProgram(abc.ABC):
         if temperature != 1:
             model = temper(model, temperature=temperature)
         measure = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=sites)
-        prepare_guide(model, guide, self.params, first_rows(arrays, batch_size))
+        self._prepare_guide(first_rows(arrays, batch_size))
         passes = -(-num_samples // -(-rows // batch_size))
         return measure(self.params, self.keep, arrays, key, num_passes=passes)
 
@@ -318,7 +321,12 @@ class PrunedProgram(abc.ABC):
         Returns:
             Site name to value; removed elements are zero.
         """
+        self._prepare_guide(inputs)
         return values_at_center(*self._programs(), self.params, self.keep, inputs)
+
+    def _prepare_guide(self, batch: Data) -> None:
+        """Make automatic guides of a loaded result ready for use; see `bmrjax.infer.prepare_guide`."""
+        prepare_guide(*self._programs(), self.params, batch, latent_sites=self.latent_sites)
 
     def _checked(self, data: Any, name: str) -> Data:
         return checked_data(data, name, columns=self.columns, rows=self.row_arguments)
@@ -339,14 +347,16 @@ class PrunedProgram(abc.ABC):
             name: Of the method, for messages.
             program: What is called with them; the guide by default.
         """
-        model, guide = self._programs()
+        _, guide = self._programs()
         given = by_position_or_name(inputs, named, name)
         if not given:
             check_without_arguments(guide, program, name)
             return ()
         data = self._checked(given, f"Result.{name}: inputs")
-        prepare_guide(model, guide, self.params, data)
+        self._prepare_guide(data)
         return data
 
     def _networks(self, *inputs: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        if inputs:
+            self._prepare_guide(inputs)
         return networks_at_center(*self._programs(), self.params, self.keep, inputs)

@@ -61,6 +61,8 @@ class Result(PrunedProgram):
         class_names: Names of the classes of the targets, in the order of their numbers.
         inspection: Which sites were judged, and why the others were not; empty for a fit without a criterion.
         facts: What `diagnose` needs to know of the data and the predictions, measured when the run ended.
+        latent_sites: Names of the sites that an automatic guide was fitted to; None if unknown. A loaded
+            result may meet its program without targets, which are then told from latent sites by these names.
     """
 
     params: dict[str, Any]
@@ -88,6 +90,7 @@ class Result(PrunedProgram):
     )
     inspection: Inspection = field(default_factory=Inspection, repr=False)
     facts: dict[str, Any] = field(default_factory=dict, repr=False)
+    latent_sites: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""

@@ -24,7 +24,7 @@ PLAIN = (
     "num_compilations",
     "vfe",
 )
-NAMES = ("columns", "class_names", "row_arguments")
+NAMES = ("columns", "class_names", "row_arguments", "latent_sites")
 
 
 def file_digest(data: bytes) -> str:

@@ -120,6 +120,7 @@ class SavedResult(TypedDict):
     columns: NotRequired[list[Name] | None]
     class_names: NotRequired[list[Name] | None]
     row_arguments: NotRequired[list[Name] | None]
+    latent_sites: NotRequired[list[Name] | None]
     inspection: NotRequired[list[SavedSite]]
     facts: NotRequired[Facts]
     arrays_digest: NotRequired[str]

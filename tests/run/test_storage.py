@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import bmrjax as bmr
 from bmrjax.run import save_result as storage
+from bmrjax.run.digests import DIGEST
 
 
 def program(x, y=None):
@@ -258,22 +259,54 @@ def effects(x, y=None):
         numpyro.sample("y", dist.Normal(x[:, 0] * e, 0.5), obs=y)
 
 
-def test_latents_per_row_are_no_targets_of_a_loaded_result(tmp_path):
-    x = jnp.linspace(1.0, 2.0, 12).reshape(6, 2)
-    fitted = bmr.sparsify(
-        effects,
-        (x, 3.0 - x[:, 1]),
-        key=jax.random.key(0),
-        num_epochs=1,
-        batch_size=None,
-        progress=False,
+PER_ROW = jnp.linspace(1.0, 2.0, 12).reshape(6, 2)
+
+
+@pytest.fixture(scope="module")
+def per_row():
+    data = (PER_ROW, 3.0 - PER_ROW[:, 1])
+    options = {"num_epochs": 1, "steps_per_epoch": 4, "batch_size": None, "progress": False}
+    return bmr.sparsify(effects, data, key=jax.random.key(0), **options)
+
+
+@pytest.fixture
+def per_row_folder(per_row, tmp_path):
+    per_row.save(tmp_path / "per_row")
+    return tmp_path / "per_row"
+
+
+@pytest.mark.parametrize("inputs", [(PER_ROW,), (PER_ROW, PER_ROW[:, 0])])
+def test_latents_per_row_are_no_targets_of_a_loaded_result(per_row, per_row_folder, inputs):
+    loaded = bmr.load(per_row_folder, model=effects)
+    assert loaded.latent_sites == ("e",)
+    drawn, expected = (r.sample(jax.random.key(1), 3, *inputs) for r in (loaded, per_row))
+    assert list(drawn) == ["e"]
+    np.testing.assert_array_equal(drawn["e"], expected["e"])
+
+
+def test_a_loaded_result_with_latents_per_row_predicts_the_same(per_row, per_row_folder):
+    loaded = bmr.load(per_row_folder, model=effects)
+    found, expected = (
+        r.predict(jax.random.key(1), PER_ROW, num_samples=4) for r in (loaded, per_row)
     )
-    fitted.save(tmp_path / "r")
-    key = jax.random.key(1)
-    for inputs in ((x,), (x, x[:, 0])):  # with targets and without
-        loaded = bmr.load(tmp_path / "r", model=effects)
-        np.testing.assert_array_equal(
-            loaded.sample(key, 3, *inputs)["e"], fitted.sample(key, 3)["e"]
-        )
+    np.testing.assert_array_equal(found.mean, expected.mean)
+
+
+def test_names_of_latent_sites_are_kept_by_a_result_without_its_program(per_row_folder):
+    bmr.load(per_row_folder).save(per_row_folder)
+    loaded = bmr.load(per_row_folder, model=effects)
+    np.testing.assert_array_equal(loaded.center(PER_ROW)["e"], loaded.params["auto_loc"])
+    loaded = bmr.load(per_row_folder, model=effects)
     with pytest.raises(ValueError, match="has 6 elements.*as many rows as in the fit"):
-        bmr.load(tmp_path / "r", model=effects).sample(key, 3, x[:2])
+        loaded.center(PER_ROW[:2])
+
+
+def test_an_older_file_needs_the_targets_to_tell_latents_per_row(per_row_folder):
+    document = json.loads((per_row_folder / "result.json").read_text())
+    del document["latent_sites"], document[DIGEST]
+    (per_row_folder / "result.json").write_text(json.dumps(document))
+    loaded = bmr.load(per_row_folder, model=effects)
+    with pytest.raises(ValueError, match=r"\['e', 'y'\] are latent.*Give the targets too"):
+        loaded.center(PER_ROW)
+    found = loaded.center(PER_ROW, PER_ROW[:, 0])
+    np.testing.assert_array_equal(found["e"], loaded.params["auto_loc"])

@@ -56,8 +56,13 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
             more; at the mode of the submodel, or means over submodels with `average`.
         intercept_: Intercepts, (1,) or (classes,).
         inclusion_prob_: Posterior probability that a column has an effect, (columns,).
-        selected_: Columns of the most probable submodel, (columns,).
-        reduction_: The `FitReduction`, of the standardised columns.
+        selected_: Columns of the submodel that is most probable by Laplace's approximation at its own mode,
+            (columns,).
+        reduction_: The `FitReduction`, of the standardised columns. All its submodels, and so
+            `inclusion_prob_`, are those of one normal at the mode of `selected_`, under which another
+            one may be more probable: `reduction_.chosen` can differ from `selected_`. With `average` the
+            coefficients are means under this normal, so that one can be near zero where `selected_` is True,
+            and be far from it where `selected_` is False.
         n_features_in_: Number of columns.
         feature_names_in_: Their names, if they have any.
 

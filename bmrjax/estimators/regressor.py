@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -14,6 +12,7 @@ from bmrjax.estimators.estimator_options import (
     check_no_text,
     column_names_of,
 )
+from bmrjax.estimators.linear import LEAST_NOISE, Linear
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.heredity import HeredityOption
@@ -23,6 +22,10 @@ _ROUNDS = 8
 
 # Where the noise starts without a row to spare: in standard deviations of the target.
 _BETWEEN = 0.3
+
+# Least ratio of two standard deviations of the posterior, per prior, at which a reduction keeps some digits.
+# Where columns follow from others the prior decides: evidence is wrong by rounding over the square of this.
+_LEAST_RATIO = 3e-6
 
 
 class SparseRegressor(RegressorMixin, BaseEstimator):
@@ -105,18 +108,17 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         target = (np.asarray(y, np.float64) - centre) / unit
         design = np.column_stack([np.ones(len(target)), columns.x])
         prior_scale = np.array([INTERCEPT_SCALE, *[self.prior_scale] * columns.x.shape[1]])
+        full = Linear(design, target, prior_scale)
         if columns.names:
-            kept, noise = self._choose(columns, design, target, prior_scale)
+            kept, noise = self._choose(columns, full)
         else:
-            kept, noise = np.ones(1, bool), _noise(design, target, prior_scale)
-            self.reduction_ = None
+            kept, noise, self.reduction_ = np.ones(1, bool), full.noise(), None
         if self.average and self.reduction_ is not None:
             mean = self.reduction_.mean["z"]
             covariance = np.cov(self.reduction_.draws(4000, seed=self.random_state)["z"].T)
         else:
             mean, covariance = np.zeros(len(kept)), np.zeros((len(kept), len(kept)))
-            of_kept = _posterior(design[:, kept], target, prior_scale[kept], noise)
-            mean[kept], covariance[np.ix_(kept, kept)] = of_kept
+            mean[kept], covariance[np.ix_(kept, kept)], _ = full.of_columns(kept).posterior(noise)
         self._to_units = unit * columns.spread(np.eye(len(columns.names))) / columns.scale
         self.coef_ = self._to_units.T @ mean[1:]
         self.intercept_: float = centre + unit * float(mean[0]) - float(columns.loc @ self.coef_)
@@ -150,41 +152,43 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         variance = self._unit**2 * np.einsum("ij,jk,ik->i", rows, self._covariance, rows)
         return mean, np.sqrt(variance + self.noise_scale_**2)
 
-    def _choose(
-        self, columns: Standardised, design: Any, target: Any, prior_scale: Any
-    ) -> tuple[np.ndarray, float]:
+    def _choose(self, columns: Standardised, full: Linear) -> tuple[np.ndarray, float]:
         """Return which elements are in the most probable submodel, and the noise that it has."""
-        whole = float(np.sqrt(np.mean(target**2)))
-        starts = [_noise(design, target, prior_scale)]
-        if len(target) < 2 * design.shape[1]:
+        rows, width = full.design.shape
+        whole = float(np.sqrt(np.mean(full.target**2)))
+        # Without rows to spare, nothing is left to estimate it from.
+        starts = [full.noise() if rows > width else _BETWEEN * whole]
+        if rows < 2 * width:
             # All columns together explain the noise away, so the search begins without any as well.
             starts.append(whole)
-        least = _least_noise(design, prior_scale)
-        if len(target) <= design.shape[1]:
-            starts[0] = _BETWEEN * whole  # nothing is left to estimate it from
-        found = [
-            self._climb(columns, design, target, prior_scale, max(noise, least)) for noise in starts
-        ]
+        least = max(full.least_noise(_LEAST_RATIO), LEAST_NOISE)
+        found = [self._climb(columns, full, noise, least) for noise in starts]
         _, kept, noise, self.reduction_ = max(found, key=lambda one: one[0])
         return kept, noise
 
     def _climb(
-        self, columns: Standardised, design: Any, target: Any, prior_scale: Any, noise: float
+        self, columns: Standardised, full: Linear, noise: float, least: float
     ) -> tuple[float, np.ndarray, float, FitReduction]:
         """Choose columns and estimate the noise in turn, from a first value of the noise.
+
+        Args:
+            columns: The columns.
+            full: The regression on all of them.
+            noise: The first value.
+            least: Noise below which the columns are not chosen; they are at this one instead.
 
         Returns:
             ln of the probability of the submodel and the target, up to a constant; the elements that are in;
             their noise; and the reduction.
         """
         seen: set[bytes] = set()
-        least = _least_noise(design, prior_scale)
         for _ in range(_ROUNDS):
-            loc, covariance = _posterior(design, target, prior_scale, noise)
+            loc, covariance, precision = full.posterior(max(noise, least))
             reduction = reduce_columns(
                 columns,
                 loc,
                 covariance,
+                precision=precision,
                 outputs=1,
                 prior_scale=self.prior_scale,
                 expected=self.expected,
@@ -196,56 +200,8 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             if kept.tobytes() in seen:
                 break
             seen.add(kept.tobytes())
-            noise = max(_noise(design[:, kept], target, prior_scale[kept]), least)
-        log_prob = _log_evidence(design[:, kept], target, prior_scale[kept], noise)
+            of_kept = full.of_columns(kept)
+            noise = of_kept.noise()
+        log_prob = of_kept.log_evidence(noise)
         log_prob += float(reduction._prior.log_prob(reduction._found.masks[0]))
         return log_prob, kept, noise, reduction
-
-
-def _least_noise(design: Any, prior_scale: Any) -> float:
-    """Return the least standard deviation of the noise at which submodels can be told apart.
-
-    Where columns follow from others, the data determine some directions and the prior the rest: the smaller
-    the noise, the further are the precisions apart, up to where rounding decides.
-    """
-    singular = np.linalg.svd(design[:, 1:] * prior_scale[1:], compute_uv=False)
-    is_full = len(singular) == design.shape[1] - 1 and singular[-1] > 1e-3 * singular[0]
-    return 0.0 if is_full else 1e-3 * float(singular[0])
-
-
-def _posterior(design: Any, target: Any, prior_scale: Any, noise: float) -> tuple[Any, Any]:
-    """Return mean and covariance of the coefficients of a linear model with known noise."""
-    scaled = design * prior_scale / noise
-    precision = scaled.T @ scaled + np.eye(len(prior_scale))
-    values, vectors = np.linalg.eigh(precision)
-    half = prior_scale[:, None] * vectors / np.sqrt(values)
-    covariance = half @ half.T
-    return half @ (half.T @ (design.T @ target)) / noise**2, covariance
-
-
-def _log_evidence(design: Any, target: Any, prior_scale: Any, noise: float) -> float:
-    """Return ln of the evidence of a linear model with known noise, up to a constant."""
-    scaled = design * prior_scale
-    covariance = scaled @ scaled.T + noise**2 * np.eye(len(target))
-    factor = cho_factor(covariance, lower=True)
-    log_det = 2 * np.log(np.diag(factor[0])).sum()
-    return -0.5 * float(log_det + target @ cho_solve(factor, target))
-
-
-def _noise(design: Any, target: Any, prior_scale: Any) -> float:
-    """Return the standard deviation of the noise that maximises the evidence of a linear model."""
-    left, singular, _ = np.linalg.svd(design * prior_scale, full_matrices=False)
-    along = (left.T @ target) ** 2
-    rest = max(float(target @ target - along.sum()), 0.0)
-    spare = len(target) - len(singular)
-
-    def minus_log_evidence(log_noise: float) -> float:
-        noise = np.exp(2 * log_noise)
-        total = singular**2 + noise
-        whole = np.log(total).sum() + (along / total).sum()
-        return 0.5 * float(whole + spare * 2 * log_noise + rest / noise)
-
-    found = minimize_scalar(
-        minus_log_evidence, bounds=(np.log(1e-4), np.log(3.0)), method="bounded"
-    )
-    return float(np.exp(found.x))

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float
 
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.heredity import HeredityOption
-from bmrjax.fitted.reduce_fit import reduce_fit
+from bmrjax.fitted.reduce_fit import reduce_source
+from bmrjax.fitted.source import source_from_arrays
 from bmrjax.reduction import Normal
 
 # Standard deviation of the prior of an intercept, in the units of the standardised target or of log odds.
@@ -56,6 +57,7 @@ def reduce_columns(
     loc: Float[np.ndarray, " n"],
     covariance: Float[np.ndarray, "n n"],
     *,
+    precision: Float[np.ndarray, "n n"] | None = None,
     outputs: int,
     prior_scale: float,
     expected: float | None,
@@ -69,6 +71,7 @@ def reduce_columns(
         columns: The columns.
         loc: Posterior mean: of all intercepts, then of the coefficients of each output, one after the other.
         covariance: Their covariance.
+        precision: Its inverse, where that is known to more digits than the covariance has for it.
         outputs: Number of intercepts; a column is in a submodel for all outputs or for none.
         prior_scale: Standard deviation of the prior of a coefficient.
         expected: Expected number of candidates that are in, before the data.
@@ -96,11 +99,9 @@ def reduce_columns(
     scale = np.full(len(loc), prior_scale)
     scale[:outputs] = INTERCEPT_SCALE
     assert len(loc) == outputs * (width + 1)
-    return reduce_fit(
-        loc=loc,
-        covariance=covariance,
-        prior=Normal(jnp.zeros(len(loc)), jnp.asarray(scale)),
-        names=elements,
+    prior = Normal(jnp.zeros(len(loc)), jnp.asarray(scale))
+    return reduce_source(
+        source_from_arrays(loc, covariance, prior, elements, precision=precision),
         groups=units,
         forced=elements[:outputs],
         expected=expected,

@@ -67,8 +67,12 @@ def likelihood_correlation(
         units: Elements of each unit.
     """
     scale = normal.prior_scale
-    relative = normal.covariance / scale / scale[:, None]
-    information = np.linalg.inv(0.5 * (relative + relative.T)) - np.eye(len(scale))
+    if normal.precision is None:
+        relative = normal.covariance / scale / scale[:, None]
+        precision = np.linalg.inv(0.5 * (relative + relative.T))
+    else:
+        precision = normal.precision * scale * scale[:, None]
+    information = precision - np.eye(len(scale))
     diagonal = np.diag(information)
     # Elements that the data say nothing of are correlated with none.
     spread = np.sqrt(np.where(diagonal > 0, diagonal, np.inf))

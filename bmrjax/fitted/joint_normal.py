@@ -30,12 +30,14 @@ class JointNormal:
         covariance: Posterior covariance.
         prior_loc: Prior mean.
         prior_scale: Prior standard deviation.
+        precision: Inverse of the covariance, where it is known to more digits than the covariance has for it.
     """
 
     loc: Float[np.ndarray, " n"]
     covariance: Float[np.ndarray, "n n"]
     prior_loc: Float[np.ndarray, " n"]
     prior_scale: Float[np.ndarray, " n"]
+    precision: Float[np.ndarray, "n n"] | None = None
 
 
 def moments(
@@ -115,6 +117,8 @@ def check_joint_normal(
     correlation = normal.covariance / scale / scale[:, None]
     if not np.allclose(correlation, correlation.T, atol=1e-5):
         raise ValueError("reduce_fit: the covariance is not symmetric.")
+    if normal.precision is not None:
+        return  # nothing is computed from the covariance's small eigenvalues
     values, vectors = np.linalg.eigh(0.5 * (correlation + correlation.T))
     if values[0] <= 10 * rounding * size:
         names = _listed(np.abs(vectors[:, 0]) > 0.1, labels)

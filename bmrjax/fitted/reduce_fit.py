@@ -183,8 +183,33 @@ def reduce_fit(
         source = from_fit(
             fit, model, data, params, sites=sites, names=names, num_draws=num_draws, seed=seed
         )
-    size = source.layout.size
-    with threadpool_limits(1 if size <= ONE_THREAD else None, user_api="blas"):
+    return reduce_source(
+        source,
+        groups=groups,
+        forced=forced,
+        heredity=heredity,
+        expected=expected,
+        seed=seed,
+        verify=verify,
+        refit=refit,
+    )
+
+
+@one_at_a_time
+def reduce_source(
+    source: Source,
+    *,
+    groups: GivenGroups = None,
+    forced: Sequence[str | int] = (),
+    heredity: HeredityOption = False,
+    expected: float | None = None,
+    seed: int = 0,
+    verify: bool = False,
+    refit: bool | None = None,
+) -> FitReduction:
+    """Reduce what was read from a fit; see `reduce_fit` for the arguments."""
+    limit = 1 if source.layout.size <= ONE_THREAD else None
+    with threadpool_limits(limit, user_api="blas"):
         return _reduce(
             source,
             groups=groups,
@@ -208,7 +233,6 @@ def _reduce(
     verify: bool,
     refit: bool | None,
 ) -> FitReduction:
-    """Reduce what was read from a fit; see `reduce_fit` for the arguments."""
     layout, normal, whole = source.layout, source.normal, source.whole
     check_joint_normal(normal, layout.label, rounding=source.rounding)
     units = units_of(layout, groups, forced)

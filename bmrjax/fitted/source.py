@@ -54,7 +54,9 @@ class Source:
     independent_draws: float | None = None
 
 
-def source_from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> Source:
+def source_from_arrays(
+    loc: Any, covariance: Any, prior: Any, names: Names, *, precision: Any = None
+) -> Source:
     """Return what is reduced from a mean and a covariance.
 
     Args:
@@ -62,6 +64,7 @@ def source_from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> S
         covariance: Posterior covariance, (n, n).
         prior: Prior that it was fitted under; broadcasts to (n,).
         names: Names of the elements.
+        precision: Inverse of the covariance, (n, n), where it is known to more digits.
 
     Raises:
         TypeError: If one of the three is missing, or the prior is no `reduction.Normal`.
@@ -89,9 +92,11 @@ def source_from_arrays(loc: Any, covariance: Any, prior: Any, names: Names) -> S
             f"reduce_fit: the prior has the shapes {shapes}, which do not broadcast to {mean.shape}."
         ) from None
     layout = ElementLayout.of_sites({ARRAY_SITE: mean.shape}, names)
-    normal = JointNormal(mean, np.asarray(covariance, np.float64), prior_loc, prior_scale)
-    precision = np.asarray(covariance).dtype
-    rounding = float(np.finfo(precision).eps) if precision.kind == "f" else 0.0
+    normal = JointNormal(
+        mean, np.asarray(covariance, np.float64), prior_loc, prior_scale, precision
+    )
+    digits = np.asarray(covariance).dtype
+    rounding = float(np.finfo(digits).eps) if digits.kind == "f" else 0.0
     return Source(
         layout,
         normal,

@@ -39,10 +39,16 @@ class Precision:
     def __init__(self, normal: JointNormal, units: Sequence[Int[np.ndarray, " k"]]):
         # In units of the posterior standard deviation, so that the matrix is well scaled.
         self.scale: np.ndarray = np.sqrt(np.diag(normal.covariance))
-        correlation = normal.covariance / self.scale / self.scale[:, None]
-        factor = cho_factor(0.5 * (correlation + correlation.T), lower=True)
         size = len(self.scale)
-        inverse = cho_solve(factor, np.eye(size))
+        if normal.precision is None:
+            correlation = normal.covariance / self.scale / self.scale[:, None]
+            factor = cho_factor(0.5 * (correlation + correlation.T), lower=True)
+            inverse = cho_solve(factor, np.eye(size))
+            sign = -1
+        else:
+            # The error of an inverse would be that of rounding times the square of the ratio of eigenvalues.
+            inverse = normal.precision * self.scale * self.scale[:, None]
+            factor, sign = cho_factor(inverse, lower=True), 1
         # Λ with η beside it.
         self.augmented: np.ndarray = np.empty((size, size + 1))
         self.matrix: np.ndarray = self.augmented[:, :-1]
@@ -50,7 +56,7 @@ class Precision:
         self.loc: np.ndarray = normal.loc / self.scale
         self.eta: np.ndarray = self.matrix @ self.loc
         self.augmented[:, -1] = self.eta
-        self.log_det: float = -2.0 * float(np.log(np.diag(factor[0])).sum())
+        self.log_det: float = 2.0 * sign * float(np.log(np.diag(factor[0])).sum())
         prior_scale = normal.prior_scale / self.scale
         ratio = normal.prior_loc / normal.prior_scale
         self.log_prior_at_zero: np.ndarray = (
@@ -114,9 +120,13 @@ class Swept:
         self._kept = np.zeros(n, int)
         self._kept[: len(kept)] = kept
         of_kept = p.augmented[kept]
-        covariance = np.linalg.inv(of_kept[:, kept])
-        covariance = 0.5 * (covariance + covariance.T)
-        rows = covariance @ of_kept
+        rows, covariance = np.zeros_like(of_kept), np.zeros((0, 0))
+        if len(kept):
+            # A solution is wrong in the directions that are hardly known; the inverse's product in all.
+            factor = cho_factor(of_kept[:, kept], lower=True)
+            rows = cho_solve(factor, of_kept)
+            covariance = cho_solve(factor, np.eye(len(kept)))
+            covariance = 0.5 * (covariance + covariance.T)
         explained = (of_kept[:, :-1] * rows[:, :-1]).sum(0)
         diagonal, beside = np.diag(p.matrix) - explained, p.eta - of_kept[:, -1] @ rows[:, :-1]
         rows[:, kept] = -covariance

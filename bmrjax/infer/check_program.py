@@ -107,15 +107,17 @@ def check_program(
 
 def _check_densities(priors: Mapping[str, Any]) -> None:
     """Refuse priors of which NumPyro would take the divergence of the class that theirs is derived from."""
-    registered = {kind.__name__ for pair in kl_divergence.funcs for kind in pair}
+    registered = {kind for pair in kl_divergence.funcs for kind in pair}
     for name, fn in priors.items():
         kind = own_density(fn)
-        if kind and kind not in registered and not hasattr(dist, kind):
+        if kind is None or kind in registered:
+            continue
+        if getattr(dist, kind.__name__, None) is not kind:
             raise ValueError(
-                f"sparsify: the prior of '{name}' is {kind}, which has a log_prob of its own and is derived "
-                "from a distribution whose divergence from the posterior NumPyro has in closed form: the fit "
-                "would use that one. Derive it from dist.Distribution instead; its divergence is then "
-                "sampled."
+                f"sparsify: the prior of '{name}' is {kind.__name__}, which has a log_prob of its own and "
+                "is derived from a distribution whose divergence from the posterior NumPyro has in closed "
+                "form: the fit would use that one. Derive it from dist.Distribution instead; its divergence "
+                "is then sampled."
             )
 
 

@@ -120,21 +120,29 @@ def loss_of(given: Any, outputs: tuple[int, ...], targets: Any) -> Loss:
     if len(leaves) != 1 or leaves[0] is not targets:
         raise ValueError("reduce_network: targets that are not one array need a loss; give loss=.")
     whole = np.issubdtype(targets.dtype, np.integer) or targets.dtype == bool
+    are_labels = targets.shape[1:] == outputs[:-1] and outputs[-1:] > (1,)
     found: Loss = SquaredError()
     ones = np.asarray(targets == 1)
     if ones.any() and not ones.all() and np.all(ones | (targets == 0)):
         is_one_hot = (
             outputs[-1:] > (1,) and targets.shape[1:] == outputs and (ones.sum(-1) == 1).all()
         )
-        if not whole or is_one_hot:
+        if not whole and are_labels:
+            raise ValueError(
+                f"reduce_network: the targets are zeros and ones of dtype {targets.dtype}, one per "
+                f"{outputs[-1]} outputs. Give integers for class labels, as by targets.astype(int)."
+            )
+        if is_one_hot or (not whole and np.prod(targets.shape[1:]) == np.prod(outputs)):
             kind = "rows with a single one" if is_one_hot else "zeros and ones"
             softmax = "CrossEntropy() of one logit per class, " if is_one_hot else ""
+            convert = " Convert the targets by targets.astype(np.float32) as well." if whole else ""
             raise ValueError(
                 f"reduce_network: the targets are {kind} of dtype {targets.dtype}, and could belong to "
-                "several losses. Name that of the network's training: loss=bmr.trained.BinaryCrossEntropy() "
-                f"of a logit per target, {softmax}or SquaredError(), with all of them floating-point numbers."
+                "several losses. Name the one that the network was trained with: "
+                "loss=bmr.trained.BinaryCrossEntropy() of one logit per target, "
+                f"{softmax}or SquaredError() of predicted values.{convert}"
             )
-    if whole and targets.shape[1:] == outputs[:-1] and outputs[-1:] > (1,):
+    if whole and are_labels:
         found = CrossEntropy()
     elif whole and set(np.unique(targets)) <= {0, 1}:
         found = BinaryCrossEntropy()

@@ -80,7 +80,9 @@ def prepare(
     outputs = predict(tuple(x[:256] for x in calibrate_by.inputs))
     if not np.isfinite(outputs).all():
         raise ValueError("reduce_network: the network's outputs are not finite.")
-    if not found.outputs.is_array:
+    # The losses of this package take the one array of a network that returns it in a tuple, say.
+    is_function = callable(loss) and not isinstance(loss, type | Loss)
+    if len(found.outputs.leaves) > 1 or (is_function and not found.outputs.is_array):
         loss = _of_the_tree(loss, found.outputs)
     used = loss_of(loss, outputs.shape[1:], rows.targets)
     check_logits(used, outputs, jax.tree.map(lambda y: y[:256], calibrate_by.targets))

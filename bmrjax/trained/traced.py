@@ -39,7 +39,7 @@ class OutputTree:
     def __call__(self, outputs: Array) -> Any:
         """Return the outputs as the network does."""
         ends = np.cumsum([leaf.size for leaf in self.leaves])[:-1].tolist()
-        parts = zip(jnp.split(outputs, ends), self.leaves, strict=True)
+        parts = zip(jnp.split(outputs.ravel(), ends), self.leaves, strict=True)
         return self.structure.unflatten([x.reshape(of.shape).astype(of.dtype) for x, of in parts])
 
 

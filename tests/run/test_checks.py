@@ -47,6 +47,18 @@ class Peaked(dist.Normal):
         return super().log_prob(value) - 10 * jnp.abs(value)
 
 
+class Laplace(dist.Normal):
+    """Of the same name as a distribution of NumPyro."""
+
+    def log_prob(self, value):
+        return super().log_prob(value) - 10 * jnp.abs(value)
+
+
+def of_a_known_name(x, y=None):
+    beta = numpyro.sample("beta", Laplace(jnp.zeros(5), 1.0).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+
 def derived(x, y=None):
     beta = numpyro.sample("beta", Peaked(jnp.zeros(5), 1.0).to_event(1))
     numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
@@ -85,6 +97,7 @@ def fit(model, data, **options):
             (X, Y),
             r"prior of 'beta' is Peaked, which has a log_prob.*from dist\.Distribution",
         ),
+        (of_a_known_name, (X, Y), r"prior of 'beta' is Laplace, which has a log_prob"),
         (positive, (X, Y), r"'y' have to be at least 0\.0; they go from -.*Check the targets"),
         (binary, (X, LABELS), r"'y' have to be 0 or 1 and whole; they go from 0 to 2"),
         (

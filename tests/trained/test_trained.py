@@ -238,6 +238,12 @@ class TestOptions:
             ValueError, match=r"zeros and ones of dtype float32.*BinaryCrossEntropy"
         ):
             call(single, (x, (y[:, None] == 0).astype(np.float32)))
+        pair = eqx.nn.Sequential([network, eqx.nn.Lambda(lambda logits: logits[:2])])
+        labels = (y == 0).astype(np.float32)
+        with pytest.raises(
+            ValueError, match=r"float32, one per 2 outputs\. Give integers for class"
+        ):
+            call(pair, (x, labels))
         known = [single, eqx.nn.Lambda(lambda z: jax.nn.sigmoid(z))]
         with pytest.raises(ValueError, match="leave the sigmoid out"):
             call(eqx.nn.Sequential(known), (x, y[:, None] == 0))

@@ -311,3 +311,42 @@ def test_a_loss_takes_several_outputs_as_the_network_returns_them():
         TypeError, match=r"a tree of arrays, float32\(1,\), float32\(\) per row.*loss="
     ):
         bmr.reduce_network(network, (x, y))
+
+
+class Wrapped(eqx.Module):
+    """A network that returns its one array within a tuple."""
+
+    network: eqx.nn.MLP
+    more: tuple
+
+    def __call__(self, x):
+        return (self.network(x), *self.more)
+
+
+def test_one_array_in_a_tuple_is_an_array_to_the_losses():
+    network = eqx.nn.MLP(6, 3, 12, 1, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (200, 6))
+    y = jnp.argmax(jax.vmap(network)(x), -1)
+    data = {"data": (x, y), "held_out": (x, y), "keep": 0.85}
+    plain = bmr.reduce_network(network, **data)
+    for more, loss in (((), None), ((None,), bmr.trained.CrossEntropy())):
+        found = bmr.reduce_network(Wrapped(network, more), loss=loss, **data)
+        for name, mask in plain.masks.items():
+            np.testing.assert_array_equal(found.masks[f"network.{name}"], mask)
+        outputs = found.network(x[0])
+        assert len(outputs) == 1 + len(more)
+        assert outputs[0].shape == (3,)
+
+
+def test_a_function_takes_a_tuple_of_one_as_the_network_returns_it():
+    network = Wrapped(eqx.nn.MLP(6, "scalar", 12, 1, key=jax.random.key(0)), (None,))
+    x = jax.random.normal(jax.random.key(1), (200, 6))
+    y = jax.vmap(network)(x)[0] + 0.1
+
+    def loss(outputs, target):
+        value, nothing = outputs
+        assert nothing is None
+        return jnp.square(value - target) / 0.02
+
+    found = bmr.reduce_network(network, (x, y), held_out=(x, y), keep=0.85, loss=loss)
+    assert found.network(x[0])[1] is None

@@ -12,7 +12,7 @@ from bmrjax.estimators.estimator_options import (
     check_no_text,
     column_names_of,
 )
-from bmrjax.estimators.linear import LEAST_NOISE, Linear
+from bmrjax.estimators.linear_posterior import LEAST_NOISE, LinearPosterior
 from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.heredity import HeredityOption
@@ -108,7 +108,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         target = (np.asarray(y, np.float64) - centre) / unit
         design = np.column_stack([np.ones(len(target)), columns.x])
         prior_scale = np.array([INTERCEPT_SCALE, *[self.prior_scale] * columns.x.shape[1]])
-        full = Linear(design, target, prior_scale)
+        full = LinearPosterior(design, target, prior_scale)
         if columns.names:
             kept, noise = self._choose(columns, full)
         else:
@@ -152,7 +152,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         variance = self._unit**2 * np.einsum("ij,jk,ik->i", rows, self._covariance, rows)
         return mean, np.sqrt(variance + self.noise_scale_**2)
 
-    def _choose(self, columns: Standardised, full: Linear) -> tuple[np.ndarray, float]:
+    def _choose(self, columns: Standardised, full: LinearPosterior) -> tuple[np.ndarray, float]:
         """Return which elements are in the most probable submodel, and the noise that it has."""
         rows, width = full.design.shape
         whole = float(np.sqrt(np.mean(full.target**2)))
@@ -167,7 +167,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         return kept, noise
 
     def _climb(
-        self, columns: Standardised, full: Linear, noise: float, least: float
+        self, columns: Standardised, full: LinearPosterior, noise: float, least: float
     ) -> tuple[float, np.ndarray, float, FitReduction]:
         """Choose columns and estimate the noise in turn, from a first value of the noise.
 

@@ -8,14 +8,14 @@ import pytest
 from scipy import stats
 
 import bmrjax as bmr
-from bmrjax.estimators.linear import Linear
+from bmrjax.estimators.linear_posterior import LinearPosterior
 from bmrjax.estimators.standardised import INTERCEPT_SCALE
 
 
 def _standard(x, y):
     design = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / x.std(0)])
     scale = np.array([INTERCEPT_SCALE, *[0.5] * x.shape[1]])
-    return Linear(design, (y - y.mean()) / y.std(), scale)
+    return LinearPosterior(design, (y - y.mean()) / y.std(), scale)
 
 
 @pytest.mark.parametrize("shape", [(20, 4), (5, 5), (6, 11), (20, 0)])
@@ -24,7 +24,7 @@ def test_evidence_and_posterior_are_those_of_the_covariance_of_the_rows(shape):
     design, target = rng.normal(size=shape), rng.normal(size=shape[0])
     prior_scale = rng.uniform(0.3, 2, size=shape[1])
     for noise in (0.05, 0.7):
-        model = Linear(design, target, prior_scale)
+        model = LinearPosterior(design, target, prior_scale)
         across = design * prior_scale**2
         rows = across @ design.T + noise**2 * np.eye(len(target))
         exact = stats.multivariate_normal(cov=rows).logpdf(target)

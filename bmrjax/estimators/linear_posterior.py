@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 LEAST_NOISE, MOST_NOISE = 1e-4, 3.0
 
 
-class Linear:
+class LinearPosterior:
     """The posterior of a linear regression with independent normal priors, for any scale of the noise.
 
     Everything follows from the singular values of the columns in units of their prior, at a cost of
@@ -42,9 +42,9 @@ class Linear:
         singular[: len(few)], along[: len(few)] = few, left[:, : len(few)].T @ self.target
         return singular, right, along, max(float(self.target @ self.target - along @ along), 0.0)
 
-    def of_columns(self, kept: Bool[np.ndarray, " n"]) -> "Linear":
+    def of_columns(self, kept: Bool[np.ndarray, " n"]) -> "LinearPosterior":
         """Return the regression on some of the columns."""
-        return Linear(self.design[:, kept], self.target, self.prior_scale[kept])
+        return LinearPosterior(self.design[:, kept], self.target, self.prior_scale[kept])
 
     def posterior(
         self, noise: float

@@ -1,7 +1,7 @@
 """Making a guide of a loaded result ready to draw from."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,7 +53,7 @@ def prepare_guide(
     growing = _sites_of_data(model, batch) if any(joint) and latent_sites is None else set()
 
     def meet(key: Array, *args: Any, **kwargs: Any) -> list[dict[str, Array]]:
-        found = []
+        found, there = [], set()
         for g, is_joint in zip(fresh, joint, strict=True):
             open_sites = {
                 name: site
@@ -71,8 +71,10 @@ def prepare_guide(
                 check_size({name: open_sites[name] for name in latent}, loc)
             drawn = {name: s["value"] for name, s in open_sites.items() if name not in latent}
             found.append(drawn)
+            there |= set(open_sites)
             with _conditioned(g, drawn):
                 numpyro.handlers.seed(g, key)(*args, **kwargs)
+        _check_names(model, batch, there, _fitted(fresh, params, latent_sites))
         return found
 
     drawn = set_up(fresh, meet, jax.random.key(0), batch)
@@ -87,6 +89,37 @@ def prepare_guide(
             f"The program and its guide ({type(guide).__name__}) have the parameters {missing[:5]}, and the "
             f"result has {sorted(params)[:5]} without these. Load it with the program and the guide that "
             "were fitted: bmr.load(directory, model=..., guide=...)."
+        )
+
+
+def _fitted(
+    guides: Sequence[Any], params: Mapping[str, Any], latent_sites: Sequence[str] | None
+) -> set[str]:
+    """Return the names of the sites that were latent in the fit, as far as they are known."""
+    if latent_sites is not None:
+        return set(latent_sites)
+    ends = {f"_{g.prefix}_loc" for g in guides}
+    return {n.removesuffix(end) for n in params for end in ends if n.endswith(end)} - {""}
+
+
+def _check_names(model: Callable, batch: Data, there: set[str], fitted: set[str]) -> None:
+    """Refuse a program in which a latent site has another name than in the fit: it would be drawn anew.
+
+    A program may draw fewer sites without its targets, and draws these; they have rows.
+    """
+    lost = {name for name in fitted - there if not name.endswith("_unobserved")}
+    others = there - fitted
+    if not lost or not others:
+        return
+    try:
+        others -= _sites_of_data(model, batch)
+    except Exception:  # a program of a fixed number of rows may raise anything for another one
+        return
+    if others:
+        raise ValueError(
+            f"The fit had the latent sites {sorted(lost)}, which the program does not have; it has "
+            f"{sorted(others)} instead, of which the fit knows nothing. Give the program that was fitted, "
+            "with the names that its sites had."
         )
 
 

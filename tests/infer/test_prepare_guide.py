@@ -102,3 +102,27 @@ def test_many_sites_with_an_element_per_row_are_counted_in_no_time():
     assert joint_latents(found, found, jnp.zeros(120)) == set(found)
     with pytest.raises(ValueError, match="another number"):
         joint_latents(found, found, jnp.zeros(61))
+
+
+@pytest.mark.parametrize("names", [None, ("w", "b")])
+def test_a_site_of_another_name_than_in_the_fit_is_refused(names):
+    def program(x, y=None, name="b"):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        offset = numpyro.sample(name, dist.Normal(0, 1))
+        if y is not None:
+            numpyro.sample("only_with_targets", dist.HalfNormal(1.0))
+        numpyro.sample("y", dist.Normal(w.sum() + offset + x, 1.0), obs=y)
+
+    def renamed(x, y=None):
+        program(x, y, name="c")
+
+    x = jnp.zeros(5)
+    params = {f"{n}_auto_{part}": jnp.ones(()) for n in "b" for part in ("loc", "scale")}
+    params |= {f"w_auto_{part}": jnp.ones(2) for part in ("loc", "scale")}
+    prepare_guide(program, AutoNormal(program), params, (x,), latent_sites=names)
+    # A site that is only there with targets is not missed.
+    fitted = None if names is None else (*names, "only_with_targets")
+    more = params | {f"only_with_targets_auto_{part}": jnp.ones(()) for part in ("loc", "scale")}
+    prepare_guide(program, AutoNormal(program), more, (x,), latent_sites=fitted)
+    with pytest.raises(ValueError, match=r"had the latent sites \['b'\].*it has \['c'\] instead"):
+        prepare_guide(renamed, AutoNormal(renamed), params, (x,), latent_sites=names)

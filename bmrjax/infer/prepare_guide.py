@@ -93,7 +93,7 @@ def prepare_guide(
 
 
 def _fitted(
-    guides: Sequence[Any], params: Mapping[str, Any], latent_sites: Sequence[str] | None
+    guides: Sequence[Any], params: Mapping[str, Any], latent_sites: Collection[str] | None
 ) -> set[str]:
     """Return the names of the sites that were latent in the fit, as far as they are known."""
     if latent_sites is not None:

@@ -32,8 +32,8 @@ class CredibleSet:
         ...     names=["dose", "dose_again", "age"],
         ... )
         >>> effect = found.credible_sets()[0]
-        >>> effect.names, round(effect.prob, 3), round(effect.correlation, 2)
-        (('dose', 'dose_again'), 1.0, 1.0)
+        >>> sorted(effect.names), round(effect.prob, 3), round(effect.correlation, 2)
+        (['dose', 'dose_again'], 1.0, 1.0)
     """
 
     names: tuple[str, ...]

@@ -68,7 +68,7 @@ def prepare_guide(
             else:
                 latent = {n for n in open_sites if _has_parameters(n, g.prefix, params)}
             if loc is not None:
-                check_size({name: open_sites[name] for name in latent}, loc)
+                check_size({n: s for n, s in open_sites.items() if n in latent}, loc)
             drawn = {name: s["value"] for name, s in open_sites.items() if name not in latent}
             found.append(drawn)
             there |= set(open_sites)

@@ -56,7 +56,7 @@ def settings(args: Any) -> list[Setting]:
         if setting[2] == "vfe" or setting[3] == 1:
             found.append(setting)
     if args.anneal:
-        found += [(name, "adabelief", ANNEALED, 1.0, max(args.warmups)) for name in CRITERIA]
+        found += [(name, "adabelief", ANNEALED, 1.0, max(args.warmups) // 2) for name in CRITERIA]
     return [setting for setting in found if setting[1] == "adabelief" or not setting[4]]
 
 

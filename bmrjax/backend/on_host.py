@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from bmrjax.backend.quick_compile import host_options
+from bmrjax.backend.shared_programs import compiled
 
 
 def on_host(function: Callable[..., Any], *args: Any) -> Any:
@@ -26,7 +27,10 @@ def on_host(function: Callable[..., Any], *args: Any) -> Any:
     with jax.default_device(host):
         # Arrays that lie on an accelerator for good would take the program there.
         there = jax.tree.map(lambda x: jax.device_put(x, host), args)
-        found = jax.jit(function).lower(*there).compile(host_options())(*there)
+        lowered = jax.jit(function).lower(*there)
+        # The same text may be a program of the accelerator, too.
+        text = f"on the host\n{lowered.as_text()}"
+        found = compiled(lowered, host_options(), text=text)(*there)
     return jax.tree.map(_on_default_device, found)
 
 

@@ -82,8 +82,7 @@ def fit_colder(
         try:
             made.append((temperature, fit(temperature, start)))
         except (NonFiniteError, ValueError) as error:
-            which = "the first one" if start is None else "what there is"
-            print(f"that fit failed, and {which} stands: {error}", flush=True)
+            print(f"that fit failed; the choice is among the fits before it: {error}", flush=True)
             return False
         return True
 

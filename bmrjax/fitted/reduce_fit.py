@@ -1,5 +1,6 @@
 """Bayesian model reduction of a fit that is finished."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -195,7 +196,20 @@ def reduce_fit(
     )
 
 
+def _in_few_threads(function: Callable[..., FitReduction]) -> Callable[..., FitReduction]:
+    """Keep the matrices of a small fit on one thread: sharing them out takes longer than to multiply."""
+
+    @functools.wraps(function)
+    def limited(source: Source, **options: Any) -> FitReduction:
+        limit = 1 if source.layout.size <= ONE_THREAD else None
+        with threadpool_limits(limit, user_api="blas"):
+            return function(source, **options)
+
+    return limited
+
+
 @one_at_a_time
+@_in_few_threads
 def reduce_source(
     source: Source,
     *,
@@ -208,31 +222,6 @@ def reduce_source(
     refit: bool | None = None,
 ) -> FitReduction:
     """Reduce what was read from a fit; see `reduce_fit` for the arguments."""
-    limit = 1 if source.layout.size <= ONE_THREAD else None
-    with threadpool_limits(limit, user_api="blas"):
-        return _reduce(
-            source,
-            groups=groups,
-            forced=forced,
-            heredity=heredity,
-            expected=expected,
-            seed=seed,
-            verify=verify,
-            refit=refit,
-        )
-
-
-def _reduce(
-    source: Source,
-    *,
-    groups: GivenGroups,
-    forced: Sequence[str | int],
-    heredity: HeredityOption,
-    expected: float | None,
-    seed: int,
-    verify: bool,
-    refit: bool | None,
-) -> FitReduction:
     layout, normal, whole = source.layout, source.normal, source.whole
     check_joint_normal(normal, layout.label, rounding=source.rounding)
     units = units_of(layout, groups, forced)

@@ -1,4 +1,4 @@
-"""Which sites of a program a joint posterior is of, told by their numbers of elements."""
+"""The sites of a joint posterior, found by their numbers of elements."""
 
 import math
 from collections.abc import Collection, Mapping

@@ -10,6 +10,7 @@ from bmrjax.files import write_atomically
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.digests import digest
 from bmrjax.run.result import Result
+from bmrjax.run_lock import is_held
 
 _NAME = "start.json"
 
@@ -23,6 +24,9 @@ def prepared(checkpoints: Checkpoints, start: Result) -> Checkpoints:
     Args:
         checkpoints: Of the fit that begins.
         start: What it goes on from.
+
+    Raises:
+        ValueError: If a run is writing to the folder whose checkpoints would have to go.
     """
     folder = Path(checkpoints.directory)
     mine = {"digest": digest(*jax.tree.leaves((start.params, start.keep)))}
@@ -30,8 +34,11 @@ def prepared(checkpoints: Checkpoints, start: Result) -> Checkpoints:
         before = json.loads((folder / _NAME).read_text())
     except (OSError, ValueError):
         before = None
-    if checkpoints.resume and before != mine and folder.is_dir():
-        shutil.rmtree(folder)
+    if checkpoints.resume and before != mine:
+        if is_held(folder):
+            raise ValueError(f"{folder}: a run that has not ended writes to it; wait for its end.")
+        for name in ("checkpoints", "points"):
+            shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     if before != mine:
         write_atomically(folder / _NAME, json.dumps(mine).encode())

@@ -62,7 +62,8 @@ class Result(PrunedProgram):
         inspection: Which sites were judged, and why the others were not; empty for a fit without a criterion.
         facts: What `diagnose` needs to know of the data and the predictions, measured when the run ended.
         latent_sites: Names of the sites that an automatic guide was fitted to; None if unknown. A loaded
-            result may meet its program without targets, which are then told from latent sites by these names.
+            result may meet its program without targets, and these names then say which sites are
+            latent.
     """
 
     params: dict[str, Any]

@@ -389,3 +389,17 @@ def test_a_plate_that_takes_more_rows_than_are_looked_at_is_named():
 
     with pytest.raises(ValueError, match="plate 'N' takes 80 rows itself.*batch_size=None"):
         row_sites(model, (X, Y), KEY)
+
+
+def test_rows_are_compared_in_full_precision():
+    """In the short products of a GPU, the density of a row changes with the batch that it is in."""
+    found = []
+
+    def program(x, y=None):
+        found.append(jax.config.jax_default_matmul_precision)
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    assert row_sites(program, (jnp.ones((8, 2)), jnp.ones(8)), jax.random.key(0)) == {"y"}
+    assert "highest" in found
+    assert jax.config.jax_default_matmul_precision is None

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 
-class At(NamedTuple):
+class ScanStep(NamedTuple):
     """Where a handler stands inside a scan.
 
     Attributes:
@@ -26,7 +26,7 @@ class At(NamedTuple):
     reverse: bool = False
 
 
-def enter(message: dict[str, Any], handler: Callable[[Callable, At], Callable]) -> None:
+def enter(message: dict[str, Any], handler: Callable[[Callable, ScanStep], Callable]) -> None:
     """Put handlers around each step of a scan, or each branch of `cond`.
 
     Args:
@@ -48,7 +48,7 @@ def enter(message: dict[str, Any], handler: Callable[[Callable, At], Callable]) 
     """
     if message["fn"].__name__ == "cond_wrapper":
         chosen, *branches, operand = message["args"]
-        message["args"] = (chosen, *(handler(branch, At()) for branch in branches), operand)
+        message["args"] = (chosen, *(handler(branch, ScanStep()) for branch in branches), operand)
         return
     body, start, xs, length, reverse = message["args"]
     if length is None:
@@ -56,6 +56,6 @@ def enter(message: dict[str, Any], handler: Callable[[Callable, At], Callable]) 
 
     def step(carry: Any, x: Any) -> Any:
         i, own = x
-        return handler(body, At(i, length, reverse))(carry, own)
+        return handler(body, ScanStep(i, length, reverse))(carry, own)
 
     message["args"] = (step, start, (jnp.arange(length), xs), length, reverse)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from numpyro.primitives import Messenger
 
-from bmrjax.backend.inside_scan import At, enter
+from bmrjax.backend.inside_scan import ScanStep, enter
 
 
 class prune_step(Messenger):
@@ -22,7 +22,7 @@ class prune_step(Messenger):
         ValueError: For a mask of a site inside a scan that runs backwards.
     """
 
-    def __init__(self, fn: Callable, keep: Mapping[str, ArrayLike], at: At):
+    def __init__(self, fn: Callable, keep: Mapping[str, ArrayLike], at: ScanStep):
         self._keep = keep
         self._at = at
         super().__init__(fn)

@@ -10,25 +10,27 @@ from bmrjax.run.fit import Fit
 from bmrjax.run.settings import Settings
 
 # The warm-up is this part of the run, or more of a short one: so many steps, up to the second part.
-_PART, _STEPS, _MOST = 0.25, 2000, 0.4
-# The divergence stays at this weight from the first to the second part of the warm-up.
+_PART, _STEPS, _MOST = 0.25, 2000, 0.5
+# At temperature 1, the divergence stays at this weight from the first to the second part of the warm-up.
 _WEIGHT, _FROM, _TO = 0.1, 0.1, 0.6
 # Priors of the weights that this is for. Others have starts of their own.
 _FAMILIES = ("normal", "spike-and-slab")
 
 
-def default_growth(num_steps: int) -> KLGrowth:
+def default_growth(num_steps: int, temperature: float = 1.0) -> KLGrowth:
     """Return how the divergence comes in for a network that starts from scratch.
 
     Args:
         num_steps: Of the whole run.
+        temperature: Of its likelihood; the posterior of a low one is cold already.
 
     Example:
         >>> default_growth(10_000)
         ((250.0, 0.1), (1500.0, 0.1), (2500.0, 1.0))
     """
     steps = min(max(_PART * num_steps, _STEPS), _MOST * num_steps)
-    return as_growth([(_FROM * steps, _WEIGHT), (_TO * steps, _WEIGHT), (steps, 1.0)])
+    weight = min(_WEIGHT / temperature, 1.0)
+    return as_growth([(_FROM * steps, weight), (_TO * steps, weight), (steps, 1.0)])
 
 
 def warm_up(fit: Fit, settings: Settings, *, steps: int) -> int:
@@ -49,7 +51,9 @@ def warm_up(fit: Fit, settings: Settings, *, steps: int) -> int:
         The epochs over which the divergence comes in.
     """
     if settings.options.kl_warmup is None and _is_from_scratch(fit, settings):
-        fit.engine.step.kl_growth = default_growth(steps * settings.num_epochs)
+        fit.engine.step.kl_growth = default_growth(
+            steps * settings.num_epochs, settings.options.temperature
+        )
     growth = fit.engine.step.kl_growth
     return math.ceil(growth[-1][0] / steps) if growth else 0
 

@@ -39,11 +39,11 @@ def annealed(found):
 
 
 def test_the_last_fit_is_of_the_program_itself_and_has_learned_what_there_is(annealed):
-    # `sparsify` ends at 618 nats and 1.12, the spread of the targets; noise has 0.05.
+    # A constant has 618 nats and 1.12, the spread of the targets; noise has 0.05.
     assert annealed.temperature == 1.0
     assert annealed.history[-1]["epoch"] == 5
-    assert annealed.free_energy(jax.random.key(4), product()[1]) < 0
-    assert annealed.evaluate(jax.random.key(5), product()[1])["rmse"] < 0.2
+    assert annealed.free_energy(jax.random.key(4), product()[1]) < 200
+    assert annealed.evaluate(jax.random.key(5), product()[1])["rmse"] < 0.1
 
 
 def test_no_warning_of_a_fit_that_another_goes_on_from(found):

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from bmrjax.fitted.averaged_draws import averaged_draws
 from bmrjax.fitted.compare_families import compare_families, members_by_name
 from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
+from bmrjax.fitted.false_discoveries import within_false_discoveries
 from bmrjax.fitted.fit_text import fit_text
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.layout import ElementLayout
@@ -21,7 +22,6 @@ from bmrjax.fitted.predictive_path import predictive_path
 from bmrjax.fitted.reduction_page import reduction_page
 from bmrjax.fitted.reduction_tree import reduction_tree
 from bmrjax.fitted.search import Found
-from bmrjax.fitted.select_candidates import largest_expected_f1, within_false_discoveries
 from bmrjax.fitted.source import Source
 from bmrjax.fitted.verification import Verification
 from bmrjax.report import write_page
@@ -154,48 +154,43 @@ class FitReduction:
             }
         )
 
-    def select(
-        self, *, false_discovery_rate: float | None = None
-    ) -> dict[str, Bool[np.ndarray, "..."]]:
-        """Return the elements to report as effects, where one list is needed.
+    def select(self, *, false_discovery_rate: float = 0.1) -> dict[str, Bool[np.ndarray, "..."]]:
+        """Return the longest list of effects of which a given share is expected to be false, at most.
 
-        By default the list with the largest F1 score on average over the posterior, which balances effects
-        that are missed against false ones: where several candidates share an effect, so that none may reach
-        one half, it has the most probable ones. Measured evidence is used where there is any.
+        Measured evidence is used where there is any. A group counts as one.
 
         Args:
-            false_discovery_rate: Instead, the longest list with at most this expected share of false ones.
+            false_discovery_rate: The share, above 0 and below 1; by default a tenth.
 
         Returns:
-            Site to a boolean array, True for elements that are selected. Forced elements are True.
+            Site to a boolean array, True for elements that are listed. Forced elements are True.
 
         Raises:
-            ValueError: For a rate that is not above 0 and below 1.
+            ValueError: For a rate out of range.
 
         Example:
             >>> import jax.numpy as jnp
             >>> import bmrjax as bmr
             >>> found = bmr.reduce_fit(
-            ...     loc=jnp.array([0.8, 0.25, 0.0]),
+            ...     loc=jnp.array([0.8, 0.37, 0.0]),
             ...     covariance=0.02 * jnp.eye(3),
             ...     prior=bmr.reduction.Normal(0.0, 1.0),
             ... )
-            >>> found.select()["z"], found.select(false_discovery_rate=0.05)["z"]
-            (array([ True,  True, False]), array([ True, False, False]))
+            >>> found.inclusion_prob["z"].round(2)
+            array([1.  , 0.67, 0.07])
+            >>> found.select()["z"], found.select(false_discovery_rate=0.2)["z"]
+            (array([ True, False, False]), array([ True,  True, False]))
 
         References:
-            Waegeman et al. (2014), JMLR 15; Müller et al. (2004), JASA 99.
+            Müller et al. (2004), Journal of the American Statistical Association 99.
         """
-        weight, sets = self._terms()
-        if false_discovery_rate is None:
-            kept = largest_expected_f1(weight, sets)
-        elif 0 < false_discovery_rate < 1:
-            kept = within_false_discoveries(weight @ sets, false_discovery_rate)
-        else:
+        if not 0 < false_discovery_rate < 1:
             raise ValueError(
                 "FitReduction.select: false_discovery_rate is above 0 and below 1, got "
                 f"{false_discovery_rate}."
             )
+        weight, sets = self._terms()
+        kept = within_false_discoveries(weight @ sets, false_discovery_rate)
         return self._layout.by_site(self._nodes.elements(kept), missing=False)
 
     def credible_sets(

@@ -25,14 +25,14 @@ from benchmarks.trust.credible_sets import CORRELATIONS, EFFECTS, simulate
 LEVELS = (0.9, 0.95)
 
 
-def sets_of_peer(python: Path, x: list, y: list) -> list[dict[str, list]]:
+def sets_of_peer(python: Path, x: list, y: list, effects: int) -> list[dict[str, list]]:
     """Return the members and claimed probabilities of the sets, by data set and level."""
     worker = find_spec("benchmarks.trust.susie_worker")
     assert worker is not None
     assert worker.origin is not None
     with TemporaryDirectory() as folder:
         data, sets = Path(folder) / "data.npz", Path(folder) / "sets.json"
-        np.savez(data, x=np.stack(x), y=np.stack(y), levels=np.array(LEVELS))
+        np.savez(data, x=np.stack(x), y=np.stack(y), levels=np.array(LEVELS), effects=effects)
         subprocess.run([str(python), worker.origin, str(data), str(sets)], check=True)
         return json.loads(sets.read_text())
 
@@ -44,7 +44,7 @@ def summarise(name: str, count: int, python: Path) -> list[dict[str, Any]]:
         for seed in range(count)
     ]
     x, y, true = (list(part) for part in zip(*made, strict=True))
-    found = sets_of_peer(python, x, y)
+    found = sets_of_peer(python, x, y, EFFECTS)
     rows = []
     for level in LEVELS:
         sets = [(own, t) for by, t in zip(found, true, strict=True) for own in by[str(level)]]

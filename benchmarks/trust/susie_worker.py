@@ -9,15 +9,13 @@ import sys
 import numpy as np
 from sushie.infer import infer_sushie, make_cs
 
-EFFECTS = 3
-
 
 def main() -> None:
     """Read columns, targets and levels, and write the members of each set by data set and level."""
     given = np.load(sys.argv[1])
     found = []
     for x, y in zip(given["x"], given["y"], strict=True):
-        result = infer_sushie([x], [y], L=EFFECTS, min_snps=x.shape[1])
+        result = infer_sushie([x], [y], L=int(given["effects"]), min_snps=x.shape[1])
         by_level = {}
         for level in given["levels"].tolist():
             sets, *_ = make_cs(

@@ -14,7 +14,7 @@ from bmrjax.estimators.estimator_options import (
     column_names_of,
 )
 from bmrjax.estimators.logistic import Logistic, class_probabilities
-from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
+from bmrjax.estimators.standardised import INTERCEPT_SCALE, ColumnsPosterior, Standardised
 from bmrjax.fitted.heredity import HeredityOption
 
 # Draws of the coefficients that predictions are averaged over.
@@ -222,16 +222,11 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
         # All intercepts first.
         order = np.arange(outputs * width).reshape(outputs, width)
         order = np.concatenate([order[:, 0], order[:, 1:].ravel()])
-        return reduce_columns(
-            columns,
-            loc[order],
-            covariance[np.ix_(order, order)],
-            outputs=outputs,
-            prior_scale=self.prior_scale,
-            expected=self.expected,
-            groups=self.groups,
-            heredity=self.heredity,
-            seed=self.random_state,
+        posterior = ColumnsPosterior(
+            columns, outputs, self.prior_scale, self.expected, self.groups, self.heredity
+        )
+        return posterior.reduce(
+            loc[order], covariance[np.ix_(order, order)], seed=self.random_state
         )
 
 

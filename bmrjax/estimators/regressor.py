@@ -13,8 +13,7 @@ from bmrjax.estimators.estimator_options import (
     column_names_of,
 )
 from bmrjax.estimators.linear_posterior import LEAST_NOISE, LinearPosterior
-from bmrjax.estimators.standardised import INTERCEPT_SCALE, Standardised, reduce_columns
-from bmrjax.fitted.fit_reduction import FitReduction
+from bmrjax.estimators.standardised import INTERCEPT_SCALE, ColumnsPosterior, Standardised
 from bmrjax.fitted.heredity import HeredityOption
 
 # Times that the noise is estimated and the columns are chosen at most.
@@ -162,46 +161,47 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             # All columns together explain the noise away, so the search begins without any as well.
             starts.append(whole)
         least = max(full.least_noise(_LEAST_RATIO), LEAST_NOISE)
-        found = [self._climb(columns, full, noise, least) for noise in starts]
-        _, kept, noise, self.reduction_ = max(found, key=lambda one: one[0])
-        return kept, noise
-
-    def _climb(
-        self, columns: Standardised, full: LinearPosterior, noise: float, least: float
-    ) -> tuple[float, np.ndarray, float, FitReduction]:
-        """Choose columns and estimate the noise in turn, from a first value of the noise.
-
-        Args:
-            columns: The columns.
-            full: The regression on all of them.
-            noise: The first value.
-            least: Noise below which the columns are not chosen; they are at this one instead.
-
-        Returns:
-            ln of the probability of the submodel and the target, up to a constant; the elements that are in;
-            their noise; and the reduction.
-        """
-        seen: set[bytes] = set()
+        of_columns = ColumnsPosterior(
+            columns, 1, self.prior_scale, self.expected, self.groups, self.heredity
+        )
+        found = [_climb(of_columns, full, noise, least) for noise in starts]
+        _, kept, noise, reduced_at = max(found, key=lambda one: one[0])
+        seen = {kept.tobytes()}
         for _ in range(_ROUNDS):
-            loc, covariance, precision = full.posterior(max(noise, least))
-            reduction = reduce_columns(
-                columns,
-                loc,
-                covariance,
-                precision=precision,
-                outputs=1,
-                prior_scale=self.prior_scale,
-                expected=self.expected,
-                groups=self.groups,
-                heredity=self.heredity,
-                seed=self.random_state,
-            )
+            # The sampler may meet a better submodel than the greedy search.
+            reduction = of_columns.reduce(*full.posterior(reduced_at), seed=self.random_state)
             kept = reduction.chosen["z"]
+            noise = full.of_columns(kept).noise()
             if kept.tobytes() in seen:
                 break
             seen.add(kept.tobytes())
-            of_kept = full.of_columns(kept)
-            noise = of_kept.noise()
-        log_prob = of_kept.log_evidence(noise)
-        log_prob += float(reduction._prior.log_prob(reduction._found.masks[0]))
-        return log_prob, kept, noise, reduction
+            reduced_at = max(noise, least)
+        self.reduction_ = reduction
+        return kept, noise
+
+
+def _climb(
+    of_columns: ColumnsPosterior, full: LinearPosterior, noise: float, least: float
+) -> tuple[float, np.ndarray, float, float]:
+    """Choose columns and estimate the noise in turn, from a first value of the noise.
+
+    Args:
+        of_columns: Which submodels there are.
+        full: The regression on all columns.
+        noise: The first value.
+        least: Noise below which the columns are not chosen; they are at this one instead.
+
+    Returns:
+        ln of the probability of the submodel and the target, up to a constant; the elements that are in;
+        their noise; and the noise at which they were chosen.
+    """
+    seen: set[bytes] = set()
+    for _ in range(_ROUNDS):
+        chosen_at = max(noise, least)
+        kept, log_prior = of_columns.choose(*full.posterior(chosen_at))
+        of_kept = full.of_columns(kept)
+        noise = of_kept.noise()
+        if kept.tobytes() in seen:
+            break
+        seen.add(kept.tobytes())
+    return of_kept.log_evidence(noise) + log_prior, kept, noise, chosen_at

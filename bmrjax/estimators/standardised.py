@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.heredity import HeredityOption
-from bmrjax.fitted.reduce_fit import reduce_source
-from bmrjax.fitted.source import source_from_arrays
+from bmrjax.fitted.reduce_fit import choose_elements, reduce_source
+from bmrjax.fitted.source import Source, source_from_arrays
 from bmrjax.reduction import Normal
 
 # Standard deviation of the prior of an intercept, in the units of the standardised target or of log odds.
@@ -52,59 +52,91 @@ class Standardised:
         return found
 
 
-def reduce_columns(
-    columns: Standardised,
-    loc: Float[np.ndarray, " n"],
-    covariance: Float[np.ndarray, "n n"],
-    *,
-    precision: Float[np.ndarray, "n n"] | None = None,
-    outputs: int,
-    prior_scale: float,
-    expected: float | None,
-    groups: Mapping[str, Sequence[str]] | None,
-    heredity: HeredityOption,
-    seed: int,
-) -> FitReduction:
-    """Reduce the posterior of intercepts and coefficients, a column at a time.
+@dataclass(frozen=True)
+class ColumnsPosterior:
+    """The posterior of intercepts and coefficients, of which a column at a time may go.
 
-    Args:
+    Attributes:
         columns: The columns.
-        loc: Posterior mean: of all intercepts, then of the coefficients of each output, one after the other.
-        covariance: Their covariance.
-        precision: Its inverse, where that is known to more digits than the covariance has for it.
         outputs: Number of intercepts; a column is in a submodel for all outputs or for none.
         prior_scale: Standard deviation of the prior of a coefficient.
         expected: Expected number of candidates that are in, before the data.
         groups: Name of a group to the columns in it.
         heredity: As in `reduce_fit`.
-        seed: Of the sampler.
     """
-    width = len(columns.names)
-    elements = [f"intercept {i}" for i in range(outputs)]
-    elements += [f"{name} {i}" for i in range(outputs) for name in columns.names]
-    in_groups = {name: [name] for name in columns.names}
-    for name, members in (groups or {}).items():
-        unknown = sorted(set(members) - set(columns.names))
-        if isinstance(members, str) or unknown:
-            raise ValueError(
-                f"groups: '{name}' is a list of column names; {unknown} are none of the columns that vary."
-            )
-        for member in members:
-            del in_groups[member]
-        in_groups[name] = list(members)
-    units = {
-        name: [f"{member} {i}" for i in range(outputs) for member in members]
-        for name, members in in_groups.items()
-    }
-    scale = np.full(len(loc), prior_scale)
-    scale[:outputs] = INTERCEPT_SCALE
-    assert len(loc) == outputs * (width + 1)
-    prior = Normal(jnp.zeros(len(loc)), jnp.asarray(scale))
-    return reduce_source(
-        source_from_arrays(loc, covariance, prior, elements, precision=precision),
-        groups=units,
-        forced=elements[:outputs],
-        expected=expected,
-        heredity=heredity,
-        seed=seed,
-    )
+
+    columns: Standardised
+    outputs: int
+    prior_scale: float
+    expected: float | None
+    groups: Mapping[str, Sequence[str]] | None
+    heredity: HeredityOption
+
+    def reduce(
+        self,
+        loc: Float[np.ndarray, " n"],
+        covariance: Float[np.ndarray, "n n"],
+        precision: Float[np.ndarray, "n n"] | None = None,
+        *,
+        seed: int,
+    ) -> FitReduction:
+        """Return the reduction of a posterior.
+
+        Args:
+            loc: Posterior mean: of all intercepts, then of the coefficients of each output, one after the
+                other.
+            covariance: Their covariance.
+            precision: Its inverse, where that is known to more digits than the covariance has for it.
+            seed: Of the sampler.
+        """
+        return reduce_source(self._source(loc, covariance, precision), seed=seed, **self._options())
+
+    def choose(
+        self,
+        loc: Float[np.ndarray, " n"],
+        covariance: Float[np.ndarray, "n n"],
+        precision: Float[np.ndarray, "n n"] | None = None,
+    ) -> tuple[Bool[np.ndarray, " n"], float]:
+        """Return the elements of the best submodel that a greedy search finds, and ln of its prior.
+
+        Args:
+            loc: As in `reduce`.
+            covariance: As in `reduce`.
+            precision: As in `reduce`.
+        """
+        return choose_elements(self._source(loc, covariance, precision), **self._options())
+
+    def _source(self, loc: Any, covariance: Any, precision: Any) -> Source:
+        scale = np.full(len(loc), self.prior_scale)
+        scale[: self.outputs] = INTERCEPT_SCALE
+        assert len(loc) == self.outputs * (len(self.columns.names) + 1)
+        prior = Normal(jnp.zeros(len(loc)), jnp.asarray(scale))
+        return source_from_arrays(loc, covariance, prior, self._elements(), precision=precision)
+
+    def _elements(self) -> list[str]:
+        outputs = range(self.outputs)
+        elements = [f"intercept {i}" for i in outputs]
+        return elements + [f"{name} {i}" for i in outputs for name in self.columns.names]
+
+    def _options(self) -> dict[str, Any]:
+        names = self.columns.names
+        in_groups = {name: [name] for name in names}
+        for name, members in (self.groups or {}).items():
+            unknown = sorted(set(members) - set(names))
+            if isinstance(members, str) or unknown:
+                raise ValueError(
+                    f"groups: '{name}' is a list of column names; {unknown} are none of the columns that "
+                    "vary."
+                )
+            for member in members:
+                del in_groups[member]
+            in_groups[name] = list(members)
+        return {
+            "groups": {
+                name: [f"{member} {i}" for i in range(self.outputs) for member in members]
+                for name, members in in_groups.items()
+            },
+            "forced": self._elements()[: self.outputs],
+            "expected": self.expected,
+            "heredity": self.heredity,
+        }

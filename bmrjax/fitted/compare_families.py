@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bmrjax.fitted.enumerate_submodels import all_masks
+from bmrjax.fitted.layout import ElementLayout, shortened
 from bmrjax.fitted.model_prior import ModelPrior
 
 if TYPE_CHECKING:
@@ -89,3 +90,41 @@ def _prior(
         weight = np.ones(len(masks))
     present = np.stack([masks[:, list(members)].any(1) for members in families], 1)
     return lambda there: float(weight @ (present == there).all(1) / weight.sum())
+
+
+def members_by_name(
+    sets: Mapping[str, Sequence[str]], candidates: Sequence[str], layout: ElementLayout
+) -> dict[str, list[int]]:
+    """Return the units of each set.
+
+    Args:
+        sets: Name of a set to candidates, or to names of sites for all of theirs.
+        candidates: Names of the units.
+        layout: The judged elements.
+
+    Raises:
+        TypeError: For a text in place of a list.
+        ValueError: For names that are not there, or an empty set.
+    """
+    members = {}
+    for name, given in sets.items():
+        if isinstance(given, str):
+            raise TypeError(
+                f"FitReduction.families: the set '{name}' is a list; write ['{given}']."
+            )
+        members[name] = [unit for one in given for unit in _units_named(one, candidates, layout)]
+        if not members[name]:
+            raise ValueError(f"FitReduction.families: the set '{name}' is empty.")
+    return members
+
+
+def _units_named(name: str, candidates: Sequence[str], layout: ElementLayout) -> list[int]:
+    if name in candidates:
+        return [candidates.index(name)]
+    of_site = {label for label, site in zip(layout.label, layout.site, strict=True) if site == name}
+    found = [i for i, candidate in enumerate(candidates) if candidate in of_site]
+    if not found:
+        raise ValueError(
+            f"FitReduction.families: there is no candidate '{name}'; there are {shortened(candidates)}."
+        )
+    return found

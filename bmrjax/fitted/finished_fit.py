@@ -10,6 +10,7 @@ from numpyro.infer import MCMC
 from numpyro.infer.autoguide import AutoDelta, AutoGuide
 
 from bmrjax.infer.pruned_guide import unpruned
+from bmrjax.run.element_names import element_names
 from bmrjax.run.result import Result
 
 
@@ -137,12 +138,23 @@ def _of_tree(fit: Any, model: Callable | None) -> FinishedFit:
 
 
 def _labels(variable: Any, lead: list[str]) -> list[str] | None:
-    """Return the names along the one axis of a variable that is not of draws, if they are texts."""
+    """Return the names of the elements of a variable by the coordinates of its axes; None without any."""
     dims = [dim for dim in getattr(variable, "dims", ()) if dim not in lead]
-    if len(dims) != 1 or dims[0] not in variable.coords:
+    if not lead or not dims:
         return None
-    labels = np.asarray(variable.coords[dims[0]])
-    return [str(label) for label in labels] if labels.dtype.kind in "UOT" else None
+    axes = [_labels_along(variable, dim) for dim in dims]
+    if all(names is None for names in axes):
+        return None
+    return element_names(tuple(variable.sizes[dim] for dim in dims), axes)
+
+
+def _labels_along(variable: Any, dim: str) -> list[str] | None:
+    """Return the coordinates of an axis as texts, unless they only count, or repeat."""
+    if dim not in variable.coords:
+        return None
+    labels = [str(label) for label in np.asarray(variable.coords[dim])]
+    counts = labels == [str(i) for i in range(len(labels))]
+    return None if counts or len(set(labels)) < len(labels) else labels
 
 
 def _of_guide(

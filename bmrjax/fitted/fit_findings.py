@@ -15,7 +15,7 @@ from bmrjax.run.diagnose import Finding
 OF_COVARIANCE = ("few-draws", "skewed")
 
 # Change of an inclusion probability by measured evidence that is let pass.
-_MOST_CHANGE = 0.03
+MOST_CHANGE = 0.03
 
 # Distance of the mean of the fit from that of the program, in standard deviations, that is let pass.
 _MOST_SHIFT = 0.35
@@ -83,20 +83,22 @@ def not_of_the_program(refit: Refit, source: Source) -> list[Finding]:
     return [_elsewhere_finding(source.layout.label[found[0]], found[1])]
 
 
-def not_exact(spread: Spread | None, candidates: Sequence[str]) -> list[Finding]:
+def not_exact(spread: Spread | None, candidates: Sequence[str], *, measured: bool) -> list[Finding]:
     """Return that measured evidence would change an inclusion probability, if it would by much."""
     if spread is None:
         return []
     worst = int(np.argmax(np.abs(spread.change)))
     change = float(spread.change[worst])
-    if abs(change) <= _MOST_CHANGE + spread.error:
+    if abs(change) <= MOST_CHANGE + spread.error:
         return []
     return [
         Finding(
             "not-exact",
-            "The joint normal is not exact enough for these probabilities: by the measured evidence of the "
+            "The joint normal is not exact enough for inclusion_prob: by the measured evidence of the "
             f"most probable submodels, that of '{candidates[worst]}' changes by {change:+.2f}.",
-            "Call reduce_fit with verify=True, and report measured_inclusion_prob.",
+            "Report measured_inclusion_prob."
+            if measured
+            else "Call reduce_fit with verify=True, and report measured_inclusion_prob.",
         )
     ]
 

@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bmrjax.fitted.averaged_draws import averaged_draws
-from bmrjax.fitted.compare_families import compare_families
+from bmrjax.fitted.compare_families import compare_families, members_by_name
 from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
+from bmrjax.fitted.false_discoveries import within_false_discoveries
 from bmrjax.fitted.fit_text import fit_text
 from bmrjax.fitted.fitted_posterior import Whole
-from bmrjax.fitted.layout import ElementLayout, shortened
+from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality
@@ -57,10 +58,10 @@ class FitReduction:
             measured.
         findings: What is wrong with the fit, or may be.
         inspection: Which sites of the program were judged, and why the others were not; empty for arrays.
-        verification: Predicted against measured evidence of the most probable submodels; None without
-            `verify`.
+        verification: Predicted against measured evidence of the most probable submodels; None where it was
+            not measured.
         measured_inclusion_prob: Inclusion probabilities after these submodels have exchanged probability by
-            their measured evidence; None without `verify`.
+            their measured evidence; None where it was not measured.
 
     Example:
         >>> import jax.numpy as jnp
@@ -109,7 +110,7 @@ class FitReduction:
             One row per submodel; the window has those that are at least a twentieth as probable as the best.
             The columns are a boolean one for each candidate, ``"size"`` (how many are in), ``"prob"``
             (among all submodels) and ``"delta_f"`` (ln of its evidence over that of the full model, in
-            nats; positive favours the submodel). With `verify`, also ``"measured"`` and
+            nats; positive favours the submodel). Where evidence was measured, also ``"measured"`` and
             ``"measured_prob"``: the two from the program, NaN for submodels that were not measured.
         """
         import pandas as pd
@@ -153,6 +154,45 @@ class FitReduction:
             }
         )
 
+    def select(self, *, false_discovery_rate: float = 0.1) -> dict[str, Bool[np.ndarray, "..."]]:
+        """Return the longest list of effects of which a given share is expected to be false, at most.
+
+        Measured evidence is used where there is any. A group counts as one.
+
+        Args:
+            false_discovery_rate: The share, above 0 and below 1; by default a tenth.
+
+        Returns:
+            Site to a boolean array, True for elements that are listed. Forced elements are True.
+
+        Raises:
+            ValueError: For a rate out of range.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> import bmrjax as bmr
+            >>> found = bmr.reduce_fit(
+            ...     loc=jnp.array([0.8, 0.37, 0.0]),
+            ...     covariance=0.02 * jnp.eye(3),
+            ...     prior=bmr.reduction.Normal(0.0, 1.0),
+            ... )
+            >>> found.inclusion_prob["z"].round(2)
+            array([1.  , 0.67, 0.07])
+            >>> found.select()["z"], found.select(false_discovery_rate=0.2)["z"]
+            (array([ True, False, False]), array([ True,  True, False]))
+
+        References:
+            Müller et al. (2004), Journal of the American Statistical Association 99.
+        """
+        if not 0 < false_discovery_rate < 1:
+            raise ValueError(
+                "FitReduction.select: false_discovery_rate is above 0 and below 1, got "
+                f"{false_discovery_rate}."
+            )
+        weight, sets = self._terms()
+        kept = within_false_discoveries(weight @ sets, false_discovery_rate)
+        return self._layout.by_site(self._nodes.elements(kept), missing=False)
+
     def credible_sets(
         self, coverage: float = 0.95, *, least_correlation: float = 0.5
     ) -> tuple[CredibleSet, ...]:
@@ -161,13 +201,12 @@ class FitReduction:
         Columns that are nearly collinear, or weights that can be exchanged, share the probability of one
         effect. The members of a set stand in for each other, and at least one of them is in the model, with
         at least the probability `coverage`; a candidate that is certain is a set by itself. An effect that is
-        not certain enough is in no set. With `verify`, the probabilities are those of the measured
-        evidence.
+        not certain enough is in no set. Measured evidence is used where there is any.
 
         Args:
             coverage: Least probability that a set holds an effect, above 0 and below 1.
-            least_correlation: Least absolute correlation of any two members in the likelihood: that of their
-                columns, in a linear regression. At 0, an effect may stand in for an unrelated one.
+            least_correlation: Least absolute correlation of two members in the likelihood: of their columns,
+                in a linear regression. At 0, an effect may stand in for an unrelated one.
 
         Returns:
             The sets, that of the most probable candidate first.
@@ -234,15 +273,7 @@ class FitReduction:
         References:
             Penny et al. (2010), PLoS Computational Biology 6, Comparing families of dynamic causal models.
         """
-        members = {}
-        for name, given in sets.items():
-            if isinstance(given, str):
-                raise TypeError(
-                    f"FitReduction.families: the set '{name}' is a list; write ['{given}']."
-                )
-            members[name] = [unit for one in given for unit in self._candidates(one)]
-            if not members[name]:
-                raise ValueError(f"FitReduction.families: the set '{name}' is empty.")
+        members = members_by_name(sets, self.candidates, self._layout)
         weight, submodels = self._terms()
         return compare_families(weight, submodels, members, self._prior)
 
@@ -327,22 +358,6 @@ class FitReduction:
         """
         of_sites = self.draws(num_draws, seed=seed)
         return reduction_tree(of_sites, self.inclusion_prob, self.delta_f, self._layout)
-
-    def _candidates(self, name: str) -> list[int]:
-        if name in self.candidates:
-            return [self.candidates.index(name)]
-        of_site = {
-            label
-            for label, site in zip(self._layout.label, self._layout.site, strict=True)
-            if site == name
-        }
-        found = [i for i, candidate in enumerate(self.candidates) if candidate in of_site]
-        if not found:
-            raise ValueError(
-                f"FitReduction.families: there is no candidate '{name}'; there are "
-                f"{shortened(self.candidates)}."
-            )
-        return found
 
     def _terms(self) -> tuple[Float[np.ndarray, " terms"], Bool[np.ndarray, "terms units"]]:
         """Return weights of submodels and the units in them, after verification if there was one."""

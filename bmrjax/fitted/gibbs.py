@@ -47,10 +47,11 @@ def sample_submodels(
 ) -> Visited:
     """Run a Gibbs sampler over the units, with swaps of correlated ones.
 
-    A sweep draws each unit given the others, in random order, and proposes to exchange half as many pairs,
-    chosen in proportion to their squared posterior correlation. After each sweep the probabilities of all
-    units given the others are kept: their averages have less Monte Carlo error than counts. Where there are
-    several joint normals, one of them is drawn before each sweep, given the submodel.
+    A sweep draws each unit given the others, in random order, and proposes to exchange half as many pairs, or
+    fewer where few are correlated, chosen in proportion to their squared posterior correlation. After each
+    sweep the probabilities of all units given the others are kept: their averages have less Monte Carlo error
+    than counts. Where there are several joint normals, one of them is drawn before each sweep, given the
+    submodel.
 
     Args:
         nodes: The posterior and the units.
@@ -69,8 +70,7 @@ def sample_submodels(
     precision = nodes.precisions[node]
     swept = Swept(precision, start)
     units = len(swept.mask)
-    swaps = (units + 1) // 2
-    pairs = _correlated_pairs(precision, (sweeps + warmup) * swaps, rng).reshape(-1, swaps, 2)
+    pairs = _correlated_pairs(precision, sweeps + warmup, (units + 1) // 2, rng)
     inclusion, masks = np.empty((sweeps, units)), np.empty((sweeps, units), bool)
     loc, variance = np.empty((sweeps, nodes.size)), np.empty((sweeps, nodes.size))
     log_prob, drawn = np.empty(sweeps), np.zeros(sweeps, int)
@@ -184,9 +184,13 @@ def _draw_block(
 
 
 def _correlated_pairs(
-    precision: Precision, count: int, rng: np.random.Generator
-) -> Int[np.ndarray, "count 2"]:
-    """Draw pairs of units in proportion to the square of their largest posterior correlation."""
+    precision: Precision, sweeps: int, most: int, rng: np.random.Generator
+) -> Int[np.ndarray, "sweeps swaps 2"]:
+    """Draw pairs of units in proportion to the square of their largest posterior correlation.
+
+    Each sweep has twice as many as these squares add up to, and at most `most`: a single pair of copies need
+    not be exchanged a hundred times.
+    """
     covariance = np.linalg.inv(precision.matrix)
     diagonal = np.diag(covariance)
     squared = covariance**2 / np.multiply.outer(diagonal, diagonal)
@@ -198,7 +202,9 @@ def _correlated_pairs(
     first, second = np.triu_indices(len(units), 1)
     # A swap costs two updates, which pairs that are hardly correlated do not need.
     weights = np.where(between[first, second] > 0.05, between[first, second], 0.0)
-    if not weights.sum():
-        return np.zeros((count, 2), int)
-    drawn = rng.choice(len(weights), count, p=weights / weights.sum())
-    return np.stack([first[drawn], second[drawn]], 1)
+    total = float(weights.sum())
+    if not total:
+        return np.zeros((sweeps, 0, 2), int)
+    swaps = min(most, math.ceil(2 * total))
+    drawn = rng.choice(len(weights), sweeps * swaps, p=weights / total)
+    return np.stack([first[drawn], second[drawn]], 1).reshape(sweeps, swaps, 2)

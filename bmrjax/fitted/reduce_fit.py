@@ -3,14 +3,16 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Bool
 from threadpoolctl import threadpool_limits
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_findings import (
+    MOST_CHANGE,
     OF_COVARIANCE,
     evidence_off,
     mean_elsewhere,
@@ -26,11 +28,11 @@ from bmrjax.fitted.heredity import HeredityOption, heredity_of
 from bmrjax.fitted.joint_normal import check_joint_normal
 from bmrjax.fitted.layout import Names
 from bmrjax.fitted.model_average import average
-from bmrjax.fitted.model_prior import model_prior
+from bmrjax.fitted.model_prior import ModelPrior, model_prior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality, measure_normality
 from bmrjax.fitted.refit_submodels import MANY_DATA, Refit, count_observed, refit_submodels
-from bmrjax.fitted.search import search
+from bmrjax.fitted.search import most_probable, search
 from bmrjax.fitted.source import Source, from_draws, from_fit, source_from_arrays
 from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import (
@@ -41,6 +43,8 @@ from bmrjax.fitted.verification import (
 )
 from bmrjax.reduction import Normal
 from bmrjax.run.serial import one_at_a_time
+
+_Answer = TypeVar("_Answer")
 
 # Elements up to which one thread does the linear algebra: threads that wait for each other's small matrices
 # take 46 CPU seconds instead of 8 on a loaded machine of two cores, with 500 elements.
@@ -65,7 +69,7 @@ def reduce_fit(
     expected: float | None = None,
     num_draws: int = 4000,
     seed: int = 0,
-    verify: bool = False,
+    verify: bool | None = None,
     refit: bool | None = None,
 ) -> FitReduction:
     r"""Say which elements of a fitted model the evidence needs, from its posterior alone.
@@ -83,8 +87,9 @@ def reduce_fit(
     Whether the posterior is normal enough is measured: the program is evaluated at draws from the joint
     normal of *all* latent elements, on their unconstrained space, and the tail of the importance weights
     shows whether the normal covers the posterior (`FitReduction.pareto_k`). The evidence of
-    the most probable submodels is measured with the program, too, at a fraction of the draws of `verify`,
-    and it is a finding if inclusion probabilities would change by more than 0.03.
+    the most probable submodels is measured with the program, too, at a fraction of the draws of `verify`.
+    If inclusion probabilities may change by more than 0.03, it is measured with all draws; if they do, that
+    is a finding.
 
     Args:
         fit: A `numpyro.infer.MCMC` that has run; draws, as a dict of arrays by site with draws, or chains and
@@ -123,7 +128,8 @@ def reduce_fit(
             model explains part of the noise away, or if its posterior is not normal enough. True expands
             other programs anew as well, which is Laplace's approximation; measure it with `verify`.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance
-            sampling; 64 of them at most.
+            sampling; 64 of them at most. By default, if by a rougher measurement inclusion
+            probabilities may change by more than 0.03. False leaves it at the rougher one.
 
     Returns:
         Inclusion probabilities, `delta_f`, averages over submodels, and the submodels themselves.
@@ -196,11 +202,11 @@ def reduce_fit(
     )
 
 
-def _in_few_threads(function: Callable[..., FitReduction]) -> Callable[..., FitReduction]:
+def _in_few_threads(function: Callable[..., _Answer]) -> Callable[..., _Answer]:
     """Keep the matrices of a small fit on one thread: sharing them out takes longer than to multiply."""
 
     @functools.wraps(function)
-    def limited(source: Source, **options: Any) -> FitReduction:
+    def limited(source: Source, **options: Any) -> _Answer:
         limit = 1 if source.layout.size <= ONE_THREAD else None
         with threadpool_limits(limit, user_api="blas"):
             return function(source, **options)
@@ -218,19 +224,13 @@ def reduce_source(
     heredity: HeredityOption = False,
     expected: float | None = None,
     seed: int = 0,
-    verify: bool = False,
+    verify: bool | None = None,
     refit: bool | None = None,
 ) -> FitReduction:
     """Reduce what was read from a fit; see `reduce_fit` for the arguments."""
     layout, normal, whole = source.layout, source.normal, source.whole
-    check_joint_normal(normal, layout.label, rounding=source.rounding)
-    units = units_of(layout, groups, forced)
+    units, nodes, of_submodels = _submodels(source, groups, forced, heredity, expected)
     rng = np.random.default_rng(seed)
-    nodes = Nodes.one(Precision(normal, list(units.values())))
-    free = {i for members in units.values() for i in members}
-    in_all = [label for i, label in enumerate(layout.label) if i not in free]
-    rule = heredity_of(list(units), heredity, forced=in_all)
-    of_submodels = model_prior(expected, len(units), rule)
     text, submodel, elsewhere = source.text, None, []
     normality, verification = Normality(math.nan, reason=str(whole)), None
     spread: Spread | None = None
@@ -258,17 +258,21 @@ def reduce_source(
         inside = nodes.elements(found.masks)
         if not verify and normality.trusted:
             spread = measure_spread(found, inside, normal, submodel, *program, rng)
-        if verify:
+        # What follows from a fit of other data says nothing of how normal it is.
+        spread = None if elsewhere else spread
+        doubtful = verify is None and spread is not None and spread.largest > MOST_CHANGE
+        if verify or doubtful:
             verification = verify_submodels(found.delta_f, inside, normal, submodel, *program, rng)
+        if doubtful and verification is not None:
+            spread = verification.spread(found)
     findings = (
         # What is refitted does not use the covariance of the draws.
         *(f for f in source.findings if normal is source.normal or f.code not in OF_COVARIANCE),
         *wider_than_prior(source),
         *not_normal(normality),
         *elsewhere,
-        # What follows from a fit of other data says nothing of how normal it is.
-        *([] if elsewhere else not_exact(spread, list(units))),
-        *evidence_off(verification),
+        *not_exact(spread, list(units), measured=verification is not None),
+        *(evidence_off(verification) if verify else ()),
     )
     for finding in findings:
         warn(f"reduce_fit: {finding}", FitWarning)
@@ -288,3 +292,40 @@ def reduce_source(
         source=source,
         submodel=submodel,
     )
+
+
+@one_at_a_time
+@_in_few_threads
+def choose_elements(
+    source: Source,
+    *,
+    groups: GivenGroups = None,
+    forced: Sequence[str | int] = (),
+    heredity: HeredityOption = False,
+    expected: float | None = None,
+) -> tuple[Bool[np.ndarray, " n"], float]:
+    """Return the elements of the most probable submodel alone, and ln of its prior up to a constant.
+
+    Beyond 12 candidates it is the best one that a greedy search finds; see `reduce_fit` for the arguments.
+    """
+    _, nodes, of_submodels = _submodels(source, groups, forced, heredity, expected)
+    mask = most_probable(nodes, of_submodels)
+    return nodes.elements(mask), float(of_submodels.log_prob(mask))
+
+
+def _submodels(
+    source: Source,
+    groups: GivenGroups,
+    forced: Sequence[str | int],
+    heredity: HeredityOption,
+    expected: float | None,
+) -> tuple[dict[str, Any], Nodes, ModelPrior]:
+    """Return the candidates with their elements, the joint normal, and the prior on submodels."""
+    layout, normal = source.layout, source.normal
+    check_joint_normal(normal, layout.label, rounding=source.rounding)
+    units = units_of(layout, groups, forced)
+    free = {i for members in units.values() for i in members}
+    in_all = [label for i, label in enumerate(layout.label) if i not in free]
+    rule = heredity_of(list(units), heredity, forced=in_all)
+    nodes = Nodes.one(Precision(normal, list(units.values())))
+    return units, nodes, model_prior(expected, len(units), rule)

@@ -77,6 +77,24 @@ def search(
     return _sampled(nodes, prior, rng)
 
 
+def most_probable(nodes: Nodes, prior: ModelPrior) -> Bool[np.ndarray, " units"]:
+    """Return the most probable submodel, beyond 12 units the best one that a greedy search finds.
+
+    Args:
+        nodes: The posterior and the units.
+        prior: Prior on submodels.
+    """
+    if len(nodes.units) <= EXHAUSTIVE_UNITS:
+        return _exhaustive(nodes, prior).masks[0]
+    peaks = _climb_from_both_ends(nodes, prior)
+    return max(peaks, key=lambda mask: nodes.delta_f(mask) + float(prior.log_prob(mask)))
+
+
+def _climb_from_both_ends(nodes: Nodes, prior: ModelPrior) -> list[np.ndarray]:
+    units = len(nodes.units)
+    return [_climb(nodes, start, prior) for start in (np.ones(units, bool), np.zeros(units, bool))]
+
+
 def _exhaustive(nodes: Nodes, prior: ModelPrior) -> Found:
     masks = all_masks(len(nodes.units))
     masks = masks[prior.heredity.allows(masks)]
@@ -113,12 +131,12 @@ def _exhaustive(nodes: Nodes, prior: ModelPrior) -> Found:
 
 def _sampled(nodes: Nodes, prior: ModelPrior, rng: np.random.Generator) -> Found:
     units = len(nodes.units)
-    full, smallest = np.ones(units, bool), np.zeros(units, bool)
+    smallest = np.zeros(units, bool)
 
     def log_prob(mask: np.ndarray) -> float:
         return nodes.delta_f(mask) + float(prior.log_prob(mask))
 
-    peaks = [_climb(nodes, start, prior) for start in (full, smallest)]
+    peaks = _climb_from_both_ends(nodes, prior)
     best = max(peaks, key=log_prob)
     runs = [
         sample_submodels(nodes, start, prior, sweeps=_SWEEPS, warmup=_WARMUP, rng=rng)

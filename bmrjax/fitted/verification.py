@@ -53,6 +53,16 @@ class Verification:
         weight = predicted * np.exp(correction - correction.max())
         return predicted.sum() * weight / weight.sum()
 
+    def spread(self, found: "Found") -> "Spread":
+        """Return how inclusion probabilities change by the measured evidence.
+
+        Args:
+            found: The submodels.
+        """
+        count = len(self.measured)
+        prob, masks = found.prob[:count], found.masks[:count]
+        return _spread(prob, self.prob(prob) - prob, self.standard_error, masks)
+
     def __str__(self) -> str:
         """Return what was found of the chosen submodel, as one line."""
         return (
@@ -122,6 +132,21 @@ class Spread:
     change: Float[np.ndarray, " units"]
     error: float
 
+    @property
+    def largest(self) -> float:
+        """Size of the largest change, with two standard errors."""
+        return float(np.abs(self.change).max(initial=0.0)) + 2 * self.error
+
+
+def _spread(
+    prob: Float[np.ndarray, " submodels"],
+    moved: Float[np.ndarray, " submodels"],
+    errors: Float[np.ndarray, " submodels"],
+    masks: Bool[np.ndarray, "submodels units"],
+) -> Spread:
+    error = math.sqrt(float(np.sum((errors * np.maximum(prob + moved, prob)) ** 2)))
+    return Spread(moved @ masks, error)
+
 
 def measure_spread(
     found: Found,
@@ -168,8 +193,7 @@ def measure_spread(
     shift = np.array(correction) - found.delta_f[:count]
     weight = prob * np.exp(shift - shift.max())
     moved = prob.sum() * weight / weight.sum() - prob
-    error = math.sqrt(float(np.sum((np.array(errors) * np.maximum(prob + moved, prob)) ** 2)))
-    return Spread(moved @ found.masks[:count], error)
+    return _spread(prob, moved, np.array(errors), found.masks[:count])
 
 
 def _log_prior_at_zero(normal: JointNormal) -> Float[np.ndarray, " n"]:

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bmrjax as bmr
 from bmrjax.estimators.logistic import Logistic
 from bmrjax.estimators.standardised import INTERCEPT_SCALE
+from bmrjax.fitted import search
 
 
 @parametrize_with_checks([bmr.SparseRegressor(), bmr.SparseClassifier()])
@@ -223,3 +224,25 @@ def test_columns_of_text_are_named(kind):
     table["ward"] = table["clinic"].astype("category")
     with pytest.raises(ValueError, match=r"\['clinic', 'ward'\] hold text.*get_dummies"):
         kind().fit(table, [0, 1, 0, 1])
+
+
+def test_the_sampler_runs_once_the_noise_has_settled(monkeypatch):
+    runs = []
+    sampled = search.sample_submodels
+
+    def counted(*arguments, **options):
+        runs.append(0)
+        return sampled(*arguments, **options)
+
+    monkeypatch.setattr(search, "sample_submodels", counted)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 60))
+    x = np.column_stack([x, x[:, 3]])
+    y = 1.5 * x[:, 3] - 2 * x[:, 10] + 0.5 * rng.normal(size=40)
+    fit = bmr.SparseRegressor().fit(x, y)
+    assert fit.selected_[10]
+    assert fit.selected_[[3, 60]].sum() == 1
+    assert not np.delete(fit.selected_, [3, 10, 60]).any()
+    np.testing.assert_array_equal(fit.selected_, fit.reduction_.chosen["z"][1:])
+    # Two chains each: at the noise of the greedy search, and at most once more.
+    assert len(runs) <= 4

@@ -185,6 +185,14 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     # 500 draws for each of 16 submodels here, 2,000 for each of all 32 there.
     assert change == pytest.approx(exact[int(which)], abs=0.04)
     assert abs(exact).max() > 0.05
+    # By default, what is needed has been measured already.
+    assert "Report measured_inclusion_prob" in said
+    np.testing.assert_allclose(
+        found.measured_inclusion_prob["beta"], measured.measured_inclusion_prob["beta"], atol=0.01
+    )
+    with pytest.warns(bmr.FitWarning, match="verify=True, and report"):
+        left = bmr.reduce_fit(draws, model=_logistic, data=data, verify=False)
+    assert left.measured_inclusion_prob is None
 
 
 # --- tails of importance weights ------------------------------------------------------------

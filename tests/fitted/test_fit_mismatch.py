@@ -141,6 +141,27 @@ def test_the_axes_of_a_tree_are_read_by_name(dims):
     np.testing.assert_allclose(found.inclusion_prob["beta"], plain.inclusion_prob["beta"])
 
 
+def test_elements_of_a_tree_have_the_coordinates_of_all_their_axes():
+    xr = pytest.importorskip("xarray")
+    draws = np.random.default_rng(0).normal(size=(4, 100, 2, 2, 2))
+
+    class Tree:
+        posterior = xr.Dataset(
+            {"w": (("chain", "draw", "region", "dose", "copy"), draws)},
+            # Numbers that only count name nothing, and the program's order is that of the axes.
+            coords={"region": ["north", "south"], "dose": [0.5, 10.0], "copy": [0, 1]},
+        )
+
+    found = bmr.reduce_fit(Tree, prior={"w": bmr.reduction.Normal(0.0, 3.0)})
+    assert found.candidates[:4] == (
+        "north, 0.5, 0",
+        "north, 0.5, 1",
+        "north, 10.0, 0",
+        "north, 10.0, 1",
+    )
+    assert found.inclusion_prob["w"].shape == (2, 2, 2)
+
+
 def test_an_argument_that_nothing_is_computed_from_may_have_another_shape():
     def run(rows):
         lowered = jax.jit(lambda unused, z: 2 * z).lower(np.zeros(rows), np.ones(2))

@@ -12,7 +12,7 @@ import pytest
 import bmrjax
 
 PACKAGE = Path(bmrjax.__file__).parent
-MOST_LINES = 400
+MOST_LINES, MOST_TEST_LINES = 400, 600
 MOST_LEVELS = 9
 # Longer than they should be: (file, reason). A file that has been split leaves the list.
 LONGER: dict[str, str] = {}
@@ -41,6 +41,12 @@ def test_no_file_is_longer_than_one_concept_takes():
     }
     assert len(counts) > 300
     assert {name for name, lines in counts.items() if lines > MOST_LINES} == set(LONGER)
+
+
+def test_no_file_of_tests_is_longer_than_one_subject_takes():
+    files = list(Path(__file__).parent.rglob("*.py"))
+    assert len(files) > 150
+    assert not [f.name for f in files if len(f.read_text().splitlines()) > MOST_TEST_LINES]
 
 
 def test_files_import_each_other_without_circles(imports):

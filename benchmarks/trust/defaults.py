@@ -42,7 +42,9 @@ JUDGES = ("vfe", "held-out")
 ANNEALED = "vfe, annealed"
 AGAIN = "held-out, then all rows"
 SETTING = ("criterion", "optimizer", "judge", "temperature", "warmup")
-Setting = tuple[str, str, str, float, int]
+Setting = tuple[str, str, str, float, Any]
+# The warm-up that `sparsify` has where nothing is said.
+DEFAULT = "default"
 HIDDEN = {"table": (50, 20), "mlp": (200, 200), "deep": (400,) * 5}
 BATCH, KEPT_OUT = 128, 0.1
 
@@ -50,13 +52,13 @@ BATCH, KEPT_OUT = 128, 0.1
 def settings(args: Any) -> list[Setting]:
     """Return the settings of every run of a data set."""
     shared = args.temperatures, args.warmups
-    found = [("point", "adam", "–", 1.0, 0)]
+    found: list[Setting] = [("point", "adam", "–", 1.0, 0)]
     found += [("unreduced", *rest) for rest in itertools.product(args.optimizers, "–", *shared)]
-    for setting in itertools.product(CRITERIA, args.optimizers, args.judges, *shared):
+    for setting in itertools.product(args.criteria, args.optimizers, args.judges, *shared):
         if setting[2] == "vfe" or setting[3] == 1:
             found.append(setting)
     if args.anneal:
-        found += [(name, "adabelief", ANNEALED, 1.0, max(args.warmups) // 2) for name in CRITERIA]
+        found += [(name, "adabelief", ANNEALED, 1.0, DEFAULT) for name in args.criteria]
     return [setting for setting in found if setting[1] == "adabelief" or not setting[4]]
 
 
@@ -177,7 +179,9 @@ def runs(
         held_out=bmr.HeldOut(out, samples=50, every=epochs) if by_rows else None,
         num_epochs=epochs,
         progress=False,
-        options=bmr.FitOptions(kl_warmup=warmup * steps, **({} if anneals else tempered)),
+        options=bmr.FitOptions(
+            kl_warmup=None if warmup == DEFAULT else warmup * steps, **({} if anneals else tempered)
+        ),
         **common,
     )
     row["seconds"] = time.process_time() - begin
@@ -256,6 +260,10 @@ def _predicts(by: dict[Any, Any], key: Setting) -> bool:
     return float(np.mean(gaps)) <= error
 
 
+def _warmup(text: str) -> Any:
+    return DEFAULT if text == DEFAULT else int(text)
+
+
 def main() -> None:
     """Run the study and write what it found."""
     parser = options.parser(__doc__, "trust", seeds=3, report=True)
@@ -268,7 +276,10 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="+", default=tuple(OPTIMIZERS), choices=OPTIMIZERS)
     parser.add_argument("--temperatures", nargs="+", type=float, default=(1.0, 0.5, 0.25))
     parser.add_argument("--anneal", action="store_true", help="bmr.anneal for as many epochs too")
-    parser.add_argument("--warmups", nargs="+", type=int, default=(0, 8), help="epochs")
+    parser.add_argument(
+        "--warmups", nargs="+", type=_warmup, default=(0, DEFAULT), help="epochs, or 'default'"
+    )
+    parser.add_argument("--criteria", nargs="+", default=tuple(CRITERIA), choices=CRITERIA)
     args = options.parse(parser)
     rows = Rows(args.out, "defaults.json", shared=True)
     for seed in () if args.report else range(args.seeds):

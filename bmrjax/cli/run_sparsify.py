@@ -120,7 +120,7 @@ def _fit(
     ) -> ChosenPoint:
         # A fit that goes on from another one takes half as long.
         epochs = num_epochs if start is None else max(num_epochs // 2, 1)
-        warm_up = 0 if start is not None else kl_warmup_epochs_of(options) * steps
+        warm_up = 0 if start is not None else kl_warmup_epochs_of(options)
         checkpoints = Checkpoints(folder, resume=options.resume)
         if start is not None:
             checkpoints = prepared(checkpoints, start)
@@ -149,7 +149,7 @@ def _fit(
                     temperature=temperature,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
-                    kl_warmup=warm_up,
+                    kl_warmup=None if warm_up is None else warm_up * steps,
                 ),
             )
         if validation is None:

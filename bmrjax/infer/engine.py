@@ -24,6 +24,7 @@ from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.epoch_steps import EpochSteps
 from bmrjax.infer.free_energy import FreeEnergy
 from bmrjax.infer.init import initialise
+from bmrjax.infer.kl_growth import as_growth
 from bmrjax.infer.loop import Loop, LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype, check_matmul_dtype
 from bmrjax.infer.natural_gradient import Optimizer, resolved
@@ -53,7 +54,8 @@ class Engine:
         row_sites: Names of the observed sites with a log density per row; by default those whose log density
             has an axis as long as the batch.
         kl_weight: Factor on the KL term.
-        kl_warmup: Number of steps over which that factor grows linearly from zero.
+        kl_warmup: Number of steps over which that factor grows linearly from zero, or pairs of a step and
+            the factor there.
         loop: See `bmrjax.infer.loop.Loop`.
         until: Ends an epoch early, once the fit has converged; asked inside the compiled program.
         placement: Where arrays live; on one device by default.
@@ -90,7 +92,7 @@ class Engine:
         batch_size: int,
         row_sites: Collection[str] | None = None,
         kl_weight: float = 1.0,
-        kl_warmup: int = 0,
+        kl_warmup: int | Sequence[tuple[float, float]] = 0,
         loop: LoopMode = "auto",
         until: Settled | None = None,
         placement: Placement | None = None,
@@ -121,7 +123,7 @@ class Engine:
             num_data=num_data,
             row_sites=row_sites,
             kl_weight=kl_weight,
-            kl_warmup=kl_warmup,
+            kl_growth=as_growth(kl_warmup),
             placement=self.placement,
             matmul_dtype=matmul_dtype,
         )

@@ -12,6 +12,7 @@ from jaxtyping import Array
 from bmrjax.handlers import at_step, draws, fast_noise, prune, scale_elbo
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.estimate import drawn_shapes
+from bmrjax.infer.kl_growth import KLGrowth, kl_factor
 from bmrjax.infer.mixed_precision import MatmulDtype, of_program, with_low_matmuls
 from bmrjax.infer.placement import Placement
 from bmrjax.infer.stacked import select_members
@@ -28,7 +29,7 @@ class SVIStep:
         num_data: Number of data in the whole set.
         row_sites: Names of the observed sites with a log density per row.
         kl_weight: Factor on the KL term.
-        kl_warmup: Number of steps over which that factor grows linearly from zero.
+        kl_growth: How that factor grows at the start; see `bmrjax.infer.kl_growth`.
         placement: Where arrays live.
         matmul_dtype: What matrices are multiplied in.
 
@@ -46,7 +47,7 @@ class SVIStep:
         num_data: int,
         row_sites: Collection[str] | None,
         kl_weight: float,
-        kl_warmup: int,
+        kl_growth: KLGrowth,
         placement: Placement,
         matmul_dtype: MatmulDtype | None,
     ):
@@ -54,7 +55,7 @@ class SVIStep:
         self._elbo = loss
         self._num_data, self._row_sites = num_data, row_sites
         self._kl_weight = kl_weight
-        self.kl_warmup = kl_warmup
+        self.kl_growth = kl_growth
         self._placement, self._matmul_dtype = placement, matmul_dtype
         self.constrain: Callable | None = None
         self.optimizer: optax.GradientTransformation | None = None
@@ -105,8 +106,8 @@ class SVIStep:
         self, state: State, batch: Data, keep: Keep, key: Array, kl_weight: ArrayLike
     ) -> tuple[Array, Any, Any, Array]:
         kl = jnp.asarray(kl_weight)
-        if self.kl_warmup:
-            kl = kl * jnp.minimum(1.0, (state.num_steps + 1).astype(float) / self.kl_warmup)
+        if self.kl_growth:
+            kl = kl * kl_factor(self.kl_growth, state.num_steps + 1)
         gradient = jax.value_and_grad(self.loss, has_aux=True)
         if self._matmul_dtype is not None:
             gradient = with_low_matmuls(gradient)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from bmrjax.infer.estimate import Estimator
+from bmrjax.infer.kl_growth import as_growth
 from bmrjax.infer.loop import LoopMode
 from bmrjax.infer.mixed_precision import MatmulDtype
 from bmrjax.run.parameters_at_start import as_start
@@ -32,10 +33,12 @@ class FitOptions:
             `Result.free_energy` is that of the program itself.
         kl_weight: Factor on the KL term while training, and in training alone: rounds are judged by the whole
             free energy.
-        kl_warmup: Steps over which that factor grows linearly from zero. By default, `sparsify` and
-            `ensemble` take a fifth of the epochs, 20 epochs at most, for the layers of a network that starts
-            from scratch, whose posterior may else fall back to the prior before it has learned anything; and
-            0 for other programs, with `infer.NaturalGradient`, and in a loop of your own over `Fit`.
+        kl_warmup: Steps over which that factor grows linearly from zero, or pairs of a step and the factor
+            there, the last of which is 1. By default, `sparsify` and `ensemble` hold it at a tenth and then
+            let it rise to 1, in a quarter of the run (or 2,000 steps of a shorter one), for the layers of a
+            network that starts from scratch, whose posterior may else fall back to the prior before it has
+            learned anything; and 0 for other programs, with `infer.NaturalGradient`, and in a loop of your
+            own over `Fit`.
         start: What to go on from. An earlier result: parameters of the same names are taken over (a
             `FitWarning` names those that fit nothing), and what it removed stays removed. A dict of such
             parameters, as of ``result.params`` or ``svi.get_params(state)``. Or a network of the program's
@@ -59,7 +62,8 @@ class FitOptions:
 
     Raises:
         TypeError: For a `start` that is none of these, or `static` that is not a list.
-        ValueError: For a `loss` together with an `estimator`, or a temperature that is not positive.
+        ValueError: For a `loss` together with an `estimator`, or a temperature that is not positive, or a
+            `kl_warmup` that does not rise to 1.
 
     Example:
         >>> import bmrjax as bmr
@@ -72,7 +76,7 @@ class FitOptions:
     loss: Any = None
     temperature: float = 1.0
     kl_weight: float = 1.0
-    kl_warmup: int | None = None
+    kl_warmup: int | Sequence[tuple[float, float]] | None = None
     start: Any = None
     static: Sequence[str | int] = ()
     max_bad_steps: int = 20
@@ -91,6 +95,7 @@ class FitOptions:
                 f"FitOptions: temperature must be positive and finite, got {self.temperature}; 1 is the "
                 "posterior itself, less is colder."
             )
+        as_growth(self.kl_warmup)
         as_start(self.start)
         if isinstance(self.static, str):
             raise TypeError(

@@ -87,11 +87,10 @@ class Run:
         self.fit = fit = shared.fit
         init_key, self._run_key, self._vfe_key, self._final_key = split_keys(member.key, 4)
         begin = time.perf_counter()
-        criterion = shared.criterion if member.point.criterion is None else member.point.criterion
-        now, self.reducer, self._inspection = fit.begin(
-            init_key, member.program, member.guide, criterion
-        )
-        warm_up(fit, shared.settings, steps=shared.steps)
+        criterion = member.point.criterion or shared.criterion
+        begun = fit.begin(init_key, member.program, member.guide, criterion)
+        now, self.reducer, self._inspection = begun
+        warmup = warm_up(fit, shared.settings, steps=shared.steps)
         self._init_seconds = time.perf_counter() - begin
         _check_declared(member.point, now.svi)
         self._layers = {} if self.reducer is None else self.reducer.layers
@@ -107,6 +106,7 @@ class Run:
                 self.reducer,
                 reporter,
                 num_epochs=shared.num_epochs,
+                warmup=warmup,
                 measure=self.measure,
                 mask_cost=self.mask_cost,
                 add_point=self.add_point,

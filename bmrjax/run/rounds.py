@@ -26,6 +26,7 @@ class Rounds:
         reducer: What reduces.
         reporter: Receives the record of each round.
         num_epochs: Epochs of the run.
+        warmup: Epochs over which the divergence comes in.
         measure: Measures the VFE of the current state.
         mask_cost: Returns the cost of the current masks, if the schedule counts it.
         add_point: Puts the current state on the path, with its VFE.
@@ -39,12 +40,13 @@ class Rounds:
         reporter: Reporter,
         *,
         num_epochs: int,
+        warmup: int,
         measure: Callable[..., float],
         mask_cost: Callable[[], float],
         add_point: Callable[[float], None],
     ):
         self._state, self._schedule, self._reducer = state, schedule, reducer
-        self._reporter, self._num_epochs = reporter, num_epochs
+        self._reporter, self._num_epochs, self._warmup = reporter, num_epochs, warmup
         self._measure, self._mask_cost, self._add_point = measure, mask_cost, add_point
 
     def decide(self) -> tuple[Train | Stop, dict[str, float]]:
@@ -73,6 +75,7 @@ class Rounds:
             removed=self._state.removed,
             measure=self._reporter.noting(self._measure),
             mask_cost=self._mask_cost(),
+            warmup=self._warmup,
         )
         action, self._state.memory = self._schedule(report, self._state.memory)
         if not isinstance(action, Action):

@@ -1,35 +1,64 @@
-"""How long the Kullback-Leibler term of a run grows, where nobody said."""
+"""How the Kullback-Leibler term of a run grows, where nobody said."""
+
+import math
 
 from numpyro.infer.autoguide import AutoDelta
 
+from bmrjax.infer.kl_growth import KLGrowth, as_growth
 from bmrjax.infer.natural_gradient import NaturalGradient
 from bmrjax.run.fit import Fit
 from bmrjax.run.settings import Settings
 
-# The part of the epochs, and epochs at most: those before the first round of `schedules.Verified`.
-_PART, _MOST = 5, 20
+# The warm-up is this part of the run, or more of a short one: so many steps, up to the second part.
+_PART, _STEPS, _MOST = 0.25, 2000, 0.4
+# The divergence stays at this weight from the first to the second part of the warm-up.
+_WEIGHT, _FROM, _TO = 0.1, 0.1, 0.6
 # Priors of the weights that this is for. Others have starts of their own.
 _FAMILIES = ("normal", "spike-and-slab")
 
 
-def warm_up(fit: Fit, settings: Settings, *, steps: int) -> None:
+def default_growth(num_steps: int) -> KLGrowth:
+    """Return how the divergence comes in for a network that starts from scratch.
+
+    Args:
+        num_steps: Of the whole run.
+
+    Example:
+        >>> default_growth(10_000)
+        ((250.0, 0.1), (1500.0, 0.1), (2500.0, 1.0))
+    """
+    steps = min(max(_PART * num_steps, _STEPS), _MOST * num_steps)
+    return as_growth([(_FROM * steps, _WEIGHT), (_TO * steps, _WEIGHT), (steps, 1.0)])
+
+
+def warm_up(fit: Fit, settings: Settings, *, steps: int) -> int:
     """Let the divergence of a network's layers come in slowly, unless the settings say how fast.
 
     From scratch, under the whole divergence, the scales of a factorised posterior grow before the means have
     learned anything, and the posterior falls back to the prior: a product of two columns is then never found,
-    although the free energy of the network that knows it is far lower. Natural gradients begin with small
-    scales anyway, and a point estimate has none.
+    although the free energy of the network that knows it is far lower. At a tenth of the divergence the
+    network learns what a point estimate does, and what is superfluous goes when the rest comes in. Natural
+    gradients begin with small scales anyway, and a point estimate has none.
 
     Args:
         fit: Which has begun, and has taken no step.
         settings: See `bmrjax.run.sparsify.sparsify`.
         steps: Of an epoch.
+
+    Returns:
+        The epochs over which the divergence comes in.
     """
-    options = settings.options
-    if options.kl_warmup is not None or options.start is not None:
-        return
-    if isinstance(fit.engine.optimizer, NaturalGradient) or isinstance(fit.guide, AutoDelta):
-        return
+    if settings.options.kl_warmup is None and _is_from_scratch(fit, settings):
+        fit.engine.step.kl_growth = default_growth(steps * settings.num_epochs)
+    growth = fit.engine.step.kl_growth
+    return math.ceil(growth[-1][0] / steps) if growth else 0
+
+
+def _is_from_scratch(fit: Fit, settings: Settings) -> bool:
+    """Return whether the weights are those of a network that has learned nothing."""
+    if settings.options.start is not None or isinstance(fit.guide, AutoDelta):
+        return False
+    if isinstance(fit.engine.optimizer, NaturalGradient):
+        return False
     weights = (prior for prior in fit.priors.values() if prior.layer is not None)
-    if any(prior.family in _FAMILIES for prior in weights):
-        fit.engine.step.kl_warmup = steps * min(_MOST, settings.num_epochs // _PART)
+    return any(prior.family in _FAMILIES for prior in weights)

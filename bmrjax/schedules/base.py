@@ -29,6 +29,7 @@ class Report:
             that of the state before the last reduction plus an estimated difference.
         mask_cost: What the current masks cost (`criteria.Criterion.mask_cost`), in nats; zero unless it is
             counted, as the schedule's `mask_prior` says.
+        warmup: Epochs over which the divergence comes in, from the first one on.
 
     Example:
         What `Every` answers to a report, without a fit:
@@ -50,6 +51,7 @@ class Report:
     removed: int | None
     measure: Callable[..., float]
     mask_cost: float = 0.0
+    warmup: int = 0
 
 
 class Schedule(abc.ABC):

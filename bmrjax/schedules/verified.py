@@ -22,6 +22,8 @@ Pass = Literal["criterion", "evidence", "single"]
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
 # fall of the loss so far that counts as improving.
 _WINDOW, _PART = 3, 0.05
+# The part of the warm-up before the first round: what is superfluous has lost most of its evidence then.
+_WARM = 0.8
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Verified(Schedule):
     Args:
         wait: Epochs before the first round. By default a fifth of the run, 20 at most, and more if the loss
             then still falls by more than a twentieth of its whole fall in three epochs, but never more than
-            half of the run.
+            half of the run. Where the divergence comes in slowly (`FitOptions.kl_warmup`), not before four
+            fifths of that.
         refit: Epochs of re-fitting before a round is judged; a sixteenth of the run by default,
             4 at most.
         fraction: First cap, as a fraction of what is kept.
@@ -118,12 +121,12 @@ class Verified(Schedule):
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"Verified: tolerance must not be negative, got {self.tolerance}.")
 
-    def lengths(self, num_epochs: int) -> tuple[int, int, int]:
-        """Return (wait, refit, cooldown) in epochs, for a run of `num_epochs`."""
+    def lengths(self, num_epochs: int, warmup: int = 0) -> tuple[int, int, int]:
+        """Return (wait, refit, cooldown) in epochs, for a run of `num_epochs` with so many of warm-up."""
         share = min(20, math.ceil(num_epochs / 5))
         refit = min(4, max(1, round(num_epochs / 16)))
         return (
-            share if self.wait is None else self.wait,
+            max(share, math.ceil(_WARM * warmup)) if self.wait is None else self.wait,
             refit if self.refit is None else self.refit,
             share if self.cooldown is None else self.cooldown,
         )
@@ -144,7 +147,7 @@ class Verified(Schedule):
 
     def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
         """See `Schedule`."""
-        wait, refit, cooldown = self.lengths(report.num_epochs)
+        wait, refit, cooldown = self.lengths(report.num_epochs, report.warmup)
         memory = dict(memory)
         cooling = report.num_epochs - report.epoch <= cooldown
         pending = memory["reference"] is not None

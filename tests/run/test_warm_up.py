@@ -7,9 +7,9 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import bmrjax as bmr
-from bmrjax.cli.proportion import proportions_of
+from bmrjax.infer.kl_growth import as_growth, kl_factor
 from bmrjax.run.settings import Settings
-from bmrjax.run.warm_up import warm_up
+from bmrjax.run.warm_up import default_growth, warm_up
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +54,57 @@ def test_a_network_finds_a_product_of_columns(data):
     assert found["default"][1] < found["none"][1] - 200
 
 
-def steps_of(program, data, guide=None, optimizer=None, **options):
-    settings = Settings(num_epochs=40, options=bmr.FitOptions(**options))
+def growth_of(program, data, guide=None, optimizer=None, **options):
+    settings = Settings(num_epochs=100, options=bmr.FitOptions(**options))
     fit = bmr.Fit(
         program, data, guide, optimizer=optimizer, criterion=None, options=settings.options
     )
-    warm_up(fit, settings, steps=100)
-    return fit.engine.step.kl_warmup
+    epochs = warm_up(fit, settings, steps=100)
+    growth = fit.engine.step.kl_growth
+    assert epochs == (growth[-1][0] / 100 if growth else 0)
+    return growth
 
 
 def test_only_layers_from_scratch_are_warmed_up(data):
     network = bmr.zoo.MLP(5, (20,), 1, key=jax.random.key(2))
-    assert steps_of(network_program(), data) == 800
-    assert steps_of(network_program(bmr.priors.SpikeAndSlabPrior()), data) == 800
-    assert steps_of(network_program(), data, kl_warmup=30) == 30
-    assert steps_of(network_program(), data, kl_warmup=0) == 0
-    assert steps_of(network_program(), data, start=network) == 0
-    assert steps_of(network_program(), data, optimizer=bmr.infer.NaturalGradient()) == 0
-    assert steps_of(network_program(bmr.priors.LogUniformPrior()), data) == 0
-    assert steps_of(linear, data) == 0
-    command = proportions_of(60_000, (1, 28, 28), net="mlp", method="bmr", num_epochs=40)
-    assert command.kl_warmup_epochs == 8  # the command line has the same rule
+    default = default_growth(10_000)
+    assert growth_of(network_program(), data) == default
+    assert growth_of(network_program(bmr.priors.SpikeAndSlabPrior()), data) == default
+    assert growth_of(network_program(), data, kl_warmup=300) == ((300, 1.0),)
+    assert growth_of(network_program(), data, kl_warmup=[(100, 0.2), (200, 1)])[0] == (100, 0.2)
+    assert growth_of(network_program(), data, kl_warmup=0) == ()
+    assert growth_of(network_program(), data, start=network) == ()
+    assert growth_of(network_program(), data, optimizer=bmr.infer.NaturalGradient()) == ()
+    assert growth_of(network_program(bmr.priors.LogUniformPrior()), data) == ()
+    assert growth_of(linear, data) == ()
     points = AutoDelta(network_program(), init_loc_fn=bmr.init_to_network)
-    assert steps_of(network_program(), data, points) == 0
+    assert growth_of(network_program(), data, points) == ()
+
+
+def test_a_short_run_has_more_of_it_and_no_run_more_than_two_fifths():
+    ends = {steps: default_growth(steps)[-1][0] for steps in (100, 4000, 6000, 20_000)}
+    assert ends == {100: 40, 4000: 1600, 6000: 2000, 20_000: 5000}
+
+
+@pytest.mark.parametrize(
+    "pairs", [[(10, 0.5)], [(10, 0.5), (10, 1.0)], [(10, -1.0), (20, 1.0)], [(0, 1.0)], -3]
+)
+def test_a_growth_that_is_none_is_refused(pairs):
+    with pytest.raises(ValueError, match="kl_warmup must"):
+        as_growth(pairs)
+    with pytest.raises(ValueError, match="kl_warmup must"):
+        bmr.FitOptions(kl_warmup=pairs)
+
+
+def test_the_weight_stays_between_its_pairs_and_after_them():
+    growth = as_growth([(10, 0.5), (30, 0.5), (40, 1.0)])
+    assert [round(float(kl_factor(growth, s)), 3) for s in (1, 10, 20, 30, 35, 40, 1000)] == [
+        0.05, 0.5, 0.5, 0.5, 0.75, 1.0, 1.0,
+    ]  # fmt: skip
+
+
+def test_the_first_round_waits_for_most_of_the_warm_up():
+    verified = bmr.schedules.Verified()
+    assert verified.lengths(40, 16)[0] == 13
+    assert verified.lengths(100, 25)[0] == 20
+    assert bmr.schedules.Verified(wait=3).lengths(40, 16)[0] == 3

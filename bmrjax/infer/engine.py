@@ -51,7 +51,7 @@ class Engine:
         loss: A NumPyro ELBO.
         num_data: Number of data in the whole set.
         batch_size: Data per step. With as many as there are, every step sees all rows in their order.
-        row_sites: Sites with a log density per row; by default observed ones with an axis as long as the batch.
+        row_sites: Sites with a log density per row; by default those with an axis as long as the batch.
         kl_weight: Factor on the KL term.
         kl_warmup: Steps over which that factor grows linearly from zero, or pairs of a step and its factor.
         loop: See `bmrjax.infer.loop.Loop`.

@@ -61,8 +61,9 @@ all-checks: lint types demo
 	$(MAKE) docs
 	$(MAKE) newest
 
+# All of them; `make notebooks WRITE=--overwrite` keeps what they print and draw, to be read before it is committed.
 notebooks: $(INSTALLED)
-	$(NBMAKE) notebooks
+	$(NBMAKE) $(WRITE) notebooks
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

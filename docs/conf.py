@@ -53,7 +53,7 @@ html_theme_options = {
 }
 html_math_renderer = "mathml"
 
-nb_execution_mode = "off"  # the committed outputs are what CI checked
+nb_execution_mode = "off"  # the committed outputs are shown; `make notebooks` runs the notebooks
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True

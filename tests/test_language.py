@@ -15,11 +15,18 @@ RATES = (
     "subject"
 )
 THINGS = "array|float|latent|list|matrix|network|normal|number|parameter|path|program|result|shape|state|type"
+ONWARDS = (
+    "above|along|back|below|beside|beyond|by|down|from|in|into|on|out|over|there|through|to|together|up|"
+    "with|wrong"
+)
 INSTEAD = {
     r"\ba datum\b": "a data point, or per data point",
     rf"\b(one|once|nats|masks|samples|draws|steps|seconds|bytes) an? ({RATES})\b": "per …",
     r"\b[wW]ho (stays|goes)\b": "which are kept, removed",
     r"\bgo(es)? first\b": "removed first",
+    rf"\b([Ww]hat|[Nn]othing|[Ww]eights?|[Ee]lements?|[Cc]olumns?|[Uu]nits?) go(es)?(?! ({ONWARDS}))\b": (
+        "is removed"
+    ),
     r"\b(is|are|was|were) (asked|told)\b": "is evaluated, receives",
     r"\bnothing (more )?to say\b": "does not contribute",
     r"\bhand(s|ed)? back\b": "returns",
@@ -74,6 +81,7 @@ def test_the_patterns_find_what_they_are_for():
         "nats a step",
         "who stays",
         "the smallest goes first",
+        "what goes is zero",
         "is asked",
         "nothing to say",
         "hands back",
@@ -85,8 +93,8 @@ def test_the_patterns_find_what_they_are_for():
         "They decide nothing",
         "of what it is made",
     ]
-    assert [bool(re.search(p, text)) for p, text in zip(INSTEAD, bad, strict=True)] == [True] * 14
-    assert not re.search(list(INSTEAD)[8], "there is no array")
+    assert [bool(re.search(p, text)) for p, text in zip(INSTEAD, bad, strict=True)] == [True] * 15
+    assert not re.search(list(INSTEAD)[9], "there is no array")
 
 
 def test_every_kind_of_text_is_read():

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import bmrjax
 
 PACKAGE = Path(bmrjax.__file__).parent
-MOST_LINES = 400
+MOST_LINES, MOST_TEST_LINES = 400, 600
 MOST_LEVELS = 9
 # Longer than they should be: (file, reason). A file that has been split leaves the list.
 LONGER: dict[str, str] = {}
@@ -41,6 +42,12 @@ def test_no_file_is_longer_than_one_concept_takes():
     }
     assert len(counts) > 300
     assert {name for name, lines in counts.items() if lines > MOST_LINES} == set(LONGER)
+
+
+def test_no_file_of_tests_is_longer_than_one_subject_takes():
+    files = list(Path(__file__).parent.rglob("*.py"))
+    assert len(files) > 150
+    assert not [f.name for f in files if len(f.read_text().splitlines()) > MOST_TEST_LINES]
 
 
 def test_files_import_each_other_without_circles(imports):
@@ -86,3 +93,18 @@ def test_the_map_is_true_and_short(imports):
     assert packages <= named | {"__main__"}
     for path in re.findall(r"`([\w/]+\.py)`", text):
         assert (PACKAGE / path).exists() or (PACKAGE.parent / path).exists(), path
+
+
+@pytest.mark.skipif(not ARCHITECTURE.is_file(), reason="the documents are not installed")
+def test_the_table_of_packages_has_the_rows_that_the_linter_checks():
+    tools = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]
+    (layers,) = (c["layers"] for c in tools["importlinter"]["contracts"] if "layers" in c)
+    text = ARCHITECTURE.read_text()
+    rows = re.findall(r"^\| \d[\d, ]* \| (.*) \|$", text, re.MULTILINE)
+    packages = set(re.findall(r"\w+", " ".join(layers)))
+    # What a package is for, in brackets, may name functions.
+    listed = [set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row))) for row in rows]
+    expected = [set(row.split(" | ")) for row in reversed(layers)]
+    expected[-2:] = [expected[-2] | expected[-1]]
+    assert listed == expected
+    assert set().union(*listed) == packages

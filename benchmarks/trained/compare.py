@@ -23,7 +23,7 @@ from benchmarks.common import networks, options
 from benchmarks.common.rows import Rows, group, table
 from bmrjax.files import write_atomically
 
-# Network, and epochs of its training; the name of a case ends in ``_units`` where whole units go.
+# Network, and epochs of its training; the name of a case ends in ``_units`` where whole units are removed.
 CASES = {"mlp": ("Equinox MLP 200-200", 10), "lenet5": ("LeNet-5", 6)}
 UNITS = "_units"
 TITLES = {

@@ -13,6 +13,7 @@ import tyro
 from bmrjax import __version__
 from bmrjax.cli.check_options import check_options
 from bmrjax.cli.config_file import config_path, read_config
+from bmrjax.cli.fold_help import folded_help
 from bmrjax.cli.former_names import former_name
 from bmrjax.cli.inspect_options import InspectOptions
 from bmrjax.cli.limited import run_limited
@@ -48,8 +49,8 @@ COMMANDS: dict[str, tuple[type, str]] = {
 
 DESCRIPTION = """Bayesian model reduction for JAX and NumPyro.
 
-bmrjax COMMAND --help explains a command, bmrjax --version prints the version, and bmrjax
---tyro-print-completion bash (or zsh) prints completion for a shell."""
+bmrjax COMMAND --help explains a command, bmrjax --version prints the version, and \
+bmrjax --tyro-print-completion bash (or zsh) prints completion for a shell."""
 
 
 def script() -> None:
@@ -112,12 +113,13 @@ def _parsed(arguments: list[str]) -> Any:
             return tyro.cli(
                 SparsifyOptions, prog="bmrjax sparsify", args=arguments[1:], default=default
             )
-        return tyro.extras.subcommand_cli_from_dict(
-            {name: kind for name, (kind, _) in COMMANDS.items()},
-            prog="bmrjax",
-            description=DESCRIPTION,
-            args=arguments,
-        )
+        with folded_help(arguments):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: kind for name, (kind, _) in COMMANDS.items()},
+                prog="bmrjax",
+                description=DESCRIPTION,
+                args=arguments,
+            )
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError) as error:

@@ -22,7 +22,7 @@ def with_help(options: _Options) -> _Options:
     """Make each docstring of an attribute one paragraph of the help.
 
     By itself, tyro keeps the line breaks of the source, and adds "(default: None)" to texts that say what
-    happens by default.
+    happens by default, and "(default: )" where there is nothing.
 
     Args:
         options: A dataclass whose attributes have docstrings.
@@ -35,7 +35,7 @@ def with_help(options: _Options) -> _Options:
         if hint is None or each.description is None:
             continue
         settings: dict[str, Any] = {"help": " ".join(each.description.split())}
-        if getattr(options, each.arg_name, ...) is None:
+        if getattr(options, each.arg_name, ...) in (None, ()):
             settings["help_behavior_hint"] = ""
         if hint in _OPTIONAL:
             settings["metavar"] = _OPTIONAL[hint]

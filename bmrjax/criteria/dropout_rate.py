@@ -1,4 +1,4 @@
-"""Sparse variational dropout: what is nearly all noise goes."""
+"""Sparse variational dropout: what is nearly all noise is removed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ class DropoutRate(Criterion):
     prior, what the fit pays for it in nats. It is at most zero, and nearly that for removed elements.
 
     Args:
-        threshold: Least b that goes, between 0 and 1.
+        threshold: Least b that is removed, between 0 and 1.
 
     Raises:
         ValueError: For a threshold outside (0, 1].

@@ -85,7 +85,7 @@ def leaving(
     groups: Groups | None,
     beyond: Bool[ArrayLike, ""] = False,
 ) -> dict[str, Bool[Array, "..."]]:
-    """Return which elements go, by site; see `limit`."""
+    """Return which elements are removed, by site; see `limit`."""
     names = list(found.posterior)
     candidates = {
         name: keep[name] & (~decision.keep[name] | jnp.asarray(beyond, bool)) for name in names
@@ -104,7 +104,7 @@ def leaving(
         zip(names, smallest([scores[name] for name in names], listed, number), strict=True)
     )
     if groups is not None:
-        # The fraction may end within a group; then all of it goes.
+        # The fraction may end within a group; then all of it is removed.
         touched = groups.spread(groups.any(going), scores)
         going = {name: candidates[name] & touched[name] for name in names}
     return going

@@ -47,7 +47,7 @@ class BMRSNormal(_OfNoise):
 
     truncated to the prior's bounds, in nats. For sites of `nn.MultiplicativeNoise`. The noise of an unused
     unit goes back to its prior, where ΔF tends to zero from below, so that without a margin often nothing
-    goes; `BMRSUniform` is the one to start with. What a round removes stays removed.
+    is removed; `BMRSUniform` is the one to start with. What a round removes stays removed.
 
     Args:
         variance: Of the reduced prior, in squared nats of ln θ.

@@ -36,7 +36,7 @@ def reduce_once(
     fraction: Float[Array, ""],
     beyond: Bool[Array, ""] | bool = False,  # noqa: FBT001, FBT002 - traced
 ) -> Round:
-    """Ask `criterion`, and remove at most `fraction` of what is kept, by `order`; a group goes whole.
+    """Evaluate `criterion`, and remove at most `fraction` of what is kept, by `order`; groups as a whole.
 
     Pure and jittable in everything but the criterion and the order. With `beyond`, what
     the criterion would keep may go too, if the fraction asks for it.

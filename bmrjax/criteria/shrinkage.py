@@ -20,8 +20,9 @@ class Shrinkage(Criterion):
 
     .. math:: ΔF_i = \ln \tilde p(D) - \ln p(D) ≈ \ln E_q[N(z_i; 0, ε) / p(z_i)]
 
-    in nats, for any normal or Laplace prior; an element goes where ΔF ≥ 0, and so does one that the data say
-    nothing of, at ΔF = 0. There is no threshold to choose. What a round removes stays removed.
+    in nats, for any normal or Laplace prior; an element is removed where ΔF ≥ 0, so also
+    where the data say nothing of it and ΔF = 0. There is no threshold to choose. What a round removes stays
+    removed.
 
     With `groups`, the elements of a group stay or go together, by the sum of their ΔF.
 

@@ -261,7 +261,7 @@ def _findings(
     size: Float[np.ndarray, " n"],
     layout: ElementLayout,
 ) -> list[Finding]:
-    """Return what is wrong with draws, as far as the judged elements go."""
+    """Return what is wrong with the draws of the judged elements."""
     if chains.shape[1] < 8:
         return []
     found = []

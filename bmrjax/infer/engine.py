@@ -51,11 +51,9 @@ class Engine:
         loss: A NumPyro ELBO.
         num_data: Number of data in the whole set.
         batch_size: Data per step. With as many as there are, every step sees all rows in their order.
-        row_sites: Names of the observed sites with a log density per row; by default those whose log density
-            has an axis as long as the batch.
+        row_sites: Sites with a log density per row; by default those with an axis as long as the batch.
         kl_weight: Factor on the KL term.
-        kl_warmup: Number of steps over which that factor grows linearly from zero, or pairs of a step and
-            the factor there.
+        kl_warmup: Steps over which that factor grows linearly from zero, or pairs of a step and its factor.
         loop: See `bmrjax.infer.loop.Loop`.
         until: Ends an epoch early, once the fit has converged; asked inside the compiled program.
         placement: Where arrays live; on one device by default.

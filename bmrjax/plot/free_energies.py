@@ -20,7 +20,7 @@ def free_energy(report: FreeEnergyReport) -> "Figure":
     Returns:
         A figure with two panels: along the largest ΔF, what was predicted and what was measured, with
         a dashed line where the criterion stops; and the VFE (solid) with its part from the data
-        (dashed) by each order. Where curves shoot up, as the last elements go, the axes cut them off.
+        (dashed) by each order. Where curves shoot up, with the last elements, the axes cut them off.
 
     Raises:
         ValueError: If the report has no curve for ``"bmr"``.

@@ -11,13 +11,13 @@ def lowest(value: Callable[[int], float], proposed: int, kept: int) -> int:
     """Return how many of `kept` elements to remove so that `value` is low.
 
     Of a proposal, all goes, or a half, a quarter, ... where that is lower. Where nothing is proposed,
-    one element goes, and then ever more while the value falls. The counts beside the best are then
+    one element is removed, and then ever more while the value falls. The counts beside the best are then
     bisected, a few times.
 
     Args:
         value: Of a count; not a number counts as high. ``value(0)`` is where things are.
-        proposed: The most that goes, unless it is 0.
-        kept: The most that can go.
+        proposed: The most that is removed, unless it is 0.
+        kept: The most that can be removed.
 
     Returns:
         The count with the lowest value that was met, 0 if none is below ``value(0)``.

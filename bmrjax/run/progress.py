@@ -67,7 +67,7 @@ class Progress:
                 loop.watch = self.steps
 
     def deciding(self) -> None:
-        """Note that what comes before the next epoch is decided: the VFE is measured, and elements go."""
+        """Note that the VFE is being measured and elements removed, before the next epoch."""
         self._deciding = True
 
     def steps(self, done: int) -> None:

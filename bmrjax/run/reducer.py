@@ -63,8 +63,8 @@ class Reducer:
 
         Args:
             state: The fit.
-            fraction: Of what is kept, that may go at once.
-            single: Whether one element goes, the one with the least evidence, even if that is for it.
+            fraction: Of what is kept, that may be removed at once.
+            single: Whether one element is removed, the one with the least evidence, even if that is for it.
         """
         kept = kept_counts(state.keep)[0]
         if self._run_last is None or not kept or (single and kept > LARGEST_SINGLE):

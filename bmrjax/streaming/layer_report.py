@@ -13,7 +13,7 @@ class LayerReport:
         total: How many weights.
         kept: How many stay.
         inclusion_prob: Mean of q(π), α / (α + β); None without a spike-and-slab prior.
-        delta_f: Sum of ΔF over what goes, in nats; positive favours removal.
+        delta_f: Sum of ΔF over what is removed, in nats; positive favours removal.
         iterations: Of the fixed point; 0 without one.
         zeta: What stays has ΔF at most this, in nats.
         error_bound: How far `zeta` may be off, in nats: proven, rounding included.
@@ -61,7 +61,7 @@ class Reduced:
         criterion: Its name.
         total: How many weights.
         kept: How many stay.
-        delta_f: Sum of ΔF over what goes, in nats.
+        delta_f: Sum of ΔF over what is removed, in nats.
         unproven: See `LayerReport`.
         bytes: Of means and widths, once.
         bytes_read: As they were read, samples included.

@@ -183,7 +183,7 @@ class StreamedLayer:
         )
 
     def _stays(self, evidence: np.ndarray, zeta: float) -> np.ndarray:
-        # A weight of which the data say nothing goes under shrinkage, and stays with q = 1/2.
+        # A weight of which the data say nothing is removed under shrinkage, and stays with q = 1/2.
         return evidence < 0 if self._criterion is None else evidence <= zeta
 
     def _count_near(self) -> int:

@@ -54,7 +54,7 @@ class Sums(NamedTuple):
     Attributes:
         codes: A weight: 0 goes, 1 stays, 2 is undecided, 3 is not a number or not a width.
         moments: Σq, Σq², Σq³ a ζ, as many as `powers_of` says, in parts to add up. No ζ for shrinkage.
-        delta_f: Over what goes: Σ ln E in parts for the spike and slab, ΣΔF in parts for shrinkage.
+        delta_f: Over what is removed: Σ ln E in parts for the spike and slab, ΣΔF in parts for shrinkage.
     """
 
     codes: Int8[Array, " chunk"]

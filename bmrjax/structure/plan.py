@@ -300,7 +300,7 @@ class Planner:
         if gone.any():
             gone &= a != 0
         (var,) = eqn.outvars
-        # What goes itself need not be right.
+        # What is removed need not be right itself.
         for axis, labels in enumerate(self._units.of(var)):
             wanted = wanted * _along(~goes[self._units.roots(labels)], axis, wanted.ndim)
         constant = np.zeros(wanted.shape, var.aval.dtype)

@@ -87,7 +87,7 @@ def reduce_by(
             weights that read it, ``"posterior_damage"`` over those that make it; ``"obs_global"`` takes
             units as `reduce_network` does, with compensation, in one round.
         keep: Shares of the judged weights that stay, each between 0 and 1; of all parameters for units.
-        units: Whether whole units go.
+        units: Whether whole units are removed.
         loss: See `bmrjax.reduce_network`.
         held_out: See `bmrjax.reduce_network`.
         leave: See `bmrjax.reduce_network`.

@@ -14,7 +14,7 @@ from bmrjax.trained.removal_order import Removable, removal_orders
 # the first rows, when prices are hardly known.
 WIDER = 1.3
 
-# Numbers in columns of covariances that are kept until it is known which weights go; what would not fit is
+# Numbers in columns of covariances that are kept until it is known which are removed; what would not fit is
 # computed again.
 KEPT_COLUMNS = 2**24
 
@@ -70,7 +70,7 @@ class _Offer:
     price: np.ndarray  # what it is sorted by; does not fall along the order
     limit: float  # up to which price there are weights in it
     mean: np.ndarray
-    columns: np.ndarray | None  # of the covariance, one for each that may go, in that order
+    columns: np.ndarray | None  # of the covariance, one for each that may be removed, in that order
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,14 @@ def remove_elements(
     Args:
         rows: All rows; changed in place.
         quadratics: By layer and group.
-        count: How many go.
+        count: How many are removed.
 
     Returns:
         What went.
     """
     with _threads.limit(limits=1, user_api="blas"):
         parts = [_remove(rows, quadratics, count)]
-        # What goes makes others dearer than the limit up to which they were gone through.
+        # Each removal makes others dearer than the limit up to which they were gone through.
         while (left := count - sum(len(part.saliency) for part in parts)) > 0 and len(
             parts[-1].saliency
         ):
@@ -184,7 +184,7 @@ class _Limits:
 
 @dataclass
 class _Draft:
-    """A row before it is known in which order its weights would go."""
+    """A row before it is known in which order its weights would be removed."""
 
     row: WeightRow
     where: np.ndarray  # of what is kept

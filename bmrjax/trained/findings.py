@@ -19,9 +19,9 @@ def few_rows(held_out: int, point: PathPoint) -> list[Finding]:
 
 
 def not_reached(name: str, wanted: float, reached: float) -> Finding:
-    """Return the finding that all units that may go are gone before the wanted share is reached."""
+    """Return the finding that all units that can be removed are, before the wanted share is reached."""
     return Finding(
         "not-reached",
-        f"{name}={wanted:g} cannot be reached: no more units may go at {reached:.3g}.",
+        f"{name}={wanted:g} cannot be reached: no more units can be removed at {reached:.3g}.",
         "Lower limits or round_to, or ask for a larger share.",
     )

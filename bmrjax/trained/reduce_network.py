@@ -92,15 +92,15 @@ def reduce_network(
     all layers compete on one scale, and no ratio per layer is chosen. The weights that stay in the same
     row move to where the posterior has them, given that the others are zero; biases with them.
 
-    Removal goes in rounds, each of which keeps 85 % of the weights. The factors are taken anew in each,
-    at the network as it is, and what each layer put out in the dense network is what it is fitted to. So
-    later rounds correct the errors of earlier ones and of the layers before. Each round is measured on
-    rows that are kept out, and by default the last network is returned, from dense to sparse, before the
-    first that they do not show to be as good as the dense one; see `bmrjax.trained.PathPoint.as_good`.
+    Weights are removed in rounds, each of which keeps 85 % of them. Each round computes the factors anew,
+    at the network as it is, and fits each layer to its outputs in the dense network. So later rounds
+    correct the errors of earlier ones and of the layers before. Each round is measured on rows that are
+    kept out, and by default the last network is returned, from dense to sparse, before the first that they
+    do not show to be as good as the dense one; see `bmrjax.trained.PathPoint.as_good`.
 
-    With ``units=True`` whole neurons, channels and attention heads go: whatever `bmrjax.compact` can take
-    out, which it then does, so that the network is smaller. The weights J that read a unit, in all layers,
-    go together, and the evidence changes by
+    With ``units=True`` whole neurons, channels and attention heads are removed, and `bmrjax.compact` cuts
+    them out, so that the network is smaller. The weights J that read a unit, in all layers, are removed
+    together, and the evidence changes by
 
     .. math::  ΔF = \sum -\frac{1}{2} w_J^T C_{JJ}^{-1} w_J - \frac{1}{2} \ln |δ C_{JJ}|
 
@@ -124,7 +124,7 @@ def reduce_network(
             `CrossEntropy` of logits for integer targets, `BinaryCrossEntropy` of logits for integers that are
             zeros and ones of the shape of the outputs, and `SquaredError` for floating-point targets other
             than zeros and ones.
-        units: Whether whole units go in place of single weights.
+        units: Whether whole units are removed in place of single weights.
         held_out: Rows to choose by, ``(inputs, targets)``; best those that the network was not trained
             on. By default a quarter of the data.
         keep: Share of the judged weights to keep, between 0 and 1; with ``units=True`` of all parameters.
@@ -137,7 +137,8 @@ def reduce_network(
             stay, as ``(2, 4)``. The path ends where the pattern is reached.
         limits: Least share of the units that stay, by the path of the array that makes them, such as
             ``{"layers.0.*": 0.5}`` for the neurons of the first layer; for ``units=True``.
-        round_to: Of which the number of units that stay is a multiple, wherever some go; for ``units=True``.
+        round_to: The number of units that stay in a layer is a multiple of this where some are removed; for
+            ``units=True``.
         leave: Paths of arrays to leave as they are; patterns such as ``"layers.0.*"``.
         smallest: Share of the weights, or parameters, at which the path ends. By default it ends at 2 %, or
             where neither the rows that are kept out nor the evidence speak for going on: three rounds after

@@ -71,7 +71,7 @@ def reduce_units(
     pilot, _ = walk(1)(UNIT_PILOT, ready.num_data, first=first)
     if not pilot:
         raise ValueError(
-            "reduce_network: no unit may go: limits, round_to or leave keep all of them."
+            "reduce_network: no unit can be removed: limits, round_to or leave keep all of them."
         )
     tempered = temperature(
         [step.loss / ready.num_data for step in pilot],

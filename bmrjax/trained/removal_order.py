@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 @dataclass
 class Removable:
-    """Weights of one row that may go.
+    """Weights of one row that may be removed.
 
     Attributes:
         covariance: Posterior covariance of these weights.

@@ -35,7 +35,7 @@ class RemovedUnits:
 
 
 class _Level:
-    """Rows of one layer and one strength: covariance and weights of the inputs that may go."""
+    """Rows of one layer and one strength: covariance and weights of the inputs that can be removed."""
 
     def __init__(self, covariance: np.ndarray, weights: np.ndarray, units: list[np.ndarray]):
         self.covariance, self.weights = covariance, weights
@@ -122,7 +122,7 @@ def remove_units(
         posteriors: For each judged layer and group of it, its number and its posterior.
         gone: Which are gone; changed in place.
         resource: What is to be released.
-        target: How much of it stays at most, if enough units may go.
+        target: How much of it stays at most, if enough units can be removed.
         least: How many units of each kind stay at least.
         may_empty: Says whether the network still depends on its inputs without some units.
         multiple: Of which the number of units of each kind is one, where units of it go at all.

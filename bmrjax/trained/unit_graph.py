@@ -41,7 +41,7 @@ class Resource:
         )
 
     def released(self, gone: Bool[np.ndarray, " units"]) -> Float[np.ndarray, " units"]:
-        """Return what the cost falls by for each unit that goes next."""
+        """Return what the cost falls by for each unit that is removed next."""
         found = np.zeros(len(gone))
         for fixed, ns, sizes in self._terms:
             left = [n - size[gone].sum() for n, size in zip(ns, sizes, strict=True)]

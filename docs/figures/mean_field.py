@@ -39,7 +39,7 @@ def data(
 
 
 def path(x: np.ndarray, y: np.ndarray) -> tuple[list[float], list[float]]:
-    """Return exact and mean-field free energies as columns go, those of the least evidence first."""
+    """Return exact and mean-field free energies as columns are removed, those of the least evidence first."""
     left = list(range(x.shape[1]))
     exact, factorised = [], []
     while True:

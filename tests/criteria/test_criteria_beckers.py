@@ -69,7 +69,7 @@ def test_a_group_goes_by_the_sum_of_its_members():
     alone, together = (jit_criterion(c)(SitePosteriors(q, p)) for c in (single, grouped))
     assert together.keep["weight"].all(1).tolist() == [True, False, False]
     assert together.keep["bias"].tolist() == [True, False, False]
-    # On its own the third unit's bias stays, and weights of the first unit go.
+    # On its own the third unit's bias stays, and weights of the first unit are removed.
     assert alone.keep["bias"].tolist() == [False, False, True]
     assert not alone.keep["weight"][0].all()
     total = sum(alone.delta_f["weight"][i].sum() + alone.delta_f["bias"][i] for i in (1,))

@@ -1,9 +1,5 @@
 """Reduction of finished fits, against exact enumeration of conjugate models."""
 
-import functools
-import itertools
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,82 +7,16 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from exact_regression import Linear
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoLaplaceApproximation, AutoNormal
-from scipy import special, stats
+from scipy import stats
 
 import bmrjax as bmr
 from bmrjax import infer, reduction
-from bmrjax.fitted import search
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.normality import tail_shape
 from bmrjax.fitted.swept import Precision, Swept
-
-
-class Linear:
-    """A conjugate linear model with known noise; no prior variance is one."""
-
-    noise_scale, prior_scale = 0.7, 1.3
-
-    def __init__(self, size: int, *, seed: int, rows: int = 60, effects=(0.9, -0.6, 0.3)):
-        rng = np.random.default_rng(seed)
-        self.x = rng.normal(size=(rows, size)) + 0.7 * rng.normal(size=(rows, 1))
-        self.beta = np.zeros(size)
-        self.beta[: len(effects)] = effects
-        self.y = self.x @ self.beta + self.noise_scale * rng.normal(size=rows)
-        precision = self.x.T @ self.x / self.noise_scale**2
-        precision += np.eye(size) / self.prior_scale**2
-        self.covariance = np.linalg.inv(precision)
-        self.loc = self.covariance @ self.x.T @ self.y / self.noise_scale**2
-
-    @property
-    def arrays(self):
-        prior = reduction.Normal(jnp.zeros(len(self.loc)), np.full(len(self.loc), self.prior_scale))
-        return {"loc": self.loc, "covariance": self.covariance, "prior": prior}
-
-    @property
-    def data(self):
-        return np.float32(self.x), np.float32(self.y)
-
-    def draws(self, count: int = 4000, *, seed: int = 0):
-        rng = np.random.default_rng(seed)
-        return {"beta": rng.multivariate_normal(self.loc, self.covariance, count)}
-
-    def model(self, x, y):
-        prior = dist.Normal(0, self.prior_scale).expand([x.shape[1]]).to_event(1)
-        beta = numpyro.sample("beta", prior)
-        numpyro.sample("y", dist.Normal(x @ beta, self.noise_scale), obs=y)
-
-    def log_evidence(self, inside):
-        x = self.x[:, inside]
-        covariance = self.prior_scale**2 * x @ x.T + self.noise_scale**2 * np.eye(len(self.y))
-        return stats.multivariate_normal(cov=covariance).logpdf(self.y)
-
-    @functools.cached_property
-    def submodels(self):
-        masks = np.array(list(itertools.product([True, False], repeat=len(self.loc))))
-        return masks, np.array([self.log_evidence(mask) for mask in masks])
-
-    def posterior(self, expected: float | None = None):
-        """Return all submodels with their posterior probabilities."""
-        masks, evidence = self.submodels
-        log_prob = evidence + log_prior(masks, expected)
-        weight = np.exp(log_prob - log_prob.max())
-        return masks, weight / weight.sum()
-
-    def enumerated(self, expected: float | None = None):
-        """Return inclusion probabilities and the most probable submodel."""
-        masks, prob = self.posterior(expected)
-        return prob @ masks, masks[np.argmax(prob)]
-
-
-def log_prior(masks, expected=None):
-    """Return ln of the prior of submodels: a shared probability up to ½, or an expected number of effects."""
-    size, count = masks.sum(-1), masks.shape[-1]
-    if expected is None:
-        inside = special.betainc(size + 1, count - size + 1, 0.5)
-        return np.log(2 * inside) + special.betaln(size + 1, count - size + 1)
-    return np.log(expected / (count - expected)) * size
 
 
 def svi(model, guide, data, steps=10):
@@ -264,115 +194,6 @@ def test_a_tree_of_arviz_is_taken():
     found = bmr.reduce_fit(tree, model=exact.model, data=exact.data)
     same = bmr.reduce_fit({"beta": draws}, model=exact.model, data=exact.data)
     np.testing.assert_allclose(found.inclusion_prob["beta"], same.inclusion_prob["beta"])
-
-
-# --- search -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_greedy_search_finds_what_enumeration_finds(seed, monkeypatch):
-    exact = Linear(12, seed=20 + seed, rows=40)
-    every = bmr.reduce_fit(**exact.arrays)
-    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", 0)
-    found = bmr.reduce_fit(**exact.arrays)
-    np.testing.assert_array_equal(found.chosen["z"], every.chosen["z"])
-    # 1,000 sweeps: the largest Monte Carlo error of a probability is near .01.
-    np.testing.assert_allclose(found.inclusion_prob["z"], every.inclusion_prob["z"], atol=0.04)
-    np.testing.assert_allclose(found.sd["z"], every.sd["z"], atol=0.01)
-    first, same = (each.models()["prob"][0] for each in (found, every))
-    assert first == pytest.approx(same, rel=0.3)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_thirty_candidates(seed):
-    exact = Linear(30, seed=seed, rows=200, effects=(0.9, -0.6, 0.5, 0.0, 0.7))
-    found = bmr.reduce_fit(**exact.arrays, expected=3)
-    np.testing.assert_array_equal(found.chosen["z"], exact.beta != 0)
-
-
-def test_a_swap_is_found_between_copies_of_a_column(monkeypatch):
-    exact = Linear(6, seed=2, effects=(0.0, 0.9))
-    exact.x[:, 0] = exact.x[:, 1] + 0.05 * exact.x[:, 5]
-    exact = _refit(exact)
-    inclusion, chosen = exact.enumerated()
-    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", 0)
-    found = bmr.reduce_fit(**exact.arrays)
-    np.testing.assert_array_equal(found.chosen["z"], chosen)
-    np.testing.assert_allclose(found.inclusion_prob["z"], inclusion, atol=0.04)
-
-
-def _refit(exact: Linear) -> Linear:
-    size = exact.x.shape[1]
-    precision = exact.x.T @ exact.x / exact.noise_scale**2 + np.eye(size) / exact.prior_scale**2
-    exact.covariance = np.linalg.inv(precision)
-    exact.loc = exact.covariance @ exact.x.T @ exact.y / exact.noise_scale**2
-    return exact
-
-
-def test_fifty_coefficients_take_seconds():
-    exact = Linear(50, seed=0, rows=300)
-    draws = exact.draws()
-    fit = functools.partial(bmr.reduce_fit, draws, model=exact.model, data=exact.data)
-    fit()
-    start = time.perf_counter()
-    found = fit()
-    seconds = time.perf_counter() - start
-    print(f"50 coefficients from 4,000 draws: {seconds:.2f} s")
-    assert seconds < 10
-    assert found.chosen["beta"][:2].all()
-
-
-# --- groups, forced effects and prior odds --------------------------------------------------
-
-
-def test_groups_go_together():
-    exact = Linear(6, seed=6)
-    groups = {"colour": [2, 3], "shape": ["4", "5"]}
-    found = bmr.reduce_fit(**exact.arrays, groups=groups)
-    assert found.candidates == ("0", "1", "colour", "shape")
-    masks, evidence = exact.submodels
-    together = (masks[:, 2] == masks[:, 3]) & (masks[:, 4] == masks[:, 5])
-    # A group counts once in the size of a submodel.
-    of_prior = log_prior(masks[together][:, [0, 1, 2, 4]])
-    weight = np.exp(evidence[together] + of_prior - evidence.max())
-    expected = weight @ masks[together] / weight.sum()
-    np.testing.assert_allclose(found.inclusion_prob["z"], expected, atol=1e-6)
-    assert found.delta_f["z"][2] == found.delta_f["z"][3]
-    gone = np.array([True, True, False, False, True, True])
-    actual = exact.log_evidence(gone) - exact.log_evidence(np.ones(6, bool))
-    assert found.delta_f["z"][2] == pytest.approx(actual, abs=1e-5)
-
-
-def test_groups_go_together_in_the_sampler(monkeypatch):
-    exact = Linear(6, seed=6)
-    every = bmr.reduce_fit(**exact.arrays, groups={"colour": [2, 3]})
-    monkeypatch.setattr(search, "EXHAUSTIVE_UNITS", 0)
-    found = bmr.reduce_fit(**exact.arrays, groups={"colour": [2, 3]})
-    np.testing.assert_array_equal(found.chosen["z"], every.chosen["z"])
-    np.testing.assert_allclose(found.inclusion_prob["z"], every.inclusion_prob["z"], atol=0.04)
-
-
-def test_forced_elements_stay():
-    exact = Linear(6, seed=7)
-    names = list("abcdef")
-    found = bmr.reduce_fit(**exact.arrays, names=names, forced=["f"])
-    masks, evidence = exact.submodels
-    # What is forced does not count in the size of a submodel.
-    weight = np.exp(evidence + log_prior(masks[:, :5]) - evidence.max()) * masks[:, 5]
-    expected = weight @ masks / weight.sum()
-    np.testing.assert_allclose(found.inclusion_prob["z"], expected, atol=1e-6)
-    assert found.inclusion_prob["z"][5] == 1
-    assert np.isnan(found.delta_f["z"][5])
-    assert found.candidates == tuple("abcde")
-
-
-@pytest.mark.parametrize("expected", [0.5, 2.0, 7.0])
-def test_the_expected_number_shifts_the_posterior_by_its_odds(expected):
-    exact = Linear(8, seed=8)
-    found = bmr.reduce_fit(**exact.arrays, expected=expected)
-    inclusion, chosen = exact.enumerated(expected)
-    np.testing.assert_allclose(found.inclusion_prob["z"], inclusion, atol=1e-6)
-    np.testing.assert_array_equal(found.chosen["z"], chosen)
 
 
 # --- other fits ---------------------------------------------------------------------------

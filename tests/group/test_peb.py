@@ -1,7 +1,5 @@
 """Group studies, against one big Gaussian, against NUTS of the whole hierarchy, and over seeds."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from group_study import NAMES, Study, fixed
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.autoguide import AutoLaplaceApproximation
 from scipy import stats
@@ -17,81 +16,6 @@ from scipy.special import logsumexp
 import bmrjax as bmr
 from bmrjax import reduction
 from bmrjax.group.between import VarianceComponents, integrate_level
-
-
-class Study:
-    """Linear models of several subjects with known noise, under priors of which none is standard."""
-
-    noise_scale = 0.7
-    prior_scale = np.array([1.3, 0.6, 2.0])
-    rows = 25
-
-    def __init__(self, count=12, *, seed=0, effects=((0.8, 0.0, -1.0), (0.0, 0.5, 0.0)), tau=0.15):
-        rng = np.random.default_rng(seed)
-        self.age = rng.normal(40, 12, count)
-        standard = (self.age - self.age.mean()) / self.age.std()
-        mean, slope = np.array(effects)
-        self.theta = mean + np.outer(standard, slope) + tau * rng.normal(size=(count, 3))
-        self.x = [rng.normal(size=(self.rows, 3)) for _ in range(count)]
-        self.y = [
-            x @ t + self.noise_scale * rng.normal(size=self.rows)
-            for x, t in zip(self.x, self.theta, strict=True)
-        ]
-        self.standard = standard
-
-    @property
-    def arrays(self):
-        covariance = [
-            np.linalg.inv(x.T @ x / self.noise_scale**2 + np.diag(self.prior_scale**-2.0))
-            for x in self.x
-        ]
-        loc = [
-            c @ x.T @ y / self.noise_scale**2
-            for c, x, y in zip(covariance, self.x, self.y, strict=True)
-        ]
-        prior = reduction.Normal(jnp.zeros(3), jnp.asarray(self.prior_scale))
-        return {"loc": np.array(loc), "covariance": np.array(covariance), "prior": prior}
-
-    @functools.cached_property
-    def stacked(self):
-        """All rows, as a linear function of the mean and the slope in units of their priors."""
-        design = np.stack([np.ones_like(self.standard), self.standard], 1)
-        blocks = [
-            np.kron(row[None], x * self.prior_scale) for row, x in zip(design, self.x, strict=True)
-        ]
-        return np.concatenate(blocks), np.concatenate(self.y)
-
-    def whole(self, relative_tau, free=None):
-        """Return the log evidence of the hierarchy and the posterior of its effects by one big Gaussian."""
-        matrix, y = self.stacked
-        free = np.ones(matrix.shape[1], bool) if free is None else free
-        covariance = self.noise_scale**2 * np.eye(len(y)) + matrix[:, free] @ matrix[:, free].T
-        for i, x in enumerate(self.x):
-            block = slice(i * self.rows, (i + 1) * self.rows)
-            own = x * self.prior_scale * relative_tau
-            covariance[block, block] += own @ own.T
-        evidence = stats.multivariate_normal(cov=covariance).logpdf(y)
-        gain = matrix.T @ np.linalg.inv(covariance)
-        return evidence, gain @ y, np.eye(matrix.shape[1]) - gain @ matrix
-
-    def alone(self):
-        """Return the sum of the subjects' own log evidences."""
-        total = 0.0
-        for x, y in zip(self.x, self.y, strict=True):
-            own = x * self.prior_scale
-            covariance = self.noise_scale**2 * np.eye(len(y)) + own @ own.T
-            total += stats.multivariate_normal(cov=covariance).logpdf(y)
-        return total
-
-
-NAMES = ["gain", "decay", "delay"]
-
-
-def fixed(study, **options):
-    """Return the second level with standard deviations between subjects that are all but fixed."""
-    scale = {"between_scale": 0.2, "between_spread": 1e-6}
-    return bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays, **(scale | options))
-
 
 # --- the exact hierarchical linear model --------------------------------------------------
 
@@ -303,116 +227,6 @@ def test_programs_by_nuts_and_by_laplace_agree(logistic):
     np.testing.assert_array_equal(reduced.chosen["group[patient]"], [False, True])
     assert "s0" not in repr(by_nuts)
     assert "group[patient]" in repr(by_nuts)
-
-
-# --- reduction of the second level --------------------------------------------------------
-
-
-def test_the_evidence_of_submodels_is_that_of_the_big_gaussian():
-    study = Study()
-    reduced = fixed(study).reduce()
-    models = reduced.models()
-    full = study.whole(0.2)[0]
-    for _, row in models.head(10).iterrows():
-        free = row[list(reduced.candidates)].to_numpy(bool)
-        expected = study.whole(0.2, free)[0] - full
-        # Given the variances, the posterior is normal, and the prediction exact as well.
-        assert row["delta_f"] == pytest.approx(expected, abs=1e-3)
-        assert row["measured"] == pytest.approx(expected, abs=1e-3)
-    assert reduced.candidates[:2] == ("mean[gain]", "mean[decay]")
-    np.testing.assert_array_equal(reduced.chosen["mean"], [True, False, True])
-    np.testing.assert_array_equal(reduced.chosen["age"], [False, True, False])
-
-
-def test_a_mean_is_removed_at_zero_and_not_at_the_priors_mean():
-    study = Study(count=6, effects=((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), tau=0.05)
-    arrays = study.arrays
-    shift = np.array([0.7, 0.0, -0.4])
-    # The same likelihoods under a prior with another mean.
-    weight = np.einsum("inm,m->in", arrays["covariance"], shift / study.prior_scale**2)
-    arrays["loc"] = arrays["loc"] + weight
-    arrays["prior"] = reduction.Normal(jnp.asarray(shift), jnp.asarray(study.prior_scale))
-    found = bmr.peb(between_scale=0.2, between_spread=1e-6, names=NAMES, **arrays)
-    reduced = found.reduce()
-    matrix, y = study.stacked
-    matrix, offset = matrix[:, :3], np.concatenate([x @ shift for x in study.x])
-
-    def evidence(free):
-        at = np.where(free, shift, 0.0)
-        used = matrix[:, free]
-        covariance = study.noise_scale**2 * np.eye(len(y)) + used @ used.T
-        for i, x in enumerate(study.x):
-            block = slice(i * study.rows, (i + 1) * study.rows)
-            own = x * study.prior_scale * 0.2
-            covariance[block, block] += own @ own.T
-        mean = np.concatenate([x @ at for x in study.x])
-        return stats.multivariate_normal(cov=covariance).logpdf(y - mean)
-
-    assert np.abs(offset).max() > 0
-    full = evidence(np.ones(3, bool))
-    for _, row in reduced.models().iterrows():
-        free = row[NAMES].to_numpy(bool)
-        assert row["delta_f"] == pytest.approx(evidence(free) - full, abs=1e-3)
-        assert row["measured"] == pytest.approx(evidence(free) - full, abs=1e-3)
-    np.testing.assert_array_equal(reduced.chosen["mean"], [False, False, False])
-
-
-def test_measured_inclusion_is_that_of_all_submodels_when_subjects_are_few():
-    study = Study(count=5, tau=0.3, effects=((0.5, 0.0, -0.6), (0.0, 0.25, 0.0)))
-    found = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)
-    reduced = found.reduce(expected=3)
-    exact = np.zeros(6)
-    total = 0.0
-    components = found._components
-    masks = reduced.models()[list(reduced.candidates)].to_numpy(bool)
-    assert len(masks) == 64
-    grid = np.linspace(-5, 5, 15)
-    points = np.stack([a.ravel() for a in np.meshgrid(grid, grid, grid)], 1)
-    log_prior = stats.norm.logpdf(points).sum(1)
-    for mask in masks:
-        level = found._level.reduced(mask, np.zeros(6))
-        weight = np.exp(logsumexp(level.at(components.log_scale(points)).log_evidence + log_prior))
-        exact += weight * mask
-        total += weight
-    measured = np.concatenate(list(reduced.measured_inclusion_prob.values()))
-    np.testing.assert_allclose(measured, exact / total, atol=0.02)
-
-
-def test_a_prediction_that_few_subjects_do_not_bear_is_a_finding():
-    study = Study(count=8, seed=0, tau=0.3)
-    found = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)
-    with pytest.warns(bmr.FitWarning, match="GroupFit.reduce: evidence-off: .* measured_inclusion"):
-        reduced = found.reduce(forced=["mean"])
-    assert [finding.code for finding in reduced.findings] == ["evidence-off"]
-    assert "evidence-off" in repr(reduced)
-    assert found.reduce(forced=["mean"], verify=False).findings == ()
-
-
-def test_effects_come_back_over_seeds():
-    right, false, missed = 0, 0, 0
-    for seed in range(20):
-        study = Study(count=16, seed=100 + seed)
-        found = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)
-        probability = found.reduce(forced=["mean"], verify=False).inclusion_prob["age"]
-        right += bool(probability[1] > 0.5)
-        false += int((probability[[0, 2]] > 0.5).sum())
-        missed += int(probability[1] < 0.5)
-    assert right == 20
-    assert missed == 0
-    assert false <= 2
-
-
-def test_intervals_cover_the_truth():
-    inside = []
-    for seed in range(25):
-        study = Study(count=8, seed=200 + seed)
-        found = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)
-        truth = np.array([0.8, 0.0, -1.0])
-        inside += list((found.lower["mean"] < truth) & (truth < found.upper["mean"]))
-        slope = np.array([0.0, 0.5, 0.0]) / study.age.std()
-        inside += list((found.lower["age"] < slope) & (slope < found.upper["age"]))
-    # 150 intervals at 95 %; at .9 or above with probability .99.
-    assert np.mean(inside) >= 0.9
 
 
 # --- leave-one-out ------------------------------------------------------------------------

@@ -1,113 +1,25 @@
 """Means and variances through functions, against quadrature, exact cases and Monte Carlo."""
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from moments import (
+    FUNCTIONS,
+    KEY,
+    assert_moments,
+    draws,
+    linear,
+    moments,
+    of_draws,
+    sampled,
+    source,
+)
 from scipy import integrate, stats
 
 from bmrjax.infer.propagate import Context, NoRuleError, Uncertain, is_uncertain, propagate
-
-KEY = jax.random.key(0)
-
-
-# What follows is compiled as a whole: operation by operation, each shape of each would be a program.
-
-
-@partial(jax.jit, static_argnums=0)
-def _source(shape, seed, spread):
-    keys = jax.random.split(jax.random.key(seed))
-    mean = jax.random.normal(keys[0], shape)
-    return mean, spread * jax.random.uniform(keys[1], shape, minval=0.05, maxval=1.0)
-
-
-def source(shape, seed=0, spread=1.0):
-    return Uncertain(*_source(shape, seed, spread), distinct=True)
-
-
-@partial(jax.jit, static_argnums=2)
-def _draws(mean, variance, count, seed):
-    return mean + jnp.sqrt(variance) * jax.random.normal(jax.random.key(seed), (count, *mean.shape))
-
-
-def draws(value, count, seed=1):
-    return _draws(value.mean, value.variance, count, seed)
-
-
-def of_draws(function, *many):
-    """Return a function of each draw."""
-    return jax.jit(jax.vmap(function))(*many)
-
-
-def moments(function, *args):
-    """Propagate moments; what comes back no longer knows what it is a function of."""
-    leaves, structure = jax.tree.flatten(args)
-    returned = []
-
-    @jax.jit
-    def run(values):
-        given = [
-            Uncertain(*value, distinct=leaf.distinct) if is_uncertain(leaf) else value
-            for leaf, value in zip(leaves, values, strict=True)
-        ]
-        found = propagate(function, "moments", KEY, *jax.tree.unflatten(structure, given))
-        parts, of_found = jax.tree.flatten(found)
-        returned.append((of_found, [is_uncertain(part) for part in parts]))
-        return [(v.mean, v.variance) if is_uncertain(v) else v for v in parts]
-
-    values = [(leaf.mean, leaf.variance) if is_uncertain(leaf) else leaf for leaf in leaves]
-    parts = run(values)
-    of_found, uncertain = returned[-1]
-    pairs = zip(parts, uncertain, strict=True)
-    return jax.tree.unflatten(of_found, [Uncertain(*v) if is_ else v for v, is_ in pairs])
-
-
-def sampled(function, *args, count=20_000):
-    """Return draws of the function by local sampling."""
-
-    @jax.jit
-    @jax.vmap
-    def run(key):
-        found = propagate(function, "local", key, *args)
-        last = jax.random.fold_in(key, 99)
-        return jax.tree.map(lambda v: drawn(v, last), found, is_leaf=is_uncertain)
-
-    return run(jax.random.split(KEY, count))
-
-
-def drawn(value, key):
-    """Return what a linear last operation leaves, sampled."""
-    if not is_uncertain(value):
-        return value
-    return value.mean + jnp.sqrt(value.variance) * jax.random.normal(key, value.shape)
-
-
-def assert_moments(found, exact, *, rtol=2e-2, atol=2e-2):
-    """Compare with draws of the function under samples of its arguments."""
-    np.testing.assert_allclose(found.mean, exact.mean(0), rtol=rtol, atol=atol)
-    np.testing.assert_allclose(found.variance, exact.var(0), rtol=3 * rtol, atol=atol)
-
-
-FUNCTIONS = {
-    "relu": jax.nn.relu,
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-    "swish": jax.nn.silu,
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "gelu, tanh": jax.nn.gelu,
-    "softplus": jax.nn.softplus,
-    "mish": jax.nn.mish,
-    "product with itself": lambda x: x * x,
-    "product of sums": lambda x: (2 * x + 1) * (x - 0.5),
-    "cube": lambda x: x**3 - 0.5 * x,
-    "chosen": lambda x: jnp.where(x > 3.0, 0.0, jnp.exp(-jnp.square(x - 1))),
-    "two steps": lambda x: jnp.tanh(2.0 * jax.nn.sigmoid(1.0 - x) + 0.1 * x),
-    "division": lambda x: 2.0 / (1.0 + jnp.square(x)),
-}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -403,64 +315,6 @@ def test_a_product_that_is_bent_afterwards_keeps_its_factors():
     assert np.abs(found.mean - exact.mean(0)).mean() < 0.012
 
 
-def linear(seed=0):
-    """Return weights of three units, and what they are applied to."""
-    return source((3, 3), seed, 0.5), jnp.array([0.5, 1.0, -0.8])
-
-
-POSITIVE = {
-    "entropy of a sigmoid": lambda u: (lambda p: -p * jnp.log(p) - (1 - p) * jnp.log(1 - p))(
-        jax.nn.sigmoid(u)
-    ),
-    "log of an exponential": lambda u: (lambda s: jnp.log(s) + s)(jnp.exp(u)),
-    "log of a moved exponential": lambda u: jnp.log(jnp.exp(u)[:, None].T[0, :2] + 0.1),
-    "log of a softplus": lambda u: (lambda s: jnp.log(s) + s)(jax.nn.softplus(u) + 1e-3),
-}
-
-
-@pytest.mark.parametrize("name", POSITIVE)
-def test_what_cannot_be_negative_is_not_taken_for_a_normal(name):
-    w, v = linear()
-    function = lambda w: POSITIVE[name](w @ v)  # noqa: E731
-    exact = of_draws(function, draws(w, 40_000))
-    assert_moments(moments(function, w), exact, rtol=3e-2)
-
-
-CONVERTED = {
-    "a rectifier by a mask": lambda x: x * (x > 0),
-    "how many are positive": lambda x: jnp.sum(x > 0),
-    "a mask that is broadcast": lambda x: jnp.where((x > 0)[:, None], 1.0, jnp.arange(3.0)),
-    "swish through half precision": lambda x: (
-        x * jax.nn.sigmoid(x.astype(jnp.bfloat16)).astype(jnp.float32)
-    ),
-    "swish with a constant copy": lambda x: x * jax.nn.sigmoid(jax.lax.stop_gradient(x)),
-}
-
-
-@pytest.mark.parametrize("name", CONVERTED)
-def test_what_changes_its_dtype_stays_a_function(name):
-    x = Uncertain(jnp.array([-1.0, -0.2, 0.5, 1.5]), jnp.full(4, 0.5), distinct=True)
-    exact = np.asarray(of_draws(CONVERTED[name], draws(x, 40_000)), float)
-    found = moments(CONVERTED[name], x)
-    # A step is smeared over the distance of two nodes.
-    assert_moments(found, exact, atol=0.12 if "mask" in name or "how" in name else 0.02)
-    assert found.mean.dtype == jnp.float32
-
-
-def test_what_is_no_number_is_named_where_moments_would_be_needed():
-    x, y = source((4,)), source((4,), 1)
-
-    def chosen(x, y):
-        mask = x > y
-        return jax.lax.select(mask, x, y) + jax.lax.select(mask, jnp.ones(4), jnp.zeros(4))
-
-    with pytest.raises(NoRuleError, match=r"Use FitOptions\(estimator='local'"):
-        moments(chosen, x, y)
-    first = jnp.zeros(4, bool)
-    with pytest.raises(NoRuleError, match="'scan'"):
-        moments(lambda x: jax.lax.scan(lambda c, _: (c | (x > 0), None), first, None, 3)[0], x)
-
-
 def test_a_norm_is_positive():
     x = Uncertain(jnp.linspace(-1, 1, 16), jnp.full(16, 0.3), distinct=True)
     assert_moments(moments(jnp.linalg.norm, x), of_draws(jnp.linalg.norm, draws(x, 20_000)))
@@ -523,57 +377,6 @@ def test_a_loop_of_no_steps():
             x,
         )
         np.testing.assert_array_equal(found.mean, x.mean)
-
-
-@pytest.mark.parametrize("variance", [0.0, 0.5, 2.0])
-def test_an_elementwise_function_keeps_the_derivative_of_its_own(variance):
-    def slope(mean):
-        x = Uncertain(jnp.array([mean]), jnp.array([variance]))
-        return moments(jax.nn.softplus, x).mean[0]
-
-    assert float(jax.jit(jax.grad(slope))(0.0)) == pytest.approx(0.5, abs=1e-3)
-
-    @jax.custom_jvp
-    def halved(x):
-        return jnp.sin(x)
-
-    halved.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 0.5 * tangents[0]))
-    value = lambda m: moments(halved, Uncertain(m, jnp.zeros(1))).mean[0]  # noqa: E731
-    np.testing.assert_allclose(jax.grad(value)(jnp.zeros(1)), 0.5, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("name", ["relu", "tanh", "gelu", "softplus", "swish"])
-def test_activations_in_half_precision(name, dtype):
-    x = Uncertain(jnp.array([-1.0, 0.2, 2.0], dtype), jnp.array([0.5, 0.1, 1.0], dtype))
-    found = moments(FUNCTIONS[name], x)
-    assert found.mean.dtype == found.variance.dtype == dtype
-    wide = Uncertain(x.mean.astype(jnp.float32), x.variance.astype(jnp.float32))
-    exact = moments(FUNCTIONS[name], wide)
-    np.testing.assert_allclose(np.asarray(found.mean, float), exact.mean, atol=0.03)
-    np.testing.assert_allclose(np.asarray(found.variance, float), exact.variance, atol=0.05)
-
-
-@pytest.mark.parametrize("name", ["relu", "gelu", "softplus", "mish", "swish"])
-def test_float32_stays_so_where_float64_is_allowed(name, x64):
-    x = Uncertain(jnp.array([-1.0, 0.2], jnp.float32), jnp.array([0.5, 0.1], jnp.float32))
-    found = moments(FUNCTIONS[name], x)
-    assert found.mean.dtype == found.variance.dtype == jnp.float32
-
-
-@pytest.mark.parametrize(
-    ("mean", "variance"), [(30.0, 1e-4), (100.0, 1e-4), (1000.0, 1e-2), (1e10, 1.0), (1e20, 0.0)]
-)
-def test_a_rectifier_far_from_its_kink_keeps_the_variance(mean, variance):
-    def both(mean, variance):
-        found = moments(jax.nn.relu, Uncertain(mean[None], variance[None]))
-        return found.mean[0], found.variance[0]
-
-    inputs = jnp.float32(mean), jnp.float32(variance)
-    found = jax.jit(both)(*inputs)
-    np.testing.assert_allclose(found, (mean, variance), rtol=1e-5)
-    slopes = jax.jit(jax.jacrev(both, (0, 1)))(*inputs)
-    np.testing.assert_allclose(np.ravel(slopes)[[0, 1, 2]], [1, 0, 0], atol=1e-5)
 
 
 def test_an_output_beside_does_not_change_what_a_gate_gives():

@@ -434,7 +434,7 @@ def test_rounds_beyond_the_proposal_stay_if_the_vfe_fell():
     bench = Bench(schedule, 20, vfes=vfes, removals=[0, *[3] * 9])
     assert in_words(bench.run()) == [
         "train 1",
-        "search",  # 9.0: nothing goes
+        "search",  # 9.0: nothing is removed
         "remove 0.5",
         "remove 0.5",  # 8.0: lower, so again
         "restore, remove 0.25",  # 8.0 once more is not lower

@@ -26,7 +26,17 @@ from bmrjax.cli.config_file import config_text, read_config, with_former
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.load_data import load_data
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.run_folder import CONFIG, OURS, PAGE, PLOTS, REFITS, config_of, resumed
+from bmrjax.cli.refit_folders import check_refits
+from bmrjax.cli.run_folder import (
+    CONFIG,
+    OURS,
+    PAGE,
+    PLOTS,
+    REFITS,
+    check_folder,
+    config_of,
+    resumed,
+)
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_epochs_of
 from bmrjax.cli.waiting import waiting
@@ -76,6 +86,10 @@ def run_sparsify(options: SparsifyOptions) -> None:
     # One command at a time, and none beside a run that was started from Python.
     with RunLock(out, COMMAND_LOCK):
         RunLock(out).release()
+        # What was there may have changed while the data were read.
+        check_folder(typed)
+        if options.resume or options.overwrite:
+            check_refits(out, resume=options.resume)
         _fit(typed, options, found, model, guide, schedule=schedule, mesh=mesh)
 
 

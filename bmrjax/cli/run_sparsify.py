@@ -28,6 +28,7 @@ from bmrjax.cli.load_data import load_data
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.refit_folders import check_refits
 from bmrjax.cli.run_folder import (
+    COMMAND_LOCK,
     CONFIG,
     OURS,
     PAGE,
@@ -57,8 +58,6 @@ from bmrjax.run_lock import RunLock
 FIRST_LAYER = "net.layers.0.weight"
 # The exit status of a run whose predictions do not depend on the inputs.
 CONSTANT = 3
-# Held while a command fits and writes; the fit inside holds the folder by the lock of every run.
-COMMAND_LOCK = ".bmrjax-command-lock"
 
 
 def run_sparsify(options: SparsifyOptions) -> None:

@@ -19,7 +19,7 @@ from test_checkpoint import CRITERION, assert_same, make_data, program, run
 import bmrjax as bmr
 from bmrjax import cli
 from bmrjax.cli.refit_folders import check_refits
-from bmrjax.cli.run_sparsify import COMMAND_LOCK
+from bmrjax.cli.run_folder import COMMAND_LOCK
 from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
 from bmrjax.run_lock import LOCK, RunLock
 
@@ -361,9 +361,10 @@ def test_check_says_what_is_damaged_and_changes_nothing(folder, tmp_path, capsys
     assert "results.json is damaged or cut short" in lines[0]
     assert f"checkpoints/{newest}" in lines[1]
     assert contents(folder) == damaged != before
-    with RunLock(folder), pytest.raises(SystemExit, match="2"):
-        cli.main(["check", str(folder)])
-    assert "has not ended" in capsys.readouterr().err
+    for lock in (LOCK, COMMAND_LOCK):
+        with RunLock(folder, lock), pytest.raises(SystemExit, match="2"):
+            cli.main(["check", str(folder)])
+        assert "has not ended" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli.main(["check", str(tmp_path / "none")])
     assert "holds no run" in capsys.readouterr().err

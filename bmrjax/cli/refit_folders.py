@@ -15,10 +15,13 @@ def check_refits(out: Path, *, resume: bool) -> None:
         resume: Whether their checkpoints will be read.
 
     Raises:
-        ValueError: If a run writes to one of them, or if none of the checkpoints of one can be used.
+        ValueError: If one of them is a file, if a run writes to it, or if none of its checkpoints can be
+            used.
     """
     for temperature, name in REFITS.items():
         folder = out / name
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file in place of a folder of the run; remove it.")
         if is_held(folder):
             raise ValueError(
                 f"{folder}: a run that has not ended writes to it. Wait for it, stop it, or give another "

@@ -257,6 +257,9 @@ def test_further_fits_of_a_command_must_be_whole_and_free(folder, tmp_path):
         check_refits(tmp_path, resume=True)
     assert contents(tmp_path) == before
     check_refits(tmp_path, resume=False)  # --overwrite deletes it
+    (tmp_path / "warmer-1").write_text("")
+    with pytest.raises(ValueError, match="warmer-1 is a file in place of a folder"):
+        check_refits(tmp_path, resume=False)
 
 
 HOLD = """

@@ -86,3 +86,12 @@ def test_the_map_is_true_and_short(imports):
     assert packages <= named | {"__main__"}
     for path in re.findall(r"`([\w/]+\.py)`", text):
         assert (PACKAGE / path).exists() or (PACKAGE.parent / path).exists(), path
+
+
+def test_asserts_only_look():
+    """`python -O` leaves them out, with what they assign."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assert):
+                assigned = [n for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+                assert not assigned, f"{path}:{node.lineno} assigns in an assert"

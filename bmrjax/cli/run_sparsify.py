@@ -105,7 +105,8 @@ def _fit(
     """Run the fit and write the folder, which is this command's own."""
     out, rows = options.out, len(found.train[0])
     assert options.batch_size is not None
-    assert (num_epochs := options.num_epochs) is not None
+    num_epochs = options.num_epochs
+    assert num_epochs is not None
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)

@@ -132,7 +132,9 @@ def _counted(jaxpr: Any) -> tuple[int, int, int, float]:
 def _own_work(equation: Any) -> float:
     """Return about how many additions an operation costs, from the shapes of its arrays."""
     name, params = equation.primitive.name, equation.params
-    shapes = [getattr(v.aval, "shape", ()) for v in (*equation.invars, *equation.outvars)]
+    shapes: list[Any] = [
+        getattr(v.aval, "shape", ()) for v in (*equation.invars, *equation.outvars)
+    ]
     numbers = max((math.prod(shape) for shape in shapes), default=0)
     made = sum(math.prod(getattr(v.aval, "shape", ())) for v in equation.outvars)
     if name in ("sort", "top_k", "approx_top_k"):

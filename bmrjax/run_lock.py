@@ -1,6 +1,7 @@
 """One run, or one reduction, at a time in a folder."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -8,13 +9,16 @@ from bmrjax.files import naming_full_disk
 
 # Beside what a run writes; removed when it ends.
 LOCK = ".bmrjax-lock"
+# What file systems say that have no locks, such as Lustre without its option ``flock``.
+_NO_LOCKS = {getattr(errno, name, None) for name in ("ENOSYS", "ENOLCK", "EOPNOTSUPP", "ENOTSUP")}
 
 
 class RunLock:
     """Hold a folder for one run, in this process or another.
 
     The lock is the operating system's (``flock``), which ends with the process that holds it: what a killed
-    process leaves behind is a file, not a lock, and is taken over. Systems without it have no lock.
+    process leaves behind is a file, not a lock, and is taken over. Systems, and file systems, without it have
+    no lock.
 
     Args:
         directory: Folder of the run; it must exist.
@@ -113,4 +117,8 @@ def _lock(handle: int) -> None:
         import fcntl
     except ImportError:
         return
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise

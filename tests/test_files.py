@@ -122,6 +122,23 @@ def test_a_lock_is_let_go_where_nothing_can_be_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("number", "held"), [(errno.ENOSYS, False), (errno.EWOULDBLOCK, True)])
+def test_a_file_system_without_locks_is_no_run_in_the_folder(tmp_path, monkeypatch, number, held):
+    fcntl = pytest.importorskip("fcntl")
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    if held:
+        with pytest.raises(ValueError, match="a run that has not ended"):
+            RunLock(tmp_path)
+    else:
+        with RunLock(tmp_path):
+            assert not is_held(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_saving_over_a_folder_leaves_no_moment_without_one(tmp_path, monkeypatch):
     """Where the system can exchange two names, no rename is needed that could be the last."""
     folder = tmp_path / "model"

@@ -108,3 +108,12 @@ def test_the_table_of_packages_has_the_rows_that_the_linter_checks():
     expected[-2:] = [expected[-2] | expected[-1]]
     assert listed == expected
     assert set().union(*listed) == packages
+
+
+def test_asserts_only_look():
+    """`python -O` leaves them out, with what they assign."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assert):
+                assigned = [n for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+                assert not assigned, f"{path}:{node.lineno} assigns in an assert"

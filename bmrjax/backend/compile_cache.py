@@ -4,7 +4,9 @@ import contextlib
 import hashlib
 import os
 import platform
+import time
 import warnings
+import zlib
 from pathlib import Path
 
 import jax
@@ -15,6 +17,10 @@ from jax.experimental.compilation_cache import compilation_cache
 _MOST_BYTES = 2**29
 # What compiles faster is not worth a file.
 _LEAST_SECONDS = 0.03
+# Written by `delete_damaged`: programs that are older were whole.
+_MARKER = ".checked"
+_WRITING_SECONDS = 60.0
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def keep_compiled() -> Path | None:
@@ -22,7 +28,8 @@ def keep_compiled() -> Path | None:
 
     The command line does so by itself; a script or a notebook calls this once, at best first. A second run on
     data of the same shapes then starts without compiling. Programs of other versions and processors are kept
-    apart. If they take more than 512 MB at the start, those that were not used for longest are deleted.
+    apart. If they take more than 512 MB at the start, those that were not used for longest are deleted,
+    and so is what a full disk or a loss of power cut short: JAX would compile it again each time.
 
     JAX's own settings win: a folder that it was given before (``JAX_COMPILATION_CACHE_DIR``) stays, and
     ``JAX_ENABLE_COMPILATION_CACHE=false`` switches the cache off.
@@ -43,6 +50,7 @@ def keep_compiled() -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lockfile").touch()
+        delete_damaged(folder)
         delete_unused(folder, _MOST_BYTES)
     except OSError:
         return None
@@ -79,6 +87,42 @@ def delete_unused(folder: Path, most_bytes: int) -> None:
             return
         Path(path).unlink(missing_ok=True)
         left -= size
+
+
+def delete_damaged(folder: Path) -> None:
+    """Delete compiled programs that are not whole; each is looked at once, and again if it changes.
+
+    JAX compiles such a program again in every process, and does not replace its file.
+
+    Args:
+        folder: Of the cache. What was written in the last minute may be incomplete, and waits for the next
+            call.
+    """
+    marker, begin = folder / _MARKER, time.time()
+    since = marker.stat().st_mtime if marker.exists() else 0.0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                written = entry.stat().st_mtime
+                new = since <= written or written > begin  # by a clock that was put back
+                old = begin - written > _WRITING_SECONDS
+                if entry.name.endswith("-cache") and new and old:
+                    packed = Path(entry.path).read_bytes()
+                    if not _is_whole(packed):
+                        os.unlink(entry.path)
+    marker.touch()
+    os.utime(marker, (begin, begin - _WRITING_SECONDS))
+
+
+def _is_whole(packed: bytes) -> bool:
+    """Say whether a file of the cache is complete; JAX compresses by zlib, or by Zstandard where it is."""
+    if packed.startswith(_ZSTANDARD):
+        return True  # there JAX has the word
+    try:
+        zlib.decompress(packed)
+    except zlib.error:
+        return False
+    return True
 
 
 def processor() -> str:

@@ -13,7 +13,7 @@ from bmrjax.cli.waiting import waiting
 from bmrjax.errors import NonFiniteError
 from bmrjax.run.choose_point import ChosenPoint
 from bmrjax.run.result import Result
-from bmrjax.run.sparsest import FEWEST, clearly_better
+from bmrjax.run.sparsest import FEWEST, NoFiniteScoreError, clearly_better
 
 # In the table of settings of docs/howto/temperature.md, the one that predicted best; then those of `anneal`.
 _COLD, _WARMER = 0.25, (0.5, 1.0)
@@ -81,7 +81,7 @@ def fit_colder(
     def fit_next(temperature: float, start: Result | None) -> bool:
         try:
             made.append((temperature, fit(temperature, start)))
-        except (NonFiniteError, ValueError) as error:
+        except (NonFiniteError, NoFiniteScoreError) as error:
             print(f"that fit failed; the choice is among the fits before it: {error}", flush=True)
             return False
         return True

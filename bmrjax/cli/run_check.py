@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bmrjax.cli.run_documents import OPTIONS, RESULTS, read_options, read_results
-from bmrjax.cli.run_folder import OURS, REFITS
+from bmrjax.cli.run_folder import COMMAND_LOCK, OURS, REFITS
 from bmrjax.cli.saved_options import CheckOptions
 from bmrjax.errors import one_line
 from bmrjax.run.checkpoint import Checkpointer
@@ -28,7 +28,7 @@ def run_check(options: CheckOptions) -> None:
         raise FileNotFoundError(f"{directory} holds no run.")
     damage = []
     for folder in folders:
-        if is_held(folder):
+        if is_held(folder) or is_held(folder, COMMAND_LOCK):
             raise ValueError(
                 f"{folder}: a run that has not ended writes to it; check it afterwards."
             )

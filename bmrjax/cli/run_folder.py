@@ -10,7 +10,8 @@ from bmrjax.cli.run_documents import read_options
 from bmrjax.cli.sparsify_options import SparsifyOptions
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
-# What a run writes to its folder, and all that --overwrite deletes.
+# What a run writes to its folder, and all that --overwrite deletes, in this order: what says whose it is goes
+# last.
 OURS = (
     "results.json",
     "model",
@@ -20,11 +21,13 @@ OURS = (
     "colder",
     "warmer-0.5",
     "warmer-1",
-    "run.json",
     "run.toml",
+    "run.json",
 )
 # The folders of a second fit at a lower temperature, and of those that go on from it, by their temperature.
 REFITS = {0.25: "colder", 0.5: "warmer-0.5", 1.0: "warmer-1"}
+# Held while a command fits and writes; the fit inside holds the folder by the lock of every run.
+COMMAND_LOCK = ".bmrjax-command-lock"
 # The options, as --config reads them.
 CONFIG = "run.toml"
 # The page that `bmrjax report` writes there.

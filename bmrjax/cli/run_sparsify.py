@@ -26,7 +26,18 @@ from bmrjax.cli.config_file import config_text, read_config, with_former
 from bmrjax.cli.documents import write_json
 from bmrjax.cli.load_data import load_data
 from bmrjax.cli.proportion import in_proportion, proportion_line
-from bmrjax.cli.run_folder import CONFIG, OURS, PAGE, PLOTS, REFITS, config_of, resumed
+from bmrjax.cli.refit_folders import check_refits
+from bmrjax.cli.run_folder import (
+    COMMAND_LOCK,
+    CONFIG,
+    OURS,
+    PAGE,
+    PLOTS,
+    REFITS,
+    check_folder,
+    config_of,
+    resumed,
+)
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_epochs_of
 from bmrjax.cli.waiting import waiting
@@ -47,8 +58,6 @@ from bmrjax.run_lock import RunLock
 FIRST_LAYER = "net.layers.0.weight"
 # The exit status of a run whose predictions do not depend on the inputs.
 CONSTANT = 3
-# Held while a command fits and writes; the fit inside holds the folder by the lock of every run.
-COMMAND_LOCK = ".bmrjax-command-lock"
 
 
 def run_sparsify(options: SparsifyOptions) -> None:
@@ -76,6 +85,10 @@ def run_sparsify(options: SparsifyOptions) -> None:
     # One command at a time, and none beside a run that was started from Python.
     with RunLock(out, COMMAND_LOCK):
         RunLock(out).release()
+        # What was there may have changed while the data were read.
+        check_folder(typed)
+        if options.resume or options.overwrite:
+            check_refits(out, resume=options.resume)
         _fit(typed, options, found, model, guide, schedule=schedule, mesh=mesh)
 
 
@@ -92,7 +105,8 @@ def _fit(
     """Run the fit and write the folder, which is this command's own."""
     out, rows = options.out, len(found.train[0])
     assert options.batch_size is not None
-    assert (num_epochs := options.num_epochs) is not None
+    num_epochs = options.num_epochs
+    assert num_epochs is not None
     # An earlier run goes only when the new one has its data and its program.
     if options.overwrite:
         remove_run(out)

@@ -11,6 +11,10 @@ STRONG = 3.0
 FEWEST = 20
 
 
+class NoFiniteScoreError(ValueError):
+    """No point of a path has a finite score on the rows that were kept out."""
+
+
 def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, within: float) -> int:
     """Return the sparsest point that predicts about as well as the best one.
 
@@ -26,7 +30,8 @@ def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, wi
         The position of the point.
 
     Raises:
-        ValueError: If no point has a finite score, or for a negative `within`.
+        NoFiniteScoreError: If no point has a finite score.
+        ValueError: For a negative `within`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -47,7 +52,7 @@ def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, wi
     means = np.where(np.isfinite(values).all(1), values.mean(1), -np.inf)
     best = int(np.argmax(means))
     if not np.isfinite(means[best]):
-        raise ValueError(
+        raise NoFiniteScoreError(
             "No point of the path has a finite negative log likelihood on the rows that were kept out. Look "
             "for values far outside what the program was fitted on."
         )

@@ -301,6 +301,12 @@ def _checkpointer(checkpoints: Checkpoints, *, is_main: bool) -> Checkpointer:
     if not checkpoints.resume:
         checkpointer.require_empty()
     checkpointer.hold()
+    if not checkpoints.resume:
+        try:
+            checkpointer.require_empty()  # of one that ended meanwhile
+        except ValueError:
+            checkpointer.close()
+            raise
     return checkpointer
 
 

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import time
+import zlib
 from pathlib import Path
 
 import pytest
 
-from bmrjax.backend.compile_cache import delete_unused
+from bmrjax.backend.compile_cache import delete_damaged, delete_unused
 
 PROGRAM = """
 import jax
@@ -65,6 +67,55 @@ def test_on_a_full_disk_or_with_files_cut_short_there_it_runs_all_the_same(in_a_
     for path in (tmp_path / "cache").rglob("*-cache"):
         path.write_bytes(path.read_bytes()[:50])
     assert in_a_process()[:2] == first[:2]
+
+
+def test_what_is_not_whole_is_deleted_once_nobody_writes_it(tmp_path, monkeypatch):
+    packed = zlib.compress(bytes(range(256)) * 40)
+    flipped = bytearray(packed)
+    flipped[len(flipped) // 2] ^= 1
+    programs = {
+        "whole": packed,
+        "cut": packed[:-3],
+        "empty": b"",
+        "zeros": bytes(len(packed)),
+        "flipped": bytes(flipped),
+        "being-written": packed[:20],
+        "zstandard": b"\x28\xb5\x2f\xfd and more",
+    }
+
+    def write(name, age=600):
+        file = tmp_path / f"{name}-cache"
+        file.write_bytes(programs[name])
+        os.utime(file, (time.time() - age,) * 2)
+
+    for name in programs:
+        write(name, 0 if name == "being-written" else 600)
+    (tmp_path / "another file").write_bytes(b"")
+    delete_damaged(tmp_path)
+    left = {path.name.removesuffix("-cache") for path in tmp_path.iterdir()}
+    assert left == {"whole", "zstandard", "being-written", "another file", ".checked"}
+    # Each is read once; what is cut short later is found all the same.
+    read = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or packed[:9])
+    later = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    delete_damaged(tmp_path)
+    assert read == ["being-written-cache"]
+    assert not (tmp_path / "being-written-cache").exists()
+    delete_damaged(tmp_path)
+    assert len(read) == 1
+
+
+def test_a_program_that_was_cut_short_is_kept_again(in_a_process, tmp_path):
+    first = in_a_process()
+    damaged = list((tmp_path / "cache").rglob("*-cache"))
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:50])
+        os.utime(path, (time.time() - 600,) * 2)
+        (path.parent / ".checked").unlink(missing_ok=True)  # as at the first start after this time
+    assert in_a_process() == first
+    assert all(len(path.read_bytes()) > 50 for path in damaged)
+    assert in_a_process()[2] > 0
 
 
 LATE = """

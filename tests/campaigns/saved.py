@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 import bmrjax as bmr
 from bmrjax import cli
+from bmrjax.cli.run_sparsify import CONSTANT
 from bmrjax.run.checkpoint import CheckpointWarning
 from bmrjax.run.digests import DIGEST, document_digest
 from bmrjax.run.save_result import file_digest
@@ -27,9 +28,11 @@ from campaigns.child import in_children
 from campaigns.codec_files import damaged
 from campaigns.command import run_command, until
 from campaigns.saved_runs import RUNS, make_runs, python_run
+from campaigns.saved_runs import command as _command_of
 
-# Of the cases, so many at least go through what compiles, too: prediction, compaction, a resumed run.
-USED_EVERY = 100
+# Of the cases, so many go through one of the commands that compile, too, or go on with the run.
+USED_EVERY = 12
+USES = ("predict", "compact", "compress", "export", "report", "resume")
 VALUES: list[Any] = [
     None, True, "", "x", "\u2028", -1, 0, 1, 1.5, 2**53, 2**70, 10**400, 1e308, float("nan"),
     float("inf"), [], {}, [[[]]], {"array": "x"}, {"sequence": "list", "items": 1},
@@ -197,6 +200,8 @@ def _command(*arguments: str) -> str:
             if len(lines[0]) > 2000:
                 raise AssertionError(f"a line of {len(lines[0])}: {lines[0][:200]}") from None
             return "refused"
+        if ended.code == CONSTANT:
+            return "read"
         if ended.code != 1 or "damaged: " not in printed.getvalue():
             raise AssertionError(f"status {ended.code}") from None
         return "refused"
@@ -236,13 +241,13 @@ def read(case: tuple[int, int, str]) -> str:
             refused |= _command("info", str(folder), "--path") == "refused"
         refused |= _command("check", str(folder)) == "refused"
         if number % USED_EVERY == 0:
-            refused |= _used(folder, name)
+            refused |= _used(rng, folder, Path(runs, name), how)
     return f"{how}: {'refused' if refused else 'read'}"
 
 
-def _used(folder: Path, name: str) -> bool:
-    """Predict, compact and go on; return whether something was refused."""
-    if name == "python":
+def _used(rng: np.random.Generator, folder: Path, whole: Path, how: str) -> bool:
+    """Run a command that uses all of a run, or go on with it; return whether something was refused."""
+    if whole.name == "python":
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", CheckpointWarning)
@@ -252,8 +257,43 @@ def _used(folder: Path, name: str) -> bool:
                 raise
             return True
         return False
-    refused = _command("predict", str(folder), "--data", str(folder / "data.csv")) == "refused"
-    return refused | (_command("compact", str(folder), "--repeats", "0") == "refused")
+    use = str(rng.choice(USES))
+    if use == "resume":
+        return _resumed(folder, whole, how)
+    words = {
+        "predict": ["--data", str(folder / "data.csv")],
+        "compact": ["--repeats", "0"],
+        "compress": ["--out", str(folder / "f.bmr")],
+        "export": ["--to", "stablehlo", "--out", str(folder / "f.stablehlo")],
+        "report": ["--out", str(folder / "f.html"), "--no-costs"],
+    }
+    return _command(use, str(folder), *words[use]) == "refused"
+
+
+def _resumed(folder: Path, whole: Path, how: str) -> bool:
+    """Go on with a run: to the same answer, or it is refused and nothing is changed."""
+    before = _contents(folder)
+    words = _command_of(whole.name, folder, whole / "data.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)
+        outcome = _command(*words, "--resume")
+    if outcome == "refused":
+        assert _contents(folder) == before, "a refused --resume changed files"
+        return True
+    # Options that were left out are those of the document, and others may lead elsewhere.
+    if not how.startswith("run.json"):
+        assert _answer(folder) == _answer(whole), "another answer than that of the whole run"
+    return False
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def _answer(folder: Path) -> Any:
+    found = json.loads((folder / "results.json").read_bytes())
+    return [found[name] for name in ("kept", "nll", "rmse", "vfe_per_datum")]
 
 
 def cases(seed: int, count: int, runs: Path) -> Iterator[tuple[int, int, str]]:
@@ -265,7 +305,7 @@ def cases(seed: int, count: int, runs: Path) -> Iterator[tuple[int, int, str]]:
 def campaign(
     seed: int, count: int, *, minutes: float = 1e6, keep: Path | None = None
 ) -> dict[str, Any]:
-    """Damage copies of three runs in children with limits.
+    """Damage copies of the runs in children with limits.
 
     Args:
         seed: Of the damage.

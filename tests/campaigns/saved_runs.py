@@ -1,4 +1,4 @@
-"""Finished runs for campaigns to damage: one from Python, with checkpoints, and two of the command line."""
+"""Finished runs for campaigns to damage: one from Python, with checkpoints, and three of the command line."""
 
 import contextlib
 import io
@@ -15,7 +15,8 @@ import numpyro.distributions as dist
 import bmrjax as bmr
 from bmrjax import cli
 
-RUNS = ("python", "regression", "classes")
+# The last compares fits at several temperatures, each with a folder of its own.
+RUNS = ("python", "regression", "classes", "colder")
 
 
 def program(x: Any, y: Any = None) -> None:
@@ -63,6 +64,26 @@ def table(folder: Path, *, classes: bool) -> Path:
     return path
 
 
+def wave(folder: Path) -> Path:
+    """Write a table that a posterior at temperature 1 does not learn in few epochs, and return its path."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, 300)
+    y = np.sin(6 * x) + 0.02 * rng.normal(size=300)
+    path = folder / "data.csv"
+    path.write_text(
+        "\n".join(["x,y", *(f"{a:.5f},{b:.5f}" for a, b in zip(x, y, strict=True))]) + "\n"
+    )
+    return path
+
+
+def command(name: str, folder: Path, data: Path) -> list[str]:
+    """Return the command that makes a run."""
+    small = ["--hidden", "4", "--num-epochs", "6", "--num-samples", "5"]
+    size = ["--hidden", "20", "--num-epochs", "20"] if name == "colder" else small
+    words = ["sparsify", "--data", str(data), "--out", str(folder), "--net", "mlp"]
+    return [*words, *size, "--no-progress"]
+
+
 def make_runs(folder: Path) -> None:
     """Write all runs to a folder."""
     for name in RUNS:
@@ -70,17 +91,7 @@ def make_runs(folder: Path) -> None:
         if name == "python":
             python_run(folder / name).save(folder / name / "model")
             continue
-        data = table(folder / name, classes=name == "classes")
-        arguments = [
-            "--net",
-            "mlp",
-            "--hidden",
-            "4",
-            "--num-epochs",
-            "6",
-            "--num-samples",
-            "5",
-            "--no-progress",
-        ]
+        colder, classes = name == "colder", name == "classes"
+        data = wave(folder / name) if colder else table(folder / name, classes=classes)
         with contextlib.redirect_stdout(io.StringIO()):
-            cli.main(["sparsify", "--data", str(data), "--out", str(folder / name), *arguments])
+            cli.main(command(name, folder / name, data))

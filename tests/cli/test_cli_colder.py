@@ -15,6 +15,7 @@ from bmrjax.cli.run_folder import REFITS
 from bmrjax.cli.run_html_report import of_temperatures
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.run.choose_point import ChosenPoint
+from bmrjax.run.sparsest import NoFiniteScoreError
 
 ROWS = 60
 
@@ -56,7 +57,7 @@ def test_fits_are_made_and_taken_only_where_they_predict_better(
         asked.append(temperature)
         nll = waiting.pop(0)
         if nll is None:
-            raise ValueError("No point of the path has a finite negative log likelihood.")
+            raise NoFiniteScoreError("No point of the path has a finite score.")
         # From scratch, or from the fit before.
         assert (start is None) == (temperature == 0.25)
         assert start is None or start.num_kept == 200 + len(asked) - 2

@@ -12,7 +12,7 @@ import pytest
 from campaigns.codec_files import file_of
 
 from bmrjax import codec, zoo
-from bmrjax.cli import main
+from bmrjax.cli import main, network_cost
 from bmrjax.cli.network_cost import BATCH_NUMBERS, MOST_ROWS, affordable_rows
 
 EXTRA = '{"input_shape":[1,8,8],"input_mean":0.0,"input_scale":1.0,"num_classes":4}'
@@ -32,6 +32,12 @@ def sequence(*layers):
     return '{"eqx.Sequential":{"layers":{"tuple":[' + ",".join(layers) + "]}}}"
 
 
+def call(function, **options):
+    """Return a layer that calls a function with numbers for options."""
+    return f'{{"eqx.Lambda":{{"fn":{{"partial":[{{"function":"{function}"}},[],{json.dumps(options)}]}}}}}}'
+
+
+WIDE = call("jnp.repeat", repeats=2**20, axis=0)
 LAYER = '{"eqx.Lambda":{"fn":{"function":"jnp.tanh"}}}'
 HOSTILE = {
     "a padding of 2^16": (conv(2**16), "a window or a padding of more than 4096 places"),
@@ -40,6 +46,15 @@ HOSTILE = {
     "9,000 layers": (sequence(*[LAYER] * 9000), "can pay for|9,001 modules"),
     "2,000 layers": (sequence(*[LAYER] * 2000), "2,001 modules"),
     "paddings that add up": (sequence(*[conv(4000)] * 4), "arrays of [0-9,]+ numbers for one row"),
+    "a sort of 2^26 numbers": (
+        sequence(WIDE, call("jnp.sort")),
+        "as much as [0-9,]+ additions for one row",
+    ),
+    "a median of as many": (sequence(WIDE, call("jnp.median")), "as much as [0-9,]+ additions"),
+    "many operations on as many": (
+        sequence(WIDE, *[call("jnp.tanh")] * 200),
+        "as much as 13,[0-9,]+ additions for one row",
+    ),
     "no classes": (conv(), r"outputs are \(1, 8, 8\) for 4 classes"),
     "3,000 axes": (
         sequence(
@@ -153,6 +168,44 @@ def test_what_a_loop_is_unrolled_to_counts():
 
     with pytest.raises(codec.CodecError, match="operations and arrays"):
         affordable_rows(run, (4,), np.float32)
+
+
+def test_tracing_ends_where_it_takes_long(tmp_path, inputs, capsys, monkeypatch):
+    """A padding by copies is a loop of Python, of as many rounds as it adds copies."""
+    monkeypatch.setattr(network_cost, "TRACING_SECONDS", 0.2)
+    text = sequence(call("jnp.pad", pad_width=2**24, mode="wrap"))
+    (tmp_path / "f.bmr").write_bytes(file_of(text, b"", extra=EXTRA))
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict", str(tmp_path / "f.bmr"), "--data", str(inputs)])
+    assert "takes more than 0.2 s to trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("run", "least", "most"),
+    [
+        (lambda x: x @ jax.numpy.ones((100, 50)), 5e3, 2e4),
+        (jax.numpy.sort, 1e3, 1e4),
+        (lambda x: jax.lax.scan(lambda c, _: (c + 1, None), x, length=100)[0], 1e4, 2e4),
+        (lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 50), (1, 1), "SAME"), 5e3, 1e4),
+    ],
+)
+def test_work_is_about_that_of_the_operations(run, least, most):
+    jaxpr = jax.make_jaxpr(run)(jax.ShapeDtypeStruct((1, 100), np.float32))
+    assert least <= network_cost._counted(jaxpr.jaxpr)[3] <= most
+
+
+def test_large_networks_are_within_the_work():
+    """The products of a ViT-L/16 for 224 x 224 pixels, and those of a ResNet-152 as one convolution."""
+
+    def run(x, weight, image, kernel):
+        for _ in range(24):
+            x = (x @ weight)[:, :1024]
+        return x, jax.lax.conv(image, kernel, (1, 1), "SAME")
+
+    shapes = (197, 1024), (1024, 12 * 1024), (1, 64, 224, 224), (400, 64, 3, 3)
+    jaxpr = jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes))
+    work = network_cost._counted(jaxpr.jaxpr)[3]
+    assert 5e9 < work < network_cost.MOST_WORK
 
 
 @pytest.mark.parametrize(("width", "rows"), [(500, BATCH_NUMBERS // 1008**2), (100, MOST_ROWS)])

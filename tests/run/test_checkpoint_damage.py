@@ -18,7 +18,8 @@ from test_checkpoint import CRITERION, assert_same, make_data, program, run
 
 import bmrjax as bmr
 from bmrjax import cli
-from bmrjax.cli.run_sparsify import COMMAND_LOCK
+from bmrjax.cli.refit_folders import check_refits
+from bmrjax.cli.run_folder import COMMAND_LOCK
 from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
 from bmrjax.run_lock import LOCK, RunLock
 
@@ -228,6 +229,39 @@ def test_two_runs_do_not_share_a_folder(folder):
     assert contents(folder) == before
 
 
+def test_a_run_that_ended_while_another_began_stays(finished, tmp_path, monkeypatch):
+    out, hold = tmp_path / "run", Checkpointer.hold
+
+    def late(self):
+        shutil.copytree(finished, out)
+        hold(self)
+
+    monkeypatch.setattr(Checkpointer, "hold", late)
+    with pytest.raises(ValueError, match="holds the checkpoints of an earlier run"):
+        run(out, **OPTIONS)
+    assert contents(out) == contents(finished)
+
+
+def test_further_fits_of_a_command_must_be_whole_and_free(folder, tmp_path):
+    """Else a run that goes on would take another fit's answer, without a word."""
+    check_refits(tmp_path, resume=True)
+    refit = Path(shutil.copytree(folder, tmp_path / "colder"))
+    with RunLock(refit), pytest.raises(ValueError, match="colder: a run that has not ended"):
+        check_refits(tmp_path, resume=False)
+    newest, older = steps(refit)
+    damage_arrays(refit / "checkpoints" / str(newest))
+    check_refits(tmp_path, resume=True)
+    damage_arrays(refit / "checkpoints" / str(older))
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"fit at temperature 0.25 can be used.*makes that fit"):
+        check_refits(tmp_path, resume=True)
+    assert contents(tmp_path) == before
+    check_refits(tmp_path, resume=False)  # --overwrite deletes it
+    (tmp_path / "warmer-1").write_text("")
+    with pytest.raises(ValueError, match="warmer-1 is a file in place of a folder"):
+        check_refits(tmp_path, resume=False)
+
+
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -330,15 +364,16 @@ def test_check_says_what_is_damaged_and_changes_nothing(folder, tmp_path, capsys
     assert "results.json is damaged or cut short" in lines[0]
     assert f"checkpoints/{newest}" in lines[1]
     assert contents(folder) == damaged != before
-    with RunLock(folder), pytest.raises(SystemExit, match="2"):
-        cli.main(["check", str(folder)])
-    assert "has not ended" in capsys.readouterr().err
+    for lock in (LOCK, COMMAND_LOCK):
+        with RunLock(folder, lock), pytest.raises(SystemExit, match="2"):
+            cli.main(["check", str(folder)])
+        assert "has not ended" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli.main(["check", str(tmp_path / "none")])
     assert "holds no run" in capsys.readouterr().err
 
 
-def test_overwrite_spares_a_running_run(tmp_path, capsys):
+def test_overwrite_spares_a_running_run(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     words = [
         "sparsify",
@@ -359,6 +394,12 @@ def test_overwrite_spares_a_running_run(tmp_path, capsys):
                 cli.main([*words, mode])
             assert "a run that has not ended" in capsys.readouterr().err
             assert contents(out) == before
+    # Another command ended while this one read its data.
+    monkeypatch.setattr(sys.modules["bmrjax.cli.check_options"], "check_folder", lambda _: None)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    assert "holds a run. Give --resume, --overwrite" in capsys.readouterr().err
+    assert contents(out) == before
 
 
 def test_a_resume_that_the_data_refuse_changes_nothing(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """A healthy run under the switches that people set to find faults of their own."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bmrjax as bmr
+from bmrjax.cli.run_sparsify import CONSTANT
 
 
 def program(x, y=None):
@@ -121,3 +123,29 @@ def test_without_asserts_with_warnings_as_errors_and_in_a_fork_before_the_first_
         words, cwd=folder, check=False, timeout=600, capture_output=True, text=True
     )
     assert done.returncode == 7, done.stderr
+
+
+@pytest.mark.slow
+def test_a_command_runs_without_asserts_and_under_the_switches(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = "\n".join(f"{x:.4f},{2 * x + 0.1 * rng.normal():.4f}" for x in rng.normal(size=60))
+    (tmp_path / "d.csv").write_text(f"x,y\n{rows}\n")
+    words = [sys.executable, "-O", "-W", "error", "-c", "from bmrjax.cli import script; script()"]
+    words += ["sparsify", "--data", str(tmp_path / "d.csv"), "--out", str(tmp_path / "run")]
+    words += ["--hidden", "4", "--num-epochs", "4", "--no-progress"]
+    switches = {
+        "JAX_DEBUG_NANS": "1",
+        "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+        "JAX_NUMPY_RANK_PROMOTION": "raise",
+    }
+    done = subprocess.run(
+        words,
+        check=False,
+        timeout=600,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **switches},
+    )
+    assert done.stderr == ""
+    assert done.returncode in (0, CONSTANT)
+    assert (tmp_path / "run" / "results.json").is_file()

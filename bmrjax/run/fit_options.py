@@ -35,7 +35,7 @@ class FitOptions:
             free energy.
         kl_warmup: Steps over which that factor grows linearly from zero, or pairs of a step and the factor
             there, the last of which is 1. By default, `sparsify` and `ensemble` hold it at a tenth and then
-            let it rise to 1, in a quarter of the run (or 2,000 steps of a shorter one), for the layers of a
+            let it rise to 1, in 2,500 steps (or 15 % of a long run, or half of a short one), for layers of a
             network that starts from scratch, whose posterior may else fall back to the prior before it has
             learned anything; and 0 for other programs, with `infer.NaturalGradient`, and in a loop of your
             own over `Fit`.

@@ -10,7 +10,7 @@ from bmrjax.run.fit import Fit
 from bmrjax.run.settings import Settings
 
 # The warm-up is this part of the run, or more of a short one: so many steps, up to the second part.
-_PART, _STEPS, _MOST = 0.25, 2000, 0.5
+_PART, _STEPS, _MOST = 0.15, 2500, 0.5
 # At temperature 1, the divergence stays at this weight from the first to the second part of the warm-up.
 _WEIGHT, _FROM, _TO = 0.1, 0.1, 0.6
 # Priors of the weights that this is for. Others have starts of their own.

@@ -84,7 +84,7 @@ def test_only_layers_from_scratch_are_warmed_up(data):
 
 def test_a_short_run_has_more_of_it_and_no_run_more_than_half():
     ends = {steps: default_growth(steps)[-1][0] for steps in (100, 3000, 6000, 20_000)}
-    assert ends == {100: 50, 3000: 1500, 6000: 2000, 20_000: 5000}
+    assert ends == {100: 50, 3000: 1500, 6000: 2500, 20_000: 3000}
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ class SparsifyOptions(DataOptions):
     kl_warmup_epochs: int | None = None
     """Epochs over which the divergence from the prior comes in, along a straight line (kl_warmup counts
     steps). By default, bmr leaves it at a tenth for a while at the start, and has the whole of it after 2,500
-    steps, 15 % of a long run, or half of a short one; a fifth of the run with --prior log-uniform; 0 for other
-    methods."""
+    steps, 15 % of a long run, or half of a short one; a fifth of the run with --prior log-uniform; 0 for
+    other methods."""
     temperature: float | None = None
     """Below 1, the log likelihood is divided by it, in training and where rounds are judged: better
     predictions of networks at somewhat more weights, and far worse ones where there is little to learn. By

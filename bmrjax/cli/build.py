@@ -92,7 +92,7 @@ def build_schedule(options: SparsifyOptions) -> Any:
     schedule = schedule_of(options)
     if log_uniform and schedule == "every":
         # Once the divergence is there, weights need as long again to leave.
-        warm = _given(kl_warmup_epochs_of(options))
+        warm = kl_warmup_epochs_of(options)
         given.setdefault("wait", min(2 * warm, max(_given(options.num_epochs) - 1, 0)))
     if options.mask_prior and schedule != "verified":
         raise ValueError("--mask-prior goes with --schedule verified.")

@@ -27,6 +27,7 @@ class Proportions:
     steps_per_epoch: int | None
     validation: float
     within: float = 0.0
+    kl_warmup_epochs: int | None = None
     batch_size: int = 128
     criterion: str | None = "spike-and-slab"
     prior_scale: float | None = None
@@ -66,6 +67,7 @@ def proportions_of(
             steps,
             validation=0.15,
             within=1.0,
+            kl_warmup_epochs=_warm_up(epochs),
             criterion="shrinkage" if input_shape[0] <= rows else "spike-and-slab",
             prior_scale=_WIDE,
             stop_early=True,
@@ -73,8 +75,21 @@ def proportions_of(
         )
     if mlp and len(input_shape) == 3 and rows <= _FEW_IMAGES:
         epochs = epochs or 60
-        return Proportions((100, 100), epochs, 200, 0.15 if path else 0.0)
-    return Proportions((400,) * 5, epochs or 50, None, 0.0)
+        warm = _warm_up(epochs) if path else None
+        return Proportions((100, 100), epochs, 200, 0.15 if path else 0.0, kl_warmup_epochs=warm)
+    epochs = epochs or 50
+    warm = _warm_up(epochs) if path else None
+    return Proportions((400,) * 5, epochs, None, 0.0, kl_warmup_epochs=warm)
+
+
+def _warm_up(epochs: int) -> int:
+    """Return the epochs over which the divergence comes in, along a straight line.
+
+    What `sparsify` does by default finds more where there is much to learn, and ends with more weights where
+    there is not, under the criterion of tables. Here, a point estimate says which of the two it is, and further
+    fits follow.
+    """
+    return min(epochs // 5, 20)
 
 
 def in_proportion(
@@ -87,6 +102,9 @@ def in_proportion(
     filled: dict[str, Any] = {
         name: value for name, value in vars(found).items() if getattr(options, name) is None
     }
+    if options.prior == "log-uniform":
+        # Its own default depends on the length of the run.
+        filled.pop("kl_warmup_epochs", None)
     if options.prior != "flat":
         filled.pop("prior_scale", None)
         if "criterion" in filled:

@@ -90,9 +90,8 @@ class SparsifyOptions(DataOptions):
     default. .92 does what the authors of BMRS published."""
     kl_warmup_epochs: int | None = None
     """Epochs over which the divergence from the prior comes in, along a straight line (kl_warmup counts
-    steps). By default, bmr leaves it at a tenth for a while at the start, and has the whole of it after 2,500
-    steps, 15 % of a long run, or half of a short one; a fifth of the run with --prior log-uniform; 0 for
-    other methods."""
+    steps). By default a fifth of --num-epochs for bmr, at most 20 (no such limit with --prior log-uniform); 0
+    for other methods."""
     temperature: float | None = None
     """Below 1, the log likelihood is divided by it, in training and where rounds are judged: better
     predictions of networks at somewhat more weights, and far worse ones where there is little to learn. By
@@ -160,14 +159,12 @@ class SparsifyOptions(DataOptions):
     and with --overwrite replaced."""
 
 
-def kl_warmup_epochs_of(options: SparsifyOptions) -> int | None:
-    """Return the epochs over which the divergence comes in, or None for what `sparsify` does by default."""
+def kl_warmup_epochs_of(options: SparsifyOptions) -> int:
+    """Return the epochs over which the divergence comes in: those given, or the default of the prior."""
     if options.kl_warmup_epochs is not None:
         return options.kl_warmup_epochs
-    if options.prior == "log-uniform":
-        assert options.num_epochs is not None
-        return max(1, options.num_epochs // 5)
-    return None if options.method == "bmr" else 0
+    assert options.num_epochs is not None
+    return max(1, options.num_epochs // 5) if options.prior == "log-uniform" else 0
 
 
 def schedule_of(options: SparsifyOptions) -> str:

@@ -24,7 +24,7 @@ def test_settings_are_in_proportion_to_the_data(tmp_path):
     assert (small.hidden, small.num_epochs, small.steps_per_epoch) == ((50,), 200, 100)
     assert (small.criterion, small.stop_early, small.tolerance) == ("shrinkage", True, 1.0)
     assert (small.validation, small.within, small.batch_size) == (0.15, 1.0, 128)
-    assert small.kl_warmup_epochs is None  # what `sparsify` does by default
+    assert small.kl_warmup_epochs == 20
     assert in_proportion(given, 100, (101,)).criterion == "spike-and-slab"
     large = in_proportion(given, 9000, (13,))
     assert (large.hidden, large.steps_per_epoch) == ((50, 50), 200)
@@ -62,6 +62,7 @@ def test_what_is_given_is_never_in_proportion(tmp_path):
     )
     found = in_proportion(given, 400, (13,))
     assert (found.hidden, found.num_epochs, found.validation) == ((7, 3), 5, 0.0)
+    assert found.kl_warmup_epochs == 1
     assert found.criterion == "regularized-horseshoe"
     assert "--hidden" not in proportion_line(given, found, 400)
     # Only bmr has a path from which validation data could choose.

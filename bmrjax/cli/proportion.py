@@ -85,9 +85,9 @@ def proportions_of(
 def _warm_up(epochs: int) -> int:
     """Return the epochs over which the divergence comes in, along a straight line.
 
-    What `sparsify` does by default finds more where there is much to learn, and ends with more weights where
-    there is not, under the criterion of tables. Here, a point estimate says which of the two it is, and further
-    fits follow.
+    What `sparsify` does by default finds more where there is much to learn, and, under the criterion of
+    tables, ends with more weights where there is not. Here, a point estimate says which of the two it is, and
+    further fits follow.
     """
     return min(epochs // 5, 20)
 

@@ -13,6 +13,7 @@ import hypothesis
 import jax
 import platformdirs
 import pytest
+from callback_fixtures import logged, members, plain  # noqa: F401 - of several files of tests
 from jax._src.interpreters import mlir
 from jax._src.lru_cache import LRUCache
 

@@ -75,7 +75,7 @@ def delete_unused(folder: Path, most_bytes: int) -> None:
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 stat = entry.stat()
                 # Where the file system does not note when a file is read, it is when it was written.
                 found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, entry.path))

@@ -95,7 +95,11 @@ def _ended_after(seconds: float) -> Iterator[None]:
         yield
         return
 
+    over = False
+
     def end(*_: object) -> None:
+        if over:
+            return
         raise CodecError(f"the network takes more than {seconds:g} s to trace.")
 
     before = signal.signal(signal.SIGPROF, end)
@@ -104,8 +108,10 @@ def _ended_after(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
+        over = True
         timer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, before)
+        if before is not None:
+            signal.signal(signal.SIGPROF, before)
 
 
 def _counted(jaxpr: Any) -> tuple[int, int, int, float]:

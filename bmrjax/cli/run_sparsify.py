@@ -163,7 +163,7 @@ def _fit(
                     temperature=temperature,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
-                    kl_warmup=None if warm_up is None else warm_up * steps,
+                    kl_warmup=warm_up * steps,
                 ),
             )
         if validation is None:

@@ -263,7 +263,9 @@ def reduce_source(
         doubtful = verify is None and spread is not None and spread.largest > MOST_CHANGE
         if verify or doubtful:
             verification = verify_submodels(found.delta_f, inside, normal, submodel, *program, rng)
-        if doubtful and verification is not None:
+        if doubtful and verification is not None and not verification.reliable(found):
+            verification = None
+        elif doubtful and verification is not None:
             spread = verification.spread(found)
     findings = (
         # What is refitted does not use the covariance of the draws.

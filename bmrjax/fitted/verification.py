@@ -12,7 +12,14 @@ from scipy.special import logsumexp
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
-from bmrjax.fitted.normality import NUM_DRAWS, log_joint, normal_draws, tail_shape, weighted_draws
+from bmrjax.fitted.normality import (
+    NUM_DRAWS,
+    TRUSTED_PARETO_K,
+    log_joint,
+    normal_draws,
+    tail_shape,
+    weighted_draws,
+)
 from bmrjax.fitted.search import Found
 from bmrjax.infer.arguments import Data
 
@@ -52,6 +59,15 @@ class Verification:
         correction = self.measured - self.predicted
         weight = predicted * np.exp(correction - correction.max())
         return predicted.sum() * weight / weight.sum()
+
+    def reliable(self, found: "Found") -> bool:
+        """Return whether at least half of the probability is that of submodels whose evidence is reliable.
+
+        Args:
+            found: The submodels.
+        """
+        prob = self.prob(found.prob[: len(self.measured)])
+        return bool(prob[self.pareto_k <= TRUSTED_PARETO_K].sum() >= 0.5 * prob.sum())
 
     def spread(self, found: "Found") -> "Spread":
         """Return how inclusion probabilities change by the measured evidence.

@@ -90,7 +90,7 @@ class Engine:
         batch_size: int,
         row_sites: Collection[str] | None = None,
         kl_weight: float = 1.0,
-        kl_warmup: int | Sequence[tuple[float, float]] = 0,
+        kl_warmup: int | Sequence[tuple[float, float]] | None = None,
         loop: LoopMode = "auto",
         until: Settled | None = None,
         placement: Placement | None = None,

@@ -1,13 +1,21 @@
 """How the weight of the divergence grows at the start of a fit."""
 
+import itertools
 import math
+import numbers
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 # Pairs of a step and the weight there, straight lines between them, from zero at the first step.
 KLGrowth = tuple[tuple[float, float], ...]
+
+_HOW = (
+    "kl_warmup must be a number of steps, or pairs of a step and the weight there, such as "
+    "[(500, 0.1), (1000, 1.0)], with rising steps and 1 as the last weight; got {!r}."
+)
 
 
 def as_growth(kl_warmup: int | Sequence[tuple[float, float]] | None) -> KLGrowth:
@@ -22,23 +30,43 @@ def as_growth(kl_warmup: int | Sequence[tuple[float, float]] | None) -> KLGrowth
 
     Example:
         >>> as_growth(60), as_growth([(10, 0.1), (60, 1.0)]), as_growth(0)
-        (((60, 1.0),), ((10.0, 0.1), (60.0, 1.0)), ())
+        (((60.0, 1.0),), ((10.0, 0.1), (60.0, 1.0)), ())
     """
-    if not kl_warmup:
+    if kl_warmup is None:
         return ()
-    if isinstance(kl_warmup, int):
-        if kl_warmup < 0:
-            raise ValueError(f"kl_warmup must be at least 0 steps, got {kl_warmup}.")
-        return ((kl_warmup, 1.0),)
-    pairs = tuple((float(step), float(weight)) for step, weight in kl_warmup)
-    steps, weights = zip(*pairs, strict=True)
-    rises = all(a < b for a, b in zip((0.0, *steps), steps, strict=False))
-    if not (rises and all(0 <= w < math.inf for w in weights) and weights[-1] == 1):
-        raise ValueError(
-            "kl_warmup must be a number of steps, or pairs of a step and the weight there, such as "
-            f"[(500, 0.1), (1000, 1.0)], with rising steps and 1 as the last weight; got {kl_warmup!r}."
-        )
+    if isinstance(kl_warmup, numbers.Real):
+        steps = math.nan if isinstance(kl_warmup, bool) else float(kl_warmup)
+        if not 0 <= steps < math.inf:
+            raise ValueError(_HOW.format(kl_warmup))
+        return ((steps, 1.0),) if steps else ()
+    given: Any = kl_warmup
+    try:
+        pairs = tuple((float(step), float(weight)) for step, weight in given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(_HOW.format(kl_warmup)) from error
+    ends, weights = [step for step, _ in pairs], [weight for _, weight in pairs]
+    rises = all(a < b < math.inf for a, b in itertools.pairwise((0.0, *ends)))
+    if not (rises and all(0 <= w < math.inf for w in weights) and weights[-1:] == [1.0]):
+        raise ValueError(_HOW.format(kl_warmup))
     return pairs
+
+
+def last_step(growth: KLGrowth) -> float:
+    """Return the step from which the whole divergence counts.
+
+    Args:
+        growth: See `as_growth`.
+
+    Example:
+        >>> last_step(as_growth([(10, 0.1), (20, 1.0), (30, 1.0)])), last_step(())
+        (20.0, 0.0)
+    """
+    found = 0.0
+    for step, weight in reversed(growth):
+        if weight != 1:
+            break
+        found = step
+    return found
 
 
 def kl_factor(growth: KLGrowth, step: ArrayLike) -> Array:

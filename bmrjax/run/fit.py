@@ -165,7 +165,7 @@ class Fit:
             batch_size=found.batch_size,
             row_sites=self.row_sites,
             kl_weight=options.kl_weight,
-            kl_warmup=options.kl_warmup or (),
+            kl_warmup=options.kl_warmup,
             loop=options.loop,
             until=until,
             placement=self.placement,

@@ -1,6 +1,7 @@
 """How a fit computes: what is set less often than what it computes."""
 
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,8 @@ class FitOptions:
                 f"FitOptions: temperature must be positive and finite, got {self.temperature}; 1 is the "
                 "posterior itself, less is colder."
             )
+        if not isinstance(self.kl_warmup, numbers.Real | None):
+            object.__setattr__(self, "kl_warmup", as_growth(self.kl_warmup))
         as_growth(self.kl_warmup)
         as_start(self.start)
         if isinstance(self.static, str):

@@ -87,14 +87,16 @@ class Run:
         self.fit = fit = shared.fit
         init_key, self._run_key, self._vfe_key, self._final_key = split_keys(member.key, 4)
         begin = time.perf_counter()
-        criterion = member.point.criterion or shared.criterion
+        own = member.point.criterion
+        criterion = shared.criterion if own is None else own
         begun = fit.begin(init_key, member.program, member.guide, criterion)
         now, self.reducer, self._inspection = begun
-        warmup = warm_up(fit, shared.settings, steps=shared.steps)
+        growth = warm_up(fit, shared.settings, steps=shared.steps)
         self._init_seconds = time.perf_counter() - begin
         _check_declared(member.point, now.svi)
         self._layers = {} if self.reducer is None else self.reducer.layers
-        self.state: RunState = RunState(now, {} if self.reducer is None else shared.schedule.init())
+        memory = {} if self.reducer is None else shared.schedule.init()
+        self.state: RunState = RunState(now, memory, kl_growth=growth)
         self._measurer = Measurer(fit, self._vfe_key)
         self._judged: tuple[float, float | None] = float("nan"), None
         self._evaluated: tuple[FitState, dict[str, float]] | None = None
@@ -106,7 +108,7 @@ class Run:
                 self.reducer,
                 reporter,
                 num_epochs=shared.num_epochs,
-                warmup=warmup,
+                steps=shared.steps,
                 measure=self.measure,
                 mask_cost=self.mask_cost,
                 add_point=self.add_point,
@@ -354,8 +356,6 @@ class Run:
             metrics=None if held_out is None else result.metrics,
             criterion=None if self.reducer is None else self.reducer.criterion,
         )
-
-    # --- checkpoints ----------------------------------------------------------------------
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder."""

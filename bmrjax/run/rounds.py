@@ -1,10 +1,12 @@
 """The rounds of a run: what a schedule decides before an epoch is carried out."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
+from bmrjax.infer.kl_growth import last_step
 from bmrjax.run.count_search import lowest
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.point import kept_counts
@@ -26,7 +28,7 @@ class Rounds:
         reducer: What reduces.
         reporter: Receives the record of each round.
         num_epochs: Epochs of the run.
-        warmup: Epochs over which the divergence comes in.
+        steps: Of an epoch.
         measure: Measures the VFE of the current state.
         mask_cost: Returns the cost of the current masks, if the schedule counts it.
         add_point: Puts the current state on the path, with its VFE.
@@ -40,13 +42,13 @@ class Rounds:
         reporter: Reporter,
         *,
         num_epochs: int,
-        warmup: int,
+        steps: int,
         measure: Callable[..., float],
         mask_cost: Callable[[], float],
         add_point: Callable[[float], None],
     ):
         self._state, self._schedule, self._reducer = state, schedule, reducer
-        self._reporter, self._num_epochs, self._warmup = reporter, num_epochs, warmup
+        self._reporter, self._num_epochs, self._steps = reporter, num_epochs, steps
         self._measure, self._mask_cost, self._add_point = measure, mask_cost, add_point
 
     def decide(self) -> tuple[Train | Stop, dict[str, float]]:
@@ -75,7 +77,7 @@ class Rounds:
             removed=self._state.removed,
             measure=self._reporter.noting(self._measure),
             mask_cost=self._mask_cost(),
-            warmup=self._warmup,
+            warmup=math.ceil(last_step(self._state.kl_growth) / self._steps),
         )
         action, self._state.memory = self._schedule(report, self._state.memory)
         if not isinstance(action, Action):

@@ -69,3 +69,4 @@ class RunFiles:
             check_same_objects(document["settings"], self._settings)
             state.take_over(placement.parted(arrays), document)
             state.path = path
+            self._fit.engine.step.kl_growth = state.kl_growth

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bmrjax.backend.on_device import copied
+from bmrjax.infer.kl_growth import KLGrowth
 from bmrjax.run.fit_state import FitState
 from bmrjax.run.measured import Measured
 from bmrjax.run.point import Point
@@ -31,6 +32,7 @@ class RunState:
         epoch: Epochs done, those that were taken back included.
         removed: How many elements the last reduction removed; None before the first.
         evaluated_at: Epoch of the last metrics on held-out data.
+        kl_growth: How the divergence comes in; a longer run that goes on from a checkpoint keeps it.
         stopped: Whether the schedule has ended the run.
         snapshot: State before the last reduction, if it is kept to go back to.
         snapshot_row: Length of `history` at the snapshot.
@@ -46,6 +48,7 @@ class RunState:
     epoch: int = 0
     removed: int | None = None
     evaluated_at: int = 0
+    kl_growth: KLGrowth = ()
     stopped: bool = False
     snapshot: FitState | None = None
     snapshot_row: int = 0
@@ -106,6 +109,7 @@ class RunState:
         measured = self.snapshot_measured
         return {
             **{name: getattr(self, name) for name in _PLAIN},
+            "kl_growth": self.kl_growth,
             "has_snapshot": self.snapshot is not None,
             "snapshot_measured": None if measured is None else [measured.vfe, measured.error],
             "path": [{k: getattr(p, k) for k in _POINT} for p in self.path],
@@ -121,3 +125,4 @@ class RunState:
         self.snapshot_measured = None if measured is None else Measured(*measured)
         for name in _PLAIN:
             setattr(self, name, document[name])
+        self.kl_growth = tuple(map(tuple, document.get("kl_growth", self.kl_growth)))

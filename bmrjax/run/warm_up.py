@@ -1,7 +1,5 @@
 """How the Kullback-Leibler term of a run grows, where nobody said."""
 
-import math
-
 from numpyro.infer.autoguide import AutoDelta
 
 from bmrjax.infer.kl_growth import KLGrowth, as_growth
@@ -33,14 +31,15 @@ def default_growth(num_steps: int, temperature: float = 1.0) -> KLGrowth:
     return as_growth([(_FROM * steps, weight), (_TO * steps, weight), (steps, 1.0)])
 
 
-def warm_up(fit: Fit, settings: Settings, *, steps: int) -> int:
+def warm_up(fit: Fit, settings: Settings, *, steps: int) -> KLGrowth:
     """Let the divergence of a network's layers come in slowly, unless the settings say how fast.
 
     From scratch, under the whole divergence, the scales of a factorised posterior grow before the means have
     learned anything, and the posterior falls back to the prior: a product of two columns is then never found,
     although the free energy of the network that knows it is far lower. At a tenth of the divergence the
-    network learns what a point estimate does, and what is superfluous goes when the rest comes in. Natural
-    gradients begin with small scales anyway, and a point estimate has none.
+    network learns what a point estimate does, and what is superfluous is lost when the rest comes in. Natural
+    gradients begin with small scales anyway, and a point estimate has none. Where a schedule ends epochs once
+    they have converged, nobody knows how long the run is, and the divergence is whole from the start.
 
     Args:
         fit: Which has begun, and has taken no step.
@@ -48,21 +47,22 @@ def warm_up(fit: Fit, settings: Settings, *, steps: int) -> int:
         steps: Of an epoch.
 
     Returns:
-        The epochs over which the divergence comes in.
+        How the divergence comes in.
     """
     if settings.options.kl_warmup is None and _is_from_scratch(fit, settings):
         fit.engine.step.kl_growth = default_growth(
             steps * settings.num_epochs, settings.options.temperature
         )
-    growth = fit.engine.step.kl_growth
-    return math.ceil(growth[-1][0] / steps) if growth else 0
+    return fit.engine.step.kl_growth
 
 
 def _is_from_scratch(fit: Fit, settings: Settings) -> bool:
-    """Return whether the weights are those of a network that has learned nothing."""
+    """Return whether the weights have learned nothing, and it is known how long they will learn."""
     if settings.options.start is not None or isinstance(fit.guide, AutoDelta):
         return False
     if isinstance(fit.engine.optimizer, NaturalGradient):
+        return False
+    if settings.schedule is not None and settings.schedule.until is not None:
         return False
     weights = (prior for prior in fit.priors.values() if prior.layer is not None)
     return any(prior.family in _FAMILIES for prior in weights)

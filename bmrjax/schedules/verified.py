@@ -22,7 +22,7 @@ Pass = Literal["criterion", "evidence", "single"]
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
 # fall of the loss so far that counts as improving.
 _WINDOW, _PART = 3, 0.05
-# The part of the warm-up before the first round: what is superfluous has lost most of its evidence then.
+# The part of the warm-up before the first round. While the rest comes in, the VFE falls by that, too.
 _WARM = 0.8
 
 
@@ -49,7 +49,7 @@ class Verified(Schedule):
         wait: Epochs before the first round. By default a fifth of the run, 20 at most, and more if the loss
             then still falls by more than a twentieth of its whole fall in three epochs, but never more than
             half of the run. Where the divergence comes in slowly (`FitOptions.kl_warmup`), not before four
-            fifths of that.
+            fifths of that, or half of the run.
         refit: Epochs of re-fitting before a round is judged; a sixteenth of the run by default,
             4 at most.
         fraction: First cap, as a fraction of what is kept.
@@ -125,8 +125,9 @@ class Verified(Schedule):
         """Return (wait, refit, cooldown) in epochs, for a run of `num_epochs` with so many of warm-up."""
         share = min(20, math.ceil(num_epochs / 5))
         refit = min(4, max(1, round(num_epochs / 16)))
+        warm = min(math.ceil(_WARM * warmup), num_epochs // 2)
         return (
-            max(share, math.ceil(_WARM * warmup)) if self.wait is None else self.wait,
+            max(share, warm) if self.wait is None else self.wait,
             refit if self.refit is None else self.refit,
             share if self.cooldown is None else self.cooldown,
         )

@@ -66,7 +66,8 @@ class WhenConverged(Schedule):
         rate = linear_decay(report, self.cooldown)
         if memory["reduced"] and report.removed == 0 and not self.cooldown:
             return Stop(), memory
-        losses = report.losses[memory["start"] :]
+        # While the divergence comes in, the loss is another one in every epoch.
+        losses = report.losses[max(memory["start"], report.warmup) :]
         if len(losses) < 2 * self.window or rate < 1.0:
             return Train(rate=rate), memory
         recent = sum(losses[-self.window :]) / self.window

@@ -245,4 +245,4 @@ def test_the_sampler_runs_once_the_noise_has_settled(monkeypatch):
     assert not np.delete(fit.selected_, [3, 10, 60]).any()
     np.testing.assert_array_equal(fit.selected_, fit.reduction_.chosen["z"][1:])
     # Two chains each: at the noise of the greedy search, and at most once more.
-    assert len(runs) <= 4
+    assert 2 <= len(runs) <= 4

@@ -1,6 +1,7 @@
 """The divergence of a network's layers comes in slowly, where nobody said how fast."""
 
 import jax
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
@@ -54,14 +55,13 @@ def test_a_network_finds_a_product_of_columns(data):
     assert found["default"][1] < found["none"][1] - 200
 
 
-def growth_of(program, data, guide=None, optimizer=None, **options):
-    settings = Settings(num_epochs=100, options=bmr.FitOptions(**options))
+def growth_of(program, data, guide=None, optimizer=None, schedule=None, **options):
+    settings = Settings(num_epochs=100, schedule=schedule, options=bmr.FitOptions(**options))
     fit = bmr.Fit(
         program, data, guide, optimizer=optimizer, criterion=None, options=settings.options
     )
-    epochs = warm_up(fit, settings, steps=100)
-    growth = fit.engine.step.kl_growth
-    assert epochs == (growth[-1][0] / 100 if growth else 0)
+    growth = warm_up(fit, settings, steps=100)
+    assert growth == fit.engine.step.kl_growth
     return growth
 
 
@@ -77,6 +77,7 @@ def test_only_layers_from_scratch_are_warmed_up(data):
     assert growth_of(network_program(), data, optimizer=bmr.infer.NaturalGradient()) == ()
     assert growth_of(network_program(bmr.priors.LogUniformPrior()), data) == ()
     assert growth_of(linear, data) == ()
+    assert growth_of(network_program(), data, schedule=bmr.schedules.Iterative()) == ()
     assert growth_of(network_program(), data, temperature=0.25)[0] == (250, 0.4)
     points = AutoDelta(network_program(), init_loc_fn=bmr.init_to_network)
     assert growth_of(network_program(), data, points) == ()
@@ -88,13 +89,30 @@ def test_a_short_run_has_more_of_it_and_no_run_more_than_half():
 
 
 @pytest.mark.parametrize(
-    "pairs", [[(10, 0.5)], [(10, 0.5), (10, 1.0)], [(10, -1.0), (20, 1.0)], [(0, 1.0)], -3]
+    "pairs",
+    [
+        *(
+            [(10, 0.5)],
+            [(10, 0.5), (10, 1.0)],
+            [(10, -1.0), (20, 1.0)],
+            [(0, 1.0)],
+            [(np.inf, 1.0)],
+        ),
+        *(-3, True, (10, 20), "60", []),
+    ],
 )
 def test_a_growth_that_is_none_is_refused(pairs):
     with pytest.raises(ValueError, match="kl_warmup must"):
         as_growth(pairs)
     with pytest.raises(ValueError, match="kl_warmup must"):
         bmr.FitOptions(kl_warmup=pairs)
+
+
+def test_steps_and_pairs_of_any_kind_of_number():
+    assert as_growth(np.int64(60)) == as_growth(60.0) == ((60.0, 1.0),)
+    pairs = np.array([[10, 0.5], [60, 1.0]])
+    options = bmr.FitOptions(kl_warmup=(pair for pair in pairs))
+    assert options.kl_warmup == as_growth(pairs) == ((10.0, 0.5), (60.0, 1.0))
 
 
 def test_the_weight_stays_between_its_pairs_and_after_them():
@@ -109,3 +127,35 @@ def test_the_first_round_waits_for_most_of_the_warm_up():
     assert verified.lengths(40, 16)[0] == 13
     assert verified.lengths(100, 25)[0] == 20
     assert bmr.schedules.Verified(wait=3).lengths(40, 16)[0] == 3
+    # A run that is warmed up to its end has rounds in its second half.
+    assert verified.lengths(50, 50)[0] == 25
+    assert verified.lengths(3, 2)[0] == 1
+
+
+def test_losses_of_the_warm_up_have_not_converged():
+    schedule = bmr.schedules.WhenConverged(window=1)
+    report = bmr.schedules.Report(4, 20, [5.0, 5.0, 5.0, 5.0], None, float, warmup=3)
+    assert isinstance(schedule(report, schedule.init())[0], bmr.schedules.Train)
+    report = bmr.schedules.Report(5, 20, [5.0] * 5, None, float, warmup=3)
+    assert isinstance(schedule(report, schedule.init())[0], bmr.schedules.Reduce)
+
+
+def test_a_longer_run_that_goes_on_keeps_its_warm_up(data, tmp_path):
+    def run(epochs):
+        bmr.sparsify(
+            network_program(),
+            data,
+            key=jax.random.key(3),
+            num_epochs=epochs,
+            checkpoints=bmr.Checkpoints(tmp_path, resume=True),
+            callbacks=[losses.append],
+            progress=False,
+        )
+
+    losses = []
+    run(6)
+    run(12)
+    vfe = [r.vfe for r in losses if isinstance(r, bmr.callbacks.EpochEnd)]
+    # Begun anew, the seventh epoch would be in the first tenth of a longer warm-up: hundreds of nats lower.
+    assert len(vfe) == 12
+    assert vfe[6] > vfe[5] - 100

@@ -189,8 +189,10 @@ class FitReduction:
                 "FitReduction.select: false_discovery_rate is above 0 and below 1, got "
                 f"{false_discovery_rate}."
             )
-        weight, sets = self._terms()
-        kept = within_false_discoveries(weight @ sets, false_discovery_rate)
+        measured = self.measured_inclusion_prob
+        prob = self._layout.flat(self.inclusion_prob if measured is None else measured)
+        of_units = np.array([prob[unit[0]] for unit in self._nodes.units])
+        kept = within_false_discoveries(of_units, false_discovery_rate)
         return self._layout.by_site(self._nodes.elements(kept), missing=False)
 
     def credible_sets(

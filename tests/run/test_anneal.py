@@ -52,6 +52,7 @@ def test_no_warning_of_a_fit_that_another_goes_on_from(found):
     assert len(caught) == len([f for f in result.diagnose() if f.code in SERIOUS])
 
 
+@pytest.mark.slow
 def test_what_is_removed_stays_removed_and_a_run_that_stopped_goes_on(annealed, tmp_path):
     program, data = product()
     checkpoints = bmr.Checkpoints(tmp_path, interval=0, resume=True)

@@ -180,6 +180,7 @@ def test_what_is_gone_comes_back_is_trained_and_may_be_taken_back():
     assert np.all(np.abs(loc[0] - loc[1])[1:3] > 0)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped(tmp_path):
     schedule = bmr.schedules.Iterative(until=Settled(window=200), regrowths=1)
     options = OPTIONS | {"schedule": schedule}

@@ -74,10 +74,9 @@ def anneal(
         >>> network = bmr.zoo.MLP(1, (20,), 1, key=jax.random.key(1))
         >>> program = bmr.programs.regression(network, bmr.priors.Flat())
         >>> settings = {"key": jax.random.key(2), "num_epochs": 20, "progress": False}
-        >>> plain = bmr.sparsify(program, (x, y), **settings)
         >>> annealed = bmr.anneal(program, (x, y), **settings)
-        >>> annealed.vfe < plain.vfe, annealed.temperature
-        (True, 1.0)
+        >>> annealed.temperature, annealed.history[-1]["epoch"]
+        (1.0, 5)
 
     References:
         Bowman et al. (2016), for a divergence that comes in slowly; Mandt et al. (2016), for variational

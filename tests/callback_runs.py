@@ -4,7 +4,6 @@ import json
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
@@ -76,21 +75,6 @@ class Recorder(list):
 
 def end_of(epoch):
     return lambda record: isinstance(record, EpochEnd) and record.epoch == epoch
-
-
-def assert_same(found, expected):
-    pairs = [(found.params, expected.params), (found.keep, expected.keep)]
-    pairs.append(tuple([(p.params, p.keep) for p in r.path] for r in (found, expected)))
-    for left, right in pairs:
-        assert jax.tree.structure(left) == jax.tree.structure(right)
-        for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-            np.testing.assert_array_equal(a, b)
-    rows = [
-        [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in r.history]
-        for r in (found, expected)
-    ]
-    assert rows[0] == rows[1]
-    assert (found.metrics, found.vfe) == (expected.metrics, expected.vfe)
 
 
 def without_times(records):

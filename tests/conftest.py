@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -166,3 +167,11 @@ def data_root() -> Path:
     if not root or not Path(root).is_dir():
         pytest.skip("set BMRJAX_DATA to a folder of data sets to run this test")
     return Path(root)
+
+
+@pytest.fixture
+def python_s_own_handler():
+    """Ctrl-C as in a program of its own; a test may run where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -36,10 +36,17 @@ def wider_than_prior(source: Source) -> list[Finding]:
     ]
 
 
-def evidence_off(verification: Verification | None) -> list[Finding]:
-    """Return that the measured evidence is another than the predicted one, if it is by more than a nat."""
-    if verification is None:
-        return []
+def evidence_off(verification: Verification, *, reliable: bool) -> list[Finding]:
+    """Return that measured evidence is more than a nat from the predicted one, or not to be relied on."""
+    if not reliable:
+        return [
+            Finding(
+                "evidence-off",
+                "The measured evidence of submodels with more than half of the probability is not reliable "
+                f"(Pareto k above {TRUSTED_PARETO_K}).",
+                "Do not rely on the probabilities: call reduce_fit with refit=True, or take more draws.",
+            )
+        ]
     difference = float(verification.predicted[0] - verification.measured[0])
     if abs(difference) <= 1.0 + 3 * float(verification.standard_error[0]):
         return []
@@ -83,22 +90,38 @@ def not_of_the_program(refit: Refit, source: Source) -> list[Finding]:
     return [_elsewhere_finding(source.layout.label[found[0]], found[1])]
 
 
-def not_exact(spread: Spread | None, candidates: Sequence[str], *, measured: bool) -> list[Finding]:
-    """Return that measured evidence would change an inclusion probability, if it would by much."""
+def not_exact(
+    spread: Spread | None, candidates: Sequence[str], *, measured: bool, reliable: bool
+) -> list[Finding]:
+    """Return that measured evidence would change an inclusion probability, if it would by much.
+
+    Args:
+        spread: By how much each would change; None if it is not known.
+        candidates: Names of the units.
+        measured: Whether the evidence has been measured with all draws, and is used.
+        reliable: Whether such a measurement can be relied on, as far as it is known.
+    """
     if spread is None:
         return []
     worst = int(np.argmax(np.abs(spread.change)))
     change = float(spread.change[worst])
     if abs(change) <= MOST_CHANGE + spread.error:
         return []
+    if measured:
+        advice = "Report measured_inclusion_prob."
+    elif reliable:
+        advice = "Call reduce_fit with verify=True, and report measured_inclusion_prob."
+    else:
+        advice = (
+            "Neither is the measured evidence of most of them (Pareto k above "
+            f"{TRUSTED_PARETO_K}). Call reduce_fit with refit=True, or take more draws."
+        )
     return [
         Finding(
             "not-exact",
             "The joint normal is not exact enough for inclusion_prob: by the measured evidence of the "
             f"most probable submodels, that of '{candidates[worst]}' changes by {change:+.2f}.",
-            "Report measured_inclusion_prob."
-            if measured
-            else "Call reduce_fit with verify=True, and report measured_inclusion_prob.",
+            advice,
         )
     ]
 

@@ -234,6 +234,7 @@ def reduce_source(
     text, submodel, elsewhere = source.text, None, []
     normality, verification = Normality(math.nan, reason=str(whole)), None
     spread: Spread | None = None
+    reliable = True  # as far as it is known
     if source.model is None or isinstance(whole, str):
         found = search(nodes, of_submodels, rng)
     else:
@@ -263,18 +264,19 @@ def reduce_source(
         doubtful = verify is None and spread is not None and spread.largest > MOST_CHANGE
         if verify or doubtful:
             verification = verify_submodels(found.delta_f, inside, normal, submodel, *program, rng)
-        if doubtful and verification is not None and not verification.reliable(found):
-            verification = None
-        elif doubtful and verification is not None:
+            reliable = verification is None or verification.reliable(found)
+        if doubtful and reliable and verification is not None:
             spread = verification.spread(found)
+        elif doubtful:
+            verification = None
     findings = (
         # What is refitted does not use the covariance of the draws.
         *(f for f in source.findings if normal is source.normal or f.code not in OF_COVARIANCE),
         *wider_than_prior(source),
         *not_normal(normality),
         *elsewhere,
-        *not_exact(spread, list(units), measured=verification is not None),
-        *(evidence_off(verification) if verify else ()),
+        *not_exact(spread, list(units), measured=verification is not None, reliable=reliable),
+        *(evidence_off(verification, reliable=reliable) if verify and verification else ()),
     )
     for finding in findings:
         warn(f"reduce_fit: {finding}", FitWarning)

@@ -38,8 +38,8 @@ def anneal(
     A factorised posterior of a network that starts from scratch can end in a poor optimum of its free energy:
     weights fall back to the prior before others have learned what to do with them. At a low temperature they
     do not, and what has been learned, and reduced, is a better start for the next temperature. The last fit
-    is of the program itself. Where there is much to learn, it predicts better than `sparsify` for as many
-    epochs, with more weights; its free energy need not be lower. `choose` compares both by other rows.
+    is of the program itself. Where there is much to learn, it may predict better than `sparsify` for as many
+    epochs, with more weights; its free energy is seldom lower. `choose` compares both by other rows.
 
     Half of the epochs are those of the first temperature, and the others share the rest. What one has removed
     stays removed.

@@ -10,7 +10,6 @@ from callback_runs import (
     EPOCHS,
     SIZE,
     Recorder,
-    assert_same,
     end_of,
     ensemble,
     lines_of,
@@ -19,6 +18,7 @@ from callback_runs import (
     run,
     without_times,
 )
+from same_result import assert_same
 
 import bmrjax as bmr
 from bmrjax.callbacks import (

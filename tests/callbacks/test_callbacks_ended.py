@@ -11,13 +11,13 @@ from callback_runs import (
     EPOCHS,
     SIZE,
     Recorder,
-    assert_same,
     end_of,
     lines_of,
     make_data,
     run,
     without_times,
 )
+from same_result import assert_same
 
 import bmrjax as bmr
 from bmrjax.callbacks import (
@@ -33,13 +33,6 @@ from bmrjax.run.one_run import Run
 from bmrjax.run.reporter import Callbacks
 
 # --- runs that do not end by themselves ---------------------------------------------------
-
-
-@pytest.fixture
-def python_s_own_handler():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("python_s_own_handler")

@@ -7,7 +7,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from scipy import special, stats
+from exact_regression import log_prior
+from scipy import stats
 
 import bmrjax as bmr
 from bmrjax import reduction
@@ -39,15 +40,6 @@ def copies(seed=0, rows=60):
 
 
 NAMES = ["a", "a2", "a3", "b", "b2", "c", "d", "e"]
-
-
-def log_prior(masks, expected=None):
-    """Return ln of the prior of submodels: a shared probability up to ½, or an expected number of effects."""
-    size, count = masks.sum(-1), masks.shape[-1]
-    if expected is None:
-        inside = special.betainc(size + 1, count - size + 1, 0.5)
-        return np.log(2 * inside) + special.betaln(size + 1, count - size + 1)
-    return np.log(expected / (count - expected)) * size
 
 
 def enumerate_submodels(x, y, expected=None):

@@ -1,6 +1,7 @@
 """Draws under priors by name, and what the report says where the posterior is not normal."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,8 +12,10 @@ from numpyro.infer import MCMC, NUTS
 from scipy import stats
 
 import bmrjax as bmr
+from bmrjax.fitted.fit_findings import evidence_off, not_exact
 from bmrjax.fitted.normality import Normality, tail_shape, tail_share
 from bmrjax.fitted.skewness import density_off_at_zero
+from bmrjax.fitted.verification import Spread, Verification
 from bmrjax.reduction import Normal
 
 # --- draws under priors by name -----------------------------------------------------------
@@ -155,6 +158,21 @@ def test_draws_that_are_not_normal_at_zero_are_a_finding():
 
 
 # --- measured evidence of the most probable submodels -------------------------------------
+
+
+@pytest.mark.parametrize("tails", [[0.2, 0.3, 1.4], [1.4, 0.3, 0.2]])
+def test_measured_evidence_of_heavy_tails_is_not_relied_on(tails):
+    zeros = np.zeros(3)
+    found = SimpleNamespace(prob=np.array([0.7, 0.2, 0.1]))
+    verification = Verification(zeros, zeros, zeros, np.array(tails))
+    assert verification.reliable(found) == (tails[0] < 0.7)
+    codes = [f.code for f in evidence_off(verification, reliable=verification.reliable(found))]
+    assert codes == ([] if tails[0] < 0.7 else ["evidence-off"])
+    spread, cases = Spread(np.array([0.2]), 0.01), [(True, True), (False, True), (False, False)]
+    said = [str(not_exact(spread, ["a"], measured=m, reliable=r)[0]) for m, r in cases]
+    assert "Report measured" in said[0]
+    assert "verify=True" in said[1]
+    assert "refit=True" in said[2]
 
 
 def _logistic(x, y):

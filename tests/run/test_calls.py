@@ -53,13 +53,6 @@ class PressingCtrlC(bmr.schedules.Schedule):
         return bmr.schedules.Train(), memory
 
 
-@pytest.fixture
-def python_s_own_handler():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("python_s_own_handler")
 class TestInterrupt:
     def test_the_epoch_is_finished_and_the_result_is_in_the_error(self, tmp_path, capsys):

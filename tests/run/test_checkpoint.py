@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.primitives import mutable
+from same_result import assert_same
 
 import bmrjax as bmr
 from bmrjax.run.checkpoint import Checkpointer
@@ -60,23 +61,6 @@ def run(directory=None, *, resume=False, interval=0, model=program, **options):
 @pytest.fixture(scope="module")
 def reference():
     return run()
-
-
-def assert_same(found, expected):
-    points = [[(p.params, p.keep) for p in r.path] for r in (found, expected)]
-    pairs = [(found.params, expected.params), (found.keep, expected.keep), points]
-    for left, right in pairs:
-        assert jax.tree.structure(left) == jax.tree.structure(right)
-        for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-            np.testing.assert_array_equal(a, b)
-    rows = [
-        [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in r.history]
-        for r in (found, expected)
-    ]
-    assert rows[0] == rows[1]
-    numbers = [[(p.epoch, p.vfe, p.kept, p.metrics) for p in r.path] for r in (found, expected)]
-    assert numbers[0] == numbers[1]
-    assert (found.metrics, found.vfe) == (expected.metrics, expected.vfe)
 
 
 class Killed(Exception):
@@ -155,6 +139,8 @@ def test_a_process_killed_at_any_moment_ends_the_same(reference, tmp_path):
     rng = np.random.default_rng(0)
     command = [sys.executable, __file__, str(tmp_path)]
     env = {**os.environ, "JAX_PLATFORMS": jax.default_backend()}
+    # Where this file finds what tests share.
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     for checkpoints in (2, 9):  # once early, once late, at no particular moment of an epoch
         process = subprocess.Popen(command, env=env)
         deadline = time.monotonic() + 120

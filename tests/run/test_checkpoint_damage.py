@@ -14,7 +14,8 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from test_checkpoint import CRITERION, assert_same, make_data, program, run
+from same_result import assert_same
+from test_checkpoint import CRITERION, make_data, program, run
 
 import bmrjax as bmr
 from bmrjax import cli

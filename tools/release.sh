@@ -26,6 +26,7 @@ rm -rf "$folder"
 "$python" -m build --outdir "$folder"
 "$python" -m twine check --strict "$folder"/*
 "$python" -m check_wheel_contents "$folder"/*.whl
+"$python" tools/type_completeness.py --wheel "$folder"/*.whl
 read -ra options <<< "${MATRIX_OPTIONS:-}"
 "$python" tools/matrix.py --wheel "$folder"/*.whl "${options[@]}"
 (cd "$folder" && sha256sum ./*)

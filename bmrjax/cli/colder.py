@@ -1,6 +1,7 @@
-"""Fits from a lower temperature up to 1, where a point estimate says that the first one underfits."""
+"""Further fits of a table, where a point estimate says that the first one underfits."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -8,15 +9,13 @@ import numpy as np
 from jaxtyping import Float
 
 from bmrjax.cli.point_estimate import best_point_estimate
+from bmrjax.cli.run_folder import COLDER, SLOWLY, WARMER, Refit
 from bmrjax.cli.sparsify_options import SparsifyOptions, is_verified
 from bmrjax.cli.waiting import waiting
 from bmrjax.errors import NonFiniteError
 from bmrjax.run.choose_point import ChosenPoint
 from bmrjax.run.result import Result
 from bmrjax.run.sparsest import FEWEST, NoFiniteScoreError, clearly_better
-
-# In the table of settings of docs/howto/temperature.md, the one that predicted best; then those of `anneal`.
-_COLD, _WARMER = 0.25, (0.5, 1.0)
 
 
 def may_be_colder(options: SparsifyOptions, rows: int, input_shape: tuple[int, ...]) -> bool:
@@ -37,32 +36,36 @@ def may_be_colder(options: SparsifyOptions, rows: int, input_shape: tuple[int, .
 
 def fit_colder(
     choice: ChosenPoint,
-    fit: Callable[[float, Result | None], ChosenPoint],
+    fit: Callable[[Refit, Result | None], ChosenPoint],
     options: SparsifyOptions,
     network: Any,
     train: Any,
     validation: Any,
     num_classes: int | None,
+    *,
+    slowly: bool = True,
 ) -> tuple[ChosenPoint, dict[str, Any]]:
-    """Return what the validation rows choose of several temperatures, and what was compared.
+    """Return what the validation rows choose of several fits, and what was compared.
 
     The optimum of a factorised posterior of a network can underfit, and its free energy does not show it. A
     point estimate does: if it predicts the validation rows better, by more than a standard error of the
-    difference and a Bayes factor of 20, there is more to learn, and a second fit is made, whose likelihood
-    counts four times. It is taken if it predicts them better by as much: where there is little to learn, a
-    colder posterior is far worse, and much too sure of itself. If it is taken, fits at higher temperatures go
-    on from it, up to 1. The last of them that is not beaten by a colder one is kept: it has fewer weights,
-    and a posterior of the program itself.
+    difference and a Bayes factor of 20, there is more to learn. First the divergence comes in more slowly. If
+    the point estimate is still better, the likelihood counts four times. A fit is taken if it predicts the
+    rows better than the one before by as much: where there is little to learn, a colder posterior is far
+    worse, and much too sure of itself, and one that was warmed up slowly has more weights. If the colder one
+    is taken, fits at higher temperatures go on from it, up to 1. The last of them that is not beaten by a
+    colder one is kept: it has fewer weights, and a posterior of the program itself.
 
     Args:
         choice: Of the fit at temperature 1.
-        fit: Makes the fit at a temperature, from an earlier result or from scratch, and chooses a point of
+        fit: Makes one of the further fits, from an earlier result or from scratch, and chooses a point of
             its path.
         options: With what was left out filled in.
         network: What is fitted, with its weights at the start.
         train: Inputs and targets of all fits.
         validation: Those that were kept out.
         num_classes: None for a regression.
+        slowly: Whether one may have another warm-up than the first.
 
     Returns:
         One of them, and the document of the comparison: the NLL per validation row of the point estimate and
@@ -76,58 +79,92 @@ def fit_colder(
             num_classes,
             jax.random.key(options.seed + 3),
         )
-    made: list[tuple[float, ChosenPoint]] = [(1.0, choice)]
+    fits = [_Fit(Refit("", 1.0), choice)]
 
-    def fit_next(temperature: float, start: Result | None) -> bool:
+    def fit_next(refit: Refit, start: _Fit | None = None) -> bool:
+        """Make a fit, and say whether there is one."""
         try:
-            made.append((temperature, fit(temperature, start)))
+            found = fit(refit, None if start is None else start.choice.result)
         except (NonFiniteError, NoFiniteScoreError) as error:
             print(f"that fit failed; the choice is among the fits before it: {error}", flush=True)
             return False
+        fits.append(_Fit(refit, found, start))
         return True
 
-    if clearly_better(point, choice.log_prob):
+    def underfits(fit: _Fit, how: str) -> bool:
+        """Say whether a point estimate shows that there is more to learn, and what is done about it."""
+        if not clearly_better(point, fit.log_prob):
+            return False
         print(
             f"a point estimate predicts the validation rows better (NLL {-point.mean():.3g} for "
-            f"{-choice.log_prob.mean():.3g}): fitting once more, at temperature {_COLD}",
+            f"{-fit.log_prob.mean():.3g}): fitting once more, {how}",
             flush=True,
         )
-        if fit_next(_COLD, None) and clearly_better(made[-1][1].log_prob, choice.log_prob):
+        return True
+
+    taken = fits[0]
+    if slowly and underfits(taken, "with a slow warm-up") and fit_next(SLOWLY):
+        taken = _better(fits[-1], taken)
+    if underfits(taken, f"at temperature {COLDER.temperature:g}") and fit_next(COLDER):
+        cold = fits[-1]
+        if clearly_better(cold.log_prob, taken.log_prob):
             print(
-                f"that predicts better (NLL {-made[-1][1].log_prob.mean():.3g}): going on from it, at "
-                f"temperatures {' and '.join(f'{t:g}' for t in _WARMER)}",
+                f"that predicts better (NLL {-cold.log_prob.mean():.3g}): going on from it, at "
+                f"temperatures {' and '.join(f'{each.temperature:g}' for each in WARMER)}",
                 flush=True,
             )
-            for temperature in _WARMER:
-                if not fit_next(temperature, made[-1][1].result):
+            for refit in WARMER:
+                if not fit_next(refit, fits[-1]):
                     break
-    index = _best([each.log_prob for _, each in made])
-    fits = [
-        {
-            "temperature": temperature,
-            "nll": -float(np.mean(each.log_prob)),
-            "kept": each.result.num_kept,
-            "seconds": each.result.timing["seconds"],
+            taken = _warmest(fits[fits.index(cold) :], taken)
+    compared = {
+        "point_estimate_nll": -float(point.mean()),
+        "fits": [each.document() for each in fits],
+        "taken": fits.index(taken),
+    }
+    return taken.choice, {"temperatures": compared}
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A fit that is compared, and the one from which it went on."""
+
+    refit: Refit
+    choice: ChosenPoint
+    start: "_Fit | None" = None
+
+    @property
+    def log_prob(self) -> Float[Any, " rows"]:
+        """Of the validation rows."""
+        return self.choice.log_prob
+
+    def document(self) -> dict[str, Any]:
+        """Return what results.json says of it."""
+        document = {
+            "temperature": self.refit.temperature,
+            "nll": -float(np.mean(self.log_prob)),
+            "kept": self.choice.result.num_kept,
+            "seconds": self.choice.result.timing["seconds"],
         }
-        for temperature, each in made
-    ]
-    for i, each in enumerate(fits[2:], 2):
-        each["start"] = fits[i - 1]["temperature"]
-    compared = {"point_estimate_nll": -float(point.mean()), "fits": fits, "taken": index}
-    return made[index][1], {"temperatures": compared}
+        if self.start is not None:
+            document["start"] = self.start.refit.temperature
+        if self.refit.slowly:
+            document["slow_warm_up"] = True
+        return document
 
 
-def _best(log_probs: Sequence[Float[Any, " rows"]]) -> int:
-    """Return which fit is taken: the first, unless the second is clearly better, or one that went on from it.
+def _better(fit: _Fit, before: _Fit) -> _Fit:
+    return fit if clearly_better(fit.log_prob, before.log_prob) else before
+
+
+def _warmest(rising: Sequence[_Fit], before: _Fit) -> _Fit:
+    """Return the warmest of several fits that no colder one beats, as long as it beats the fit before them.
 
     Args:
-        log_probs: Of the validation rows, by the fit at temperature 1, at the lowest, and at rising ones.
+        rising: One at the lowest temperature, which beats it, and those that went on from it.
+        before: At temperature 1, from scratch.
     """
-    first, *later = log_probs
-    if not later or not clearly_better(later[0], first):
-        return 0
-    held = len(later)
-    for i in reversed(range(1, len(later))):
-        if clearly_better(log_probs[i], log_probs[held]):
-            held = i
-    return held if clearly_better(log_probs[held], first) else 1
+    held = rising[-1]
+    for fit in reversed(rising[:-1]):
+        held = _better(fit, held)
+    return held if clearly_better(held.log_prob, before.log_prob) else rising[0]

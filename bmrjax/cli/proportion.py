@@ -87,7 +87,7 @@ def _warm_up(epochs: int) -> int:
 
     What `sparsify` does by default finds more where there is much to learn, and, under the criterion of
     tables, ends with more weights where there is not. Here, a point estimate says which of the two it is, and
-    further fits follow.
+    further fits follow; see `bmrjax.cli.colder`.
     """
     return min(epochs // 5, 20)
 

@@ -18,8 +18,8 @@ def check_refits(out: Path, *, resume: bool) -> None:
         ValueError: If one of them is a file, if a run writes to it, or if none of its checkpoints can be
             used.
     """
-    for temperature, name in REFITS.items():
-        folder = out / name
+    for refit in REFITS:
+        folder = out / refit.folder
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file in place of a folder of the run; remove it.")
         if is_held(folder):
@@ -32,6 +32,6 @@ def check_refits(out: Path, *, resume: bool) -> None:
         damage = checkpoints.check() if steps else []
         if steps and len(damage) == len(steps):
             raise ValueError(
-                f"{folder}: no checkpoint of the fit at temperature {temperature:g} can be used. "
+                f"{folder}: no checkpoint of the fit at temperature {refit.temperature:g} can be used. "
                 f"{' '.join(damage)} Remove this folder, and --resume makes that fit again."
             )

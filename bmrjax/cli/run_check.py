@@ -19,7 +19,7 @@ def run_check(options: CheckOptions) -> None:
     """
     directory = options.directory
     # An ensemble has a folder for each member; a command may have fitted again.
-    refits = (directory / name for name in REFITS.values())
+    refits = (directory / refit.folder for refit in REFITS)
     within = (*sorted(directory.glob("member-*")), *refits)
     folders = [
         each for each in (directory, *within) if any((each / name).exists() for name in OURS)

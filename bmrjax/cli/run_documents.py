@@ -69,10 +69,11 @@ class HistoryRow(TypedDict):
 
 @with_config(_OPEN)
 class FitDocument(TypedDict):
-    """A fit at one of the temperatures that were compared, and that of the fit from which it went on."""
+    """A fit that was compared: its temperature, that of the fit from which it went on, and its warm-up."""
 
     temperature: float
     start: NotRequired[float]
+    slow_warm_up: NotRequired[bool]
     nll: Number
     kept: Count
     seconds: NotRequired[float]

@@ -1,6 +1,6 @@
 """The folder of a run: what belongs to it, and whether a command may go on with it."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,28 @@ from bmrjax.cli.config_file import NOT_OF_THE_RUN
 from bmrjax.cli.proportion import Proportions
 from bmrjax.cli.run_documents import read_options
 from bmrjax.cli.sparsify_options import SparsifyOptions
+
+
+@dataclass(frozen=True)
+class Refit:
+    """A further fit of a table, which a command makes where the first one underfits.
+
+    Args:
+        folder: Name of its folder within that of the run.
+        temperature: Of its likelihood.
+        slowly: Whether the divergence comes in as in `sparsify` by default, and not along a straight line.
+    """
+
+    folder: str
+    temperature: float
+    slowly: bool = False
+
+
+# In the order in which they are made: one at temperature 1 with another warm-up, one from scratch at a lower
+# temperature, and those that go on from it.
+SLOWLY, COLDER = Refit("slow-warm-up", 1.0, slowly=True), Refit("colder", 0.25)
+WARMER = (Refit("warmer-0.5", 0.5), Refit("warmer-1", 1.0))
+REFITS = (SLOWLY, COLDER, *WARMER)
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")
 # What a run writes to its folder, and all that --overwrite deletes, in this order: what says whose it is goes
@@ -18,14 +40,10 @@ OURS = (
     "last_good",
     "checkpoints",
     "points",
-    "colder",
-    "warmer-0.5",
-    "warmer-1",
+    *(refit.folder for refit in REFITS),
     "run.toml",
     "run.json",
 )
-# The folders of a second fit at a lower temperature, and of those that go on from it, by their temperature.
-REFITS = {0.25: "colder", 0.5: "warmer-0.5", 1.0: "warmer-1"}
 # Held while a command fits and writes; the fit inside holds the folder by the lock of every run.
 COMMAND_LOCK = ".bmrjax-command-lock"
 # The options, as --config reads them.

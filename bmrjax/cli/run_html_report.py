@@ -14,7 +14,7 @@ from bmrjax import nn
 from bmrjax.cli.load_data import load_data
 from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.run_folder import PAGE
-from bmrjax.cli.run_report import shown
+from bmrjax.cli.run_report import name_of, shown
 from bmrjax.cli.saved_options import ReportOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
@@ -105,10 +105,7 @@ def of_temperatures(document: Mapping[str, Any]) -> list[str]:
         return []
     fits, point = compared["fits"], compared["point_estimate_nll"]
     each = "; ".join(
-        f"{shown(fit['nll'], '.3g')} at temperature {fit['temperature']:g}"
-        + (f" from {fit['start']:g}" if "start" in fit else "")
-        + f", with {fit['kept']:,} weights"
-        for fit in fits
+        f"{shown(fit['nll'], '.3g')} at {name_of(fit)}, and {fit['kept']:,} weights" for fit in fits
     )
     number, temperature = compared["taken"] + 1, fits[compared["taken"]]["temperature"]
     tempered = "whose free energies count the likelihood one over its temperature times"

@@ -4,7 +4,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,12 +238,17 @@ def _temperatures(compared: dict[str, Any]) -> list[str]:
     ]
     for i, fit in enumerate(compared["fits"]):
         taken = ", taken" if i == compared["taken"] else ""
-        start = f", from {fit['start']:g}" if "start" in fit else ""
         lines.append(
-            f"    {shown(fit['nll'], '.4g'):<26}at temperature {fit['temperature']:g}{start}, "
-            f"{fit['kept']:,} weights{taken}"
+            f"    {shown(fit['nll'], '.4g'):<26}at {name_of(fit)}, {fit['kept']:,} weights{taken}"
         )
     return lines
+
+
+def name_of(fit: Mapping[str, Any]) -> str:
+    """Return what tells a fit of a document from the others: temperature, start and warm-up."""
+    start = f" from {fit['start']:g}" if "start" in fit else ""
+    slowly = " with a slow warm-up" if fit.get("slow_warm_up") else ""
+    return f"temperature {fit['temperature']:g}{start}{slowly}"
 
 
 def shown(number: float | None, form: str) -> str:

@@ -33,7 +33,7 @@ from bmrjax.cli.run_folder import (
     OURS,
     PAGE,
     PLOTS,
-    REFITS,
+    Refit,
     check_folder,
     config_of,
     resumed,
@@ -112,6 +112,8 @@ def _fit(
         remove_run(out)
         if options.log is not None:
             options.log.unlink(missing_ok=True)
+    if options.resume and (out / CONFIG).is_file():
+        typed = with_former(typed, read_config(out / CONFIG))
     if not options.resume:
         write_options(typed, options)
 
@@ -129,13 +131,11 @@ def _fit(
     if options.method == "map":
         held_out = HeldOut(test, samples=1, final_samples=1)
 
-    def fit(
-        temperature: float, folder: Path, callbacks: list[Any], start: Result | None = None
-    ) -> ChosenPoint:
+    def fit(fitted: Refit, callbacks: list[Any], start: Result | None = None) -> ChosenPoint:
         # A fit that goes on from another one takes half as long.
         epochs = num_epochs if start is None else max(num_epochs // 2, 1)
-        warm_up = 0 if start is not None else kl_warmup_epochs_of(options)
-        checkpoints = Checkpoints(folder, resume=options.resume)
+        warm_up = None if fitted.slowly else kl_warmup_epochs_of(options) * steps
+        checkpoints = Checkpoints(out / fitted.folder, resume=options.resume)
         if start is not None:
             checkpoints = prepared(checkpoints, start)
         with warnings.catch_warnings():
@@ -160,10 +160,10 @@ def _fit(
                 options=FitOptions(
                     estimator=options.estimator,
                     start=start,
-                    temperature=temperature,
+                    temperature=fitted.temperature,
                     matmul_dtype=options.matmul_dtype,
                     mesh=mesh,
-                    kl_warmup=warm_up * steps,
+                    kl_warmup=warm_up if start is None else 0,
                 ),
             )
         if validation is None:
@@ -182,16 +182,19 @@ def _fit(
 
     compared: dict[str, Any] = {}
     try:
-        choice = fit(options.temperature or 1.0, out, [keep_options, *build_callbacks(options)])
+        first = Refit("", options.temperature or 1.0)
+        choice = fit(first, [keep_options, *build_callbacks(options)])
         if may_be_colder(options, rows, found.input_shape):
             choice, compared = fit_colder(
                 choice,
-                lambda temperature, start: fit(temperature, out / REFITS[temperature], [], start),
+                lambda refit, start: fit(refit, [], start),
                 options,
                 build_network(options, found.input_shape, num_outputs(found)),
                 train,
                 validation,
                 found.num_classes,
+                # A warm-up that somebody asked for is every fit's.
+                slowly=typed.kl_warmup_epochs is None,
             )
     except NonFiniteError as error:
         error.result.save(out / "last_good")
@@ -239,14 +242,12 @@ def write_options(typed: SparsifyOptions, options: SparsifyOptions) -> None:
     """Write the options of a run, for --resume to compare with, and as a file for --config.
 
     Args:
-        typed: As they came.
+        typed: As they came; those of a run that goes on, with what it was given before.
         options: The same, with those in proportion to the data filled in.
     """
     write_json(options.out / "run.json", config_of(options))
-    path = options.out / CONFIG
-    if options.resume and path.is_file():
-        typed = with_former(typed, read_config(path))
-    write_atomically(path, config_text(typed, options, version=__version__))
+    text = config_text(typed, options, version=__version__)
+    write_atomically(options.out / CONFIG, text)
 
 
 def remove_run(out: Path) -> None:

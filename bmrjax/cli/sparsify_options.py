@@ -95,8 +95,9 @@ class SparsifyOptions(DataOptions):
     temperature: float | None = None
     """Below 1, the log likelihood is divided by it, in training and where rounds are judged: better
     predictions of networks at somewhat more weights, and far worse ones where there is little to learn. By
-    default 1; a table whose validation rows are predicted better by a point estimate is fitted again at
-    0.25, and, if that predicts them better, at 0.5 and 1 from there: the warmest that is as good is taken."""
+    default 1; a table whose validation rows are predicted better by a point estimate is fitted again with a
+    slower warm-up, then at 0.25, and, if that predicts them better, at 0.5 and 1 from there: the warmest that
+    is as good is taken."""
     kl_weight: float = 1.0
     """with-noise: factor on its divergence from the prior; more removes more."""
     estimator: Literal["global", "local", "moments"] = "global"
@@ -154,7 +155,7 @@ class SparsifyOptions(DataOptions):
     progress: bool = True
     """Show on a terminal what goes on, and how long it will take."""
     log: Path | None = None
-    """File to log the run to while it goes on, but not fits of a table at other temperatures: a .jsonl gets a
+    """File to log the run to while it goes on, but not further fits of a table: a .jsonl gets a
     JSON object for each epoch and round, and a .csv a row for each epoch. With --resume it is appended to,
     and with --overwrite replaced."""
 

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,19 @@ def pytest_configure(config: pytest.Config) -> None:
         import quick_lowering
 
         quick_lowering.install()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all but the first cases of a test to `make all-checks`, where it says so."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("first_cases")
+        if marker is not None:
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > marker.args[0]:
+                item.add_marker("slow")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -53,6 +53,7 @@ def explode(case):
     return "fine"
 
 
+@pytest.mark.slow
 def test_what_blows_up_is_noticed():
     costs = dict(in_children(explode, ["fine", "memory", "signal", "large", "last"]))
     assert costs["fine"].outcome == costs["last"].outcome == "fine"

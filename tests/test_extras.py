@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 # What needs an extra, by its name.
 CALLS = {
@@ -52,6 +54,7 @@ def test_every_extra_is_among_these():
     assert {name.partition(" ")[0] for name in CALLS} | NOT_IMPORTED == extras.keys()
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_one_line_that_says_what_to_install():
     text = PROGRAM.format(blocked=BLOCKED, calls=CALLS)
     run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)

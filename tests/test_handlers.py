@@ -47,6 +47,7 @@ def smaller(params):
     return {n: v[KEEP] if v.shape == (4,) else v for n, v in params.items()}
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("model", "guide_class"),
     [
@@ -69,6 +70,7 @@ def test_the_loss_is_that_of_the_program_without_the_elements(model, guide_class
     np.testing.assert_allclose(masked, alone, rtol=1e-4)
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), Trace_ELBO()], ids=["mean field", "trace"])
 @pytest.mark.parametrize("model", [regression, counts, hierarchy])
 def test_the_loss_at_the_same_draw_is_that_of_the_program_without_the_elements(model, loss):
@@ -88,6 +90,7 @@ def test_the_loss_at_the_same_draw_is_that_of_the_program_without_the_elements(m
     np.testing.assert_allclose(masked, alone, rtol=1e-5)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), Trace_ELBO()])
 @pytest.mark.parametrize("model", [regression, hierarchy])
 def test_removed_elements_get_no_gradient(loss, model):
@@ -344,6 +347,7 @@ def test_temper_multiplies_scales_that_are_there():
     assert trace["y"]["scale"] == 50.0
 
 
+@pytest.mark.slow
 def test_fast_noise_gives_the_same_expected_loss():
     guide, params = fitted(hierarchy)
     keys = jax.random.split(jax.random.key(4), 2000)

@@ -32,6 +32,7 @@ def run(*words):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_every_package_can_be_imported_first():
     # Within a package, import-linter has found no circles.

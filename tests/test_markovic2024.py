@@ -30,6 +30,7 @@ def started():
     return network, prior, bmr.Result(params, {}, {}, 8, unpruned_model=model, unpruned_guide=guide)
 
 
+@pytest.mark.slow
 def test_posterior_means_carry_the_horseshoes_scale(started):
     network, prior, result = started
     key = jax.random.key(3)

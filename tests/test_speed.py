@@ -33,6 +33,7 @@ def stepped():
     return sides
 
 
+@pytest.mark.slow
 def test_a_side_is_compiled_once_and_goes_on_from_where_it_is(stepped):
     engine, (state,), keep, _ = stepped["global"].parts
     assert engine.num_compilations == 1

@@ -284,6 +284,7 @@ def test_overwrite_removes_the_run_and_nothing_else(tmp_path, capsys):
     assert (out / "thesis.txt").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_predicts_two_targets_in_their_own_unit(tmp_path):
     x = np.random.default_rng(0).normal(size=(60, 3))
     y = np.stack([1000 + 50 * x[:, 0], 0.01 * x[:, 1]], 1)

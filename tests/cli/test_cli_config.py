@@ -96,6 +96,7 @@ def test_files_that_cannot_be_are_refused(tmp_path, capsys, text, message):
     assert "there is no file" in line
 
 
+@pytest.mark.slow
 @given(st.text() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.lists(st.text()))
 def test_values_survive_being_written(value):
     assert tomllib.loads(f"a = {_toml(value)}") == {"a": value}

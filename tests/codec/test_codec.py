@@ -427,6 +427,7 @@ def test_what_no_file_can_hold_is_named(network):
             call()
 
 
+@pytest.mark.slow
 def test_a_file_of_a_known_network_opens_where_nothing_of_it_is_loaded(tmp_path):
     codec.save_network(zoo.MLP(4, (3,), 2, key=jax.random.key(0)), tmp_path / "small.bmr")
     code = (

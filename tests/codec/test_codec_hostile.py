@@ -71,6 +71,7 @@ def test_damage_is_found(name):
                 codec.decode(data)
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("name", FILES)
 def test_damage_under_a_good_checksum_is_an_error_or_a_network(name):
     rng = np.random.default_rng(2)

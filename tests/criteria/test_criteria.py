@@ -54,6 +54,7 @@ class TestContract:
         like, got = criterion.init(q), decision.memory
         assert jax.tree.structure(like) == jax.tree.structure(got)
 
+    @pytest.mark.first_cases(2)
     def test_jit_equals_eager_and_vmap_equals_loop(self, criterion):
         def run(q, p):
             return criterion(SitePosteriors(q, p, LAYERS))
@@ -83,6 +84,7 @@ class TestContract:
             keep, memory = decision.keep, decision.memory
         assert count == 1
 
+    @pytest.mark.first_cases(2)
     def test_keeps_float64(self, criterion, x64):
         q, p = make(0, jnp.float64)
         decision = criterion(SitePosteriors(q, p, LAYERS))

@@ -55,6 +55,7 @@ def assert_close(a, b):
 
 
 class TestContract:
+    @pytest.mark.first_cases(3)
     def test_keeps_structure_and_dtype(self, criterion, x64):
         for dtype in (jnp.float32, jnp.float64):
             q, p = make(0, dtype)
@@ -63,6 +64,7 @@ class TestContract:
                 assert {n: v.shape for n, v in values.items()} == SHAPES
                 assert all(v.dtype == wanted for v in values.values())
 
+    @pytest.mark.first_cases(3)
     def test_jit_equals_eager_and_vmap_equals_loop_in_one_trace(self, criterion):
         count = 0
 

@@ -47,6 +47,7 @@ def test_weights_against_brute_force_quadrature():
     np.testing.assert_allclose(found, weighted / total, atol=0.02)
 
 
+@pytest.mark.slow
 def test_finds_the_signals_in_a_sea_of_noise():
     rng = np.random.default_rng(0)
     true = np.zeros(6000)
@@ -69,6 +70,7 @@ def test_scale_of_the_prior_is_the_unit():
     )
 
 
+@pytest.mark.slow
 def test_layers_share_their_scale_and_blocks_do_not_matter():
     rng = np.random.default_rng(1)
     loc, scale = 0.2 * rng.standard_normal(9000), rng.uniform(0.05, 0.9, 9000)
@@ -124,6 +126,7 @@ def test_vmap_over_the_global_scale():
     )
 
 
+@pytest.mark.slow
 def test_sparsify_with_it_finds_five_coefficients_among_a_hundred():
     x = jax.random.normal(jax.random.key(0), (200, 100))
     beta = jnp.zeros(100).at[jnp.array(list(TRUE))].set(jnp.array(list(TRUE.values())))

@@ -63,6 +63,7 @@ def everything(*, value=True):
     return {name: jnp.full(q.loc.shape, value) for name, q in Q.items()}
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("fraction", "removed", "expected"),

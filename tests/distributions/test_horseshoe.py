@@ -44,6 +44,7 @@ def test_the_scales_follow_the_definition():
     np.testing.assert_allclose(found["w"], gamma * found["b"], rtol=1e-3, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_narrow_slab_bounds_the_tails():
     found = draws(priors.RegularizedHorseshoePrior(1.0, slab_concentration=100.0, slab_rate=100.0))
     assert np.asarray(found["b.scale.value"]).max() < 1.7
@@ -144,6 +145,7 @@ def test_nuts_agrees_with_numpyros_own_half_cauchy():
     np.testing.assert_allclose(ours.std(0), theirs.std(0), rtol=0.3)
 
 
+@pytest.mark.slow
 def test_a_fit_starts_at_the_scale_of_the_network_or_of_the_slab():
     """Started in the pole of the prior, a factorised posterior stays there."""
     weights = zoo.MLP(30, [40], 2, key=jax.random.key(0))

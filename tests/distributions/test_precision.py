@@ -135,6 +135,7 @@ def scaled(y):
     numpyro.sample("y", dist.Normal(loc * jnp.ones(3), scale), obs=y)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("program", "estimator"), [(shared, "local"), (scaled, "local"), (scaled, "moments")]
 )

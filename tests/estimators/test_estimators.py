@@ -108,6 +108,7 @@ def _two_of(rows, columns, seed=0):
     return x, (rng.uniform(size=rows) < 1 / (1 + np.exp(-odds))).astype(int)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_classifier_has_the_submodel_of_largest_evidence(seed):
     x, y = _two_of(50, 6, seed)
@@ -123,6 +124,7 @@ def test_a_classifier_has_the_submodel_of_largest_evidence(seed):
     np.testing.assert_array_equal(fit.selected_, masks[best])
 
 
+@pytest.mark.slow
 def test_more_columns_than_the_full_model_has_rows_for():
     x, y = _two_of(100, 60)
     found = set(np.flatnonzero(bmr.SparseClassifier().fit(x, y).selected_).tolist())

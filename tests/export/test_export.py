@@ -63,6 +63,7 @@ def expected(network, x):
     return batched(x)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("name", "build", "example"),
     [

@@ -118,6 +118,7 @@ def derivatives(parameters, prob):
     return jnp.log(TruncatedLogNormal(*parameters).icdf(prob))
 
 
+@pytest.mark.first_cases(4)
 @pytest.mark.parametrize(("loc", "scale"), CASES)
 def test_draws_and_their_derivatives(loc, scale):
     q = TruncatedLogNormal(loc, scale)

@@ -125,6 +125,7 @@ def test_priors_of_families_are_sums_over_submodels(expected):
         assert row["prob_equal"] == pytest.approx(1 / 8)
 
 
+@pytest.mark.slow
 def test_priors_of_families_of_many_candidates_stay_exact():
     prior = model_prior(None, 2000)
     masks = np.zeros((1, 2000), bool)
@@ -204,6 +205,7 @@ def test_the_sampler_has_the_probabilities_of_all_submodels_that_heredity_allows
     np.testing.assert_array_equal(found.chosen["z"], every.chosen["z"])
 
 
+@pytest.mark.slow
 def test_more_candidates_without_effect_do_not_bring_more_false_ones():
     """The probability that none of the noise is in does not go to zero with its amount."""
     rng = np.random.default_rng(5)

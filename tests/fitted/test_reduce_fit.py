@@ -119,6 +119,7 @@ def test_a_swept_submodel_stays_exact():
 # --- draws --------------------------------------------------------------------------------
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(("expected", "draws"), [(5.0, 4000), (None, 16_000)])
 @pytest.mark.parametrize("seed", range(3))
 def test_draws_come_close_to_enumeration(seed, expected, draws):
@@ -228,6 +229,7 @@ def test_a_logistic_regression_by_nuts_and_by_laplace(logistic_data):
     np.testing.assert_allclose(one, other, atol=0.08)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("make", [AutoNormal, infer.AutoMeanField, infer.AutoMultivariate])
 def test_guides_are_read_in_closed_form(make):
     exact = Linear(4, seed=0)

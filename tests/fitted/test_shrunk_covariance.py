@@ -38,6 +38,7 @@ def _whole(loc, covariance):
     return Whole(loc, covariance, unpack)
 
 
+@pytest.mark.slow
 def test_few_draws_of_a_normal_posterior_are_nearly_as_good_as_the_posterior(linear):
     data, loc, covariance = linear
     prior = bmr.reduction.Normal(0.0, PRIOR_SCALE)

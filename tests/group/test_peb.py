@@ -104,6 +104,7 @@ def test_the_integral_over_variances_is_that_of_quadrature(shared):
     assert found._integral.pareto_k < 0.7
 
 
+@pytest.mark.slow
 def test_many_components_keep_enough_nodes():
     rng = np.random.default_rng(0)
     count, n = 16, 20
@@ -264,6 +265,7 @@ def test_the_probability_of_a_left_out_subject_is_that_of_the_big_gaussian():
         assert found.log_score[i] == pytest.approx(own_score, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_age_that_shows_is_predicted_and_noise_is_not():
     study = Study(count=14, effects=((0.8, 0.0, -1.0), (0.5, 0.5, 0.0)))
     noise = np.random.default_rng(1).normal(size=14)

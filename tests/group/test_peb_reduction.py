@@ -62,6 +62,7 @@ def test_a_mean_is_removed_at_zero_and_not_at_the_priors_mean():
     np.testing.assert_array_equal(reduced.chosen["mean"], [False, False, False])
 
 
+@pytest.mark.slow
 def test_measured_inclusion_is_that_of_all_submodels_when_subjects_are_few():
     study = Study(count=5, tau=0.3, effects=((0.5, 0.0, -0.6), (0.0, 0.25, 0.0)))
     found = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)
@@ -93,6 +94,7 @@ def test_a_prediction_that_few_subjects_do_not_bear_is_a_finding():
     assert found.reduce(forced=["mean"], verify=False).findings == ()
 
 
+@pytest.mark.slow
 def test_effects_come_back_over_seeds():
     right, false, missed = 0, 0, 0
     for seed in range(20):
@@ -107,6 +109,7 @@ def test_effects_come_back_over_seeds():
     assert false <= 2
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth():
     inside = []
     for seed in range(25):

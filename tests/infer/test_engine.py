@@ -72,6 +72,7 @@ OPTIMISERS = {
 }
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     "make",
     [
@@ -127,6 +128,7 @@ PAIRS = [
 PAIRS += [("AutoNormal", "TraceMeanField_ELBO"), ("hand-written", "4 particles")]
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(("guide", "elbo"), PAIRS)
 def test_guides_and_elbos_find_the_conjugate_posterior(guide, elbo):
     data, key = make_data(), jax.random.key(1)

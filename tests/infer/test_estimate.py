@@ -80,6 +80,7 @@ def test_classes_are_sampled_at_the_last_layer():
         assert abs(found[estimator].mean() - found["global"].mean()) < 4 * error
 
 
+@pytest.mark.slow
 def test_gradients_vary_least_without_sampling():
     spread = {}
     for estimator in ESTIMATORS:
@@ -95,6 +96,7 @@ def test_gradients_vary_least_without_sampling():
         assert distance < 4 * (spread[estimator] / 300) ** 0.5
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("estimator", ["local", "moments"])
 def test_a_removed_element_adds_nothing(estimator):
     keep = {"net.layers.0.weight": jnp.ones((8, 4), bool).at[2].set(False)}
@@ -135,6 +137,7 @@ def moved_rates(x, y=None):
     numpyro.sample("y", dist.Poisson(rates.squeeze(-1)), obs=y[:, 0] > 0)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("program", [residual, moved_rates])
 def test_what_is_sampled_last_has_the_distribution_of_the_program(program):
     found = {e: losses(program, (X, TARGET), e) for e in ESTIMATORS}
@@ -166,6 +169,7 @@ class Normalised(nnx.Module):
         return self.last(jnp.tanh(self.norm(self.first(x))))
 
 
+@pytest.mark.slow
 def test_running_statistics_are_kept():
     network = Normalised(nnx.Rngs(0))
 
@@ -188,6 +192,7 @@ def test_running_statistics_are_kept():
     assert np.isfinite(result.vfe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["local", pytest.param("moments", marks=pytest.mark.slow)])
 def test_sparsify_finds_the_coefficients(estimator):
     x = jax.random.normal(jax.random.key(0), (100, 6))

@@ -95,6 +95,7 @@ def mask(model):
     return {"beta": keep}
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("model", "batch_size"),
     [*((model, 1000) for model in TARGETS), (normal, 10), (categorical, 10)],
@@ -125,6 +126,7 @@ def test_likelihood_and_mean_are_those_of_the_posterior_samples(model, batch_siz
     assert found.is_probability == (model in (bernoulli, categorical))
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("model", [normal, categorical, bernoulli], ids=lambda m: m.__name__)
 def test_metrics_are_those_of_the_prediction(model):
     data, key = (inputs(), TARGETS[model]), jax.random.key(2)

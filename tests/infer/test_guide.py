@@ -101,6 +101,7 @@ def trace(guide, *handlers_around, args):
     return numpyro.handlers.trace(program).get_trace(*args)
 
 
+@pytest.mark.slow
 def test_indicators_are_relaxed_only_while_training():
     x, y = make(0)
     guide = infer.AutoMeanField(linear, temperature=optax.linear_schedule(1.0, 0.1, 9))
@@ -180,6 +181,7 @@ def test_bad_options_are_refused(options, message):
         infer.AutoMeanField(linear, **options)
 
 
+@pytest.mark.slow
 def test_numpyros_own_svi_finds_what_is_included():
     x = jax.random.normal(jax.random.key(0), (100, 6))
     y = 2 * x[:, 0] - x[:, 3] + 0.5 * jax.random.normal(jax.random.key(1), (100,))

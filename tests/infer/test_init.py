@@ -60,6 +60,7 @@ def start(guide, model=program, key=0, loss=None):
     return initialise(model, guide, loss, jax.random.key(key), data())
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("make", GUIDES.values(), ids=GUIDES.keys())
 def test_the_guide_works_eagerly_afterwards(make):
     guide = make(program)
@@ -75,6 +76,7 @@ def test_the_guide_works_eagerly_afterwards(make):
     assert np.isfinite(np.concatenate([np.ravel(leaf) for leaf in leaves])).all()
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("make", [AutoNormal, AutoMultivariateNormal])
 def test_medians_and_quantiles(make):
     guide = make(program, init_scale=1e-4)
@@ -86,6 +88,7 @@ def test_medians_and_quantiles(make):
     np.testing.assert_allclose(low, high, atol=1e-3)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("make", [AutoNormal, AutoDelta, AutoMultivariateNormal])
 def test_it_starts_where_numpyro_starts(make):
     guide, reference = make(program), make(program)
@@ -99,6 +102,7 @@ def test_it_starts_where_numpyro_starts(make):
         np.testing.assert_allclose(found[name], value, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_tracer_leaks():
     guide = AutoNormal(program)
     with jax.checking_leaks():

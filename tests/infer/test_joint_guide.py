@@ -98,6 +98,7 @@ def test_ends_at_the_model_with_the_best_evidence_and_its_exact_posterior(make_g
     assert (drawn[:, keep] != 0).all()
 
 
+@pytest.mark.slow
 def test_a_joint_posterior_knows_what_a_factorised_one_cannot():
     """The evidence of the whole model: tight with the full covariance, loose without."""
     x, y = make()
@@ -129,6 +130,7 @@ def trained(make_guide):
     return guide, params, covariance
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("make_guide", GUIDES, ids=IDS)
 def test_conditioning_is_that_of_the_joint_normal(make_guide):
     guide, params, covariance = trained(make_guide)
@@ -147,6 +149,7 @@ def test_conditioning_is_that_of_the_joint_normal(make_guide):
     np.testing.assert_allclose(again["beta"].scale[inside], found.scale[inside], rtol=1e-4)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("make_guide", GUIDES, ids=IDS)
 def test_removed_elements_cost_nothing(make_guide):
     """The ELBO of a pruned program equals that of the program written without the elements."""

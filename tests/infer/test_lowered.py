@@ -103,6 +103,7 @@ def posteriors(engine, state, data):
     return [(name, q) for name, q in found.items() if hasattr(q, "loc")]
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", OF)
 def test_an_epoch_is_one_program_of_the_device(name):
     program, carry = traced(name)

@@ -266,6 +266,7 @@ STEPS = {
 }
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("make", "shape", "estimator"),
     [

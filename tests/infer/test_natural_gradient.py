@@ -268,6 +268,7 @@ def test_bad_settings_are_refused():
         natural_weights(num_data=10, prior_scale=1.0, scale=-1.0)
 
 
+@pytest.mark.slow
 def test_it_finds_what_adabelief_finds_where_nothing_is_exact(data):
     """The free energy of a logistic regression: the same optimum by two ways."""
     x = data[0][:, :2]

@@ -171,6 +171,7 @@ def test_the_larger_of_two_is_exact():
     assert_moments(Uncertain(found.mean[:, 0], found.variance[:, 0]), draws(pair, 200_000).max(1))
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     "function",
     [

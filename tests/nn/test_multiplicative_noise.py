@@ -127,6 +127,7 @@ class TestRandomModule:
         with pytest.raises(ValueError, match="drawn for each of 10 data, and it is called on 2"):
             latents(handlers.draws(program, 10), data(10)[0])
 
+    @pytest.mark.first_cases(1)
     def test_a_run_removes_unused_units_and_compact_takes_them_away(self, library):
         make, site = NETWORKS[library]
         train = data()

@@ -221,6 +221,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("imported", ["before", "after"])
 def test_a_fork_after_any_computation_is_refused_by_every_entry_point(imported):

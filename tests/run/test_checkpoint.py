@@ -121,6 +121,7 @@ def test_an_interrupted_run_ends_the_same(reference, monkeypatch, tmp_path, epoc
     assert_same(run(tmp_path, resume=True), reference)
 
 
+@pytest.mark.slow
 def test_interrupted_in_a_pending_round_and_again_after_a_rejected_one(
     reference, monkeypatch, tmp_path
 ):
@@ -212,6 +213,7 @@ def counting(x, y=None):
         holder["steps"] = holder["steps"] + 1.0
 
 
+@pytest.mark.slow
 def test_mutable_state_and_random_optimisers_resume(monkeypatch, tmp_path):
     noisy = optax.chain(optax.add_noise(0.1, 0.5, key=jax.random.key(9)), optax.adam(1e-2))
     options = {"model": counting, "optimizer": noisy, "num_epochs": 8}
@@ -266,6 +268,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.first_cases(4)
 @pytest.mark.parametrize(("options", "message"), OTHERS.values(), ids=OTHERS.keys())
 def test_another_run_is_not_resumed(short, options, message):
     before = saved(short)

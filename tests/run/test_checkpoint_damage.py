@@ -374,6 +374,7 @@ def test_check_says_what_is_damaged_and_changes_nothing(folder, tmp_path, capsys
     assert "holds no run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_overwrite_spares_a_running_run(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     words = [

@@ -185,6 +185,7 @@ def test_a_short_run_that_ends_in_steps_that_are_not_finite_fails():
     assert caught.value.result.num_skipped > 0
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_is_no_better_when_it_is_resumed(tmp_path):
     options = {"steps_per_epoch": 5, "optimizer": optax.adabelief(1e30)}
     for resume in (False, True):
@@ -335,6 +336,7 @@ def test_a_loss_of_densities_does_not_fit_atoms(loss):
         fit(spiked, (X, Y), options=bmr.FitOptions(loss=loss), criterion=None)
 
 
+@pytest.mark.slow
 def test_a_criterion_that_does_not_judge_atoms_names_the_one_that_does():
     with pytest.warns(UserWarning, match=r"criteria\.Inclusion\(\) judges the spike-and-slab"):
         fit(half_spiked, (X, Y))

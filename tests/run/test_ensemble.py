@@ -106,6 +106,7 @@ def test_a_killed_ensemble_goes_on(members, monkeypatch, tmp_path):
         assert_alike(found, expected)
 
 
+@pytest.mark.slow
 def test_one_that_diverges_does_not_take_the_others_along(monkeypatch):
     def program(x, y=None):
         beta = numpyro.sample("beta", dist.Normal(0, 1))

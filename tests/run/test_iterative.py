@@ -76,6 +76,7 @@ def test_an_epoch_ends_when_the_fit_has_settled(loop):
     assert np.isnan(info.losses[taken:]).all()
 
 
+@pytest.mark.slow
 def test_members_settle_each_in_their_own_time():
     engine, first = make(Settled(window=100))
     second = jax.tree.map(lambda x: x + 3 if x.dtype == jnp.float32 else x, first)
@@ -138,6 +139,7 @@ def greedy(found, keep=None, memory=None):
     return bmr.criteria.Decision(gone, delta_f)
 
 
+@pytest.mark.slow
 def test_a_search_goes_only_as_far_as_the_free_energy_falls(monkeypatch):
     monkeypatch.setattr(bmr.criteria.Shrinkage, "__call__", lambda self, *a, **k: greedy(*a, **k))
     options = OPTIONS | {"num_epochs": 6}
@@ -165,6 +167,7 @@ class Script(bmr.schedules.Schedule):
         return actions[at], {"at": at + 1}
 
 
+@pytest.mark.slow
 def test_what_is_gone_comes_back_is_trained_and_may_be_taken_back():
     options = OPTIONS | {"schedule": Script(), "steps_per_epoch": 300, "num_epochs": 5}
     options["guide"] = bmr.infer.AutoMeanField(program)
@@ -199,6 +202,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
             assert found == wanted
 
 
+@pytest.mark.slow
 def test_noise_ends_with_nothing():
     x, _ = data()
     noise = 0.5 * jax.random.normal(jax.random.key(9), (ROWS,))
@@ -207,6 +211,7 @@ def test_noise_ends_with_nothing():
     assert result.num_kept == 0
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("criterion", "kept"),
     [

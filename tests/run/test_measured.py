@@ -172,10 +172,12 @@ def parts(monkeypatch):
     monkeypatch.setattr(measured, "_FEW", 32)
 
 
+@pytest.mark.slow
 def test_a_small_table_is_measured_whole():
     assert all(point.vfe_error == 0 for point in run(Verified(), num_epochs=15).path)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(
     "options", [{}, pytest.param({"tolerance": 2.0}, marks=pytest.mark.slow), {"mask_prior": True}]
@@ -194,6 +196,7 @@ def test_a_run_decides_as_one_that_measures_all_batches(options):
         assert abs(ours.vfe - theirs.vfe) <= 6 * ours.vfe_error + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("parts")
 def test_a_resumed_run_measures_the_same(tmp_path):
     whole = run(Verified(), checkpoints=bmr.Checkpoints(tmp_path / "whole", interval=0))

@@ -128,6 +128,7 @@ def test_two_processes_are_one_run(whole, tmp_path):
     assert len(list((tmp_path / "points").iterdir())) == first["points"]
 
 
+@pytest.mark.slow
 def test_one_device_mesh_changes_nothing():
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     network = bmr.zoo.MLP(3, [4], 2, key=jax.random.key(0))

@@ -67,6 +67,7 @@ def test_nans_promotion_ranks_and_leaks_are_clean(tmp_path):
     assert all(row["skipped_steps"] == 0 for row in result.history)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("x64", [False, True])
 def test_a_trained_network_is_reduced_under_the_switches(x64):
     network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
@@ -77,6 +78,7 @@ def test_a_trained_network_is_reduced_under_the_switches(x64):
     assert sum(int(mask.sum()) for mask in found.masks.values()) == 16
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("x64", [False, True])
 def test_finished_fits_and_estimators_are_reduced_under_the_switches(x64):
     rng = np.random.default_rng(0)
@@ -95,6 +97,7 @@ def test_finished_fits_and_estimators_are_reduced_under_the_switches(x64):
     assert np.corrcoef(predicted, y)[0, 1] > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["rbg", pytest.param("unsafe_rbg", marks=pytest.mark.slow)])
 def test_every_generator_of_random_numbers_works(impl):
     with jax.enable_x64(new_val=impl == "rbg"):  # in double precision too

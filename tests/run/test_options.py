@@ -49,6 +49,7 @@ def test_an_unknown_keyword_is_a_type_error(name):
         bmr.Fit(program, (X, Y), **{name: 1})
 
 
+@pytest.mark.slow
 def test_held_out_data_may_come_alone():
     alone, inside = fit(held_out=(X, Y)), fit(held_out=bmr.HeldOut((X, Y)))
     assert alone.metrics == inside.metrics
@@ -58,6 +59,7 @@ def test_held_out_data_may_come_alone():
     assert often.metrics != alone.metrics
 
 
+@pytest.mark.slow
 def test_a_folder_may_come_alone(tmp_path):
     whole = fit(checkpoints=tmp_path / "a")
     with pytest.raises(ValueError, match=r"earlier run. Give Checkpoints\(directory, resume=True"):
@@ -67,6 +69,7 @@ def test_a_folder_may_come_alone(tmp_path):
     assert len(resumed.history) == len(whole.history) == 4
 
 
+@pytest.mark.slow
 def test_a_checkpoint_knows_the_options_it_was_made_with(tmp_path):
     guide = bmr.infer.AutoMeanField(program)
     fit(checkpoints=tmp_path, guide=guide, num_epochs=2)

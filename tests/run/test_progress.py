@@ -80,6 +80,7 @@ def test_an_interrupted_run_says_where_it_stopped(terminal, capsys):
     assert lines(capsys.readouterr().err)[-1] == "stopped after 2 of 4 epochs"
 
 
+@pytest.mark.slow
 def test_an_ensemble_shows_the_range_over_its_members(terminal, capsys):
     x = jax.random.normal(jax.random.key(0), (100, 3))
     results = bmr.ensemble(

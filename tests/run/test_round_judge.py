@@ -55,6 +55,7 @@ def test_rows_kept_out_can_decide():
     assert all(point.judged is None for point in plain.path)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_judge(tmp_path):
     whole = run("corrected")
 

@@ -83,6 +83,7 @@ def test_a_command_saves_says_a_line_and_ends_as_the_signal_would(data, tmp_path
     assert not list((tmp_path / "run").glob(".bmrjax*"))
 
 
+@pytest.mark.slow
 def test_one_signal_after_another_is_no_traceback(data, tmp_path):
     process = start(data, tmp_path / "run")
     for number in [signal.SIGINT] * 3 + [signal.SIGTERM, signal.SIGHUP] * 3:

@@ -94,6 +94,7 @@ CRITERIA = {
 }
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("name", CRITERIA)
 def test_agrees_with_the_criterion_in_memory(tmp_path, name, monkeypatch):
     # A sample that is a part of the layer, so that the guess is off.
@@ -118,6 +119,7 @@ def test_agrees_with_the_criterion_in_memory(tmp_path, name, monkeypatch):
     assert json.loads((tmp_path / "out" / "reduction.json").read_text()) == found.document()
 
 
+@pytest.mark.first_cases(6)
 @pytest.mark.parametrize("kind", ["scale", "variance", "precision"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 def test_reads_any_float_and_any_width(tmp_path, kind, dtype):
@@ -202,6 +204,7 @@ def hard_cases():
     }
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("name", hard_cases())
 def test_hard_posteriors(tmp_path, name, monkeypatch):
     monkeypatch.setattr(pilot, "LEAST", 4096)
@@ -515,6 +518,7 @@ print("PEAK", peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_tensor(tmp_path):
     rng = np.random.default_rng(0)
     loc, scale = mixture(rng, (1000, 250))

@@ -163,6 +163,7 @@ def run(network, x):
 ALIKE = ("LeNet-5", "ResNet of bottlenecks", "NNX ViT")
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize(
     ("name", "seed"),
     [

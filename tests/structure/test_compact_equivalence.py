@@ -166,6 +166,7 @@ def test_half_precision_still_gets_smaller() -> None:
     assert found.network.layers[0].weight.shape == (5, 4)
 
 
+@pytest.mark.slow
 def test_flops_of_a_scan_grow_with_its_length() -> None:
     network = bmr.zoo.GRU(2, 8, 3, key=KEYS[0])
     short, long = (bmr.compact(network, jnp.ones((n, 2))).before.flops for n in (4, 40))
@@ -276,6 +277,7 @@ def test_stacks_and_tiles_are_seen_through() -> None:
     np.testing.assert_allclose(small(x), network(x), rtol=1e-5)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("cell", [nnx.GRUCell, nnx.LSTMCell, nnx.OptimizedLSTMCell, nnx.SimpleCell])
 def test_recurrent_cells_of_flax(cell) -> None:
     class Recurrent(nnx.Module):

@@ -24,6 +24,7 @@ def error(network, rows):
     return float(np.mean((np.asarray(jax.vmap(network)(jnp.asarray(rows[0]))) - rows[1]) ** 2))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("options", [{"keep": 0.1}, {"keep": 0.2, "units": True}])
 def test_the_built_in_one_pays_and_holds_masks(given, options):
     network, data, held_out = given

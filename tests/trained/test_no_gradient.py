@@ -77,6 +77,7 @@ def test_a_layer_with_some_outputs_behind_stop_gradient_is_left_alone_too():
     assert sorted(found.masks) == ["out.weight"]
 
 
+@pytest.mark.slow
 def test_units_that_only_rare_rows_wake_do_not_hold_their_layer_back():
     keys = jax.random.split(jax.random.key(7))
     hidden = eqx.nn.Linear(6, 16, key=keys[0])

@@ -339,6 +339,7 @@ def test_small_noise_is_safe_in_single_precision():
     assert float(jnp.mean(error**2)) < 1e-4 * float(jnp.var(targets))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     "name",
     [

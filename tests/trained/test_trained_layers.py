@@ -115,6 +115,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_inputs_times_gradients_are_the_gradients_of_the_weights(name):
     make, shape, layers = NETWORKS[name]
@@ -251,6 +252,7 @@ def test_normalised_weights_that_are_zero_do_no_harm():
     assert np.isfinite(jax.vmap(found.network)(x)).all()
 
 
+@pytest.mark.slow
 def test_a_network_in_bfloat16_is_reduced_as_in_float32():
     network = eqx.nn.MLP(6, 1, 16, 1, key=jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (400, 6))

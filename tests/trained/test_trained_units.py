@@ -330,6 +330,7 @@ class TestNetworks:
         assert left.network.layers[0].weight.shape[0] < 24
         assert left.not_judged["inputs of layers.2.weight"] == "a layer that has them is left alone"
 
+    @pytest.mark.slow
     def test_it_beats_other_choices_of_as_many_parameters(self):
         network = eqx.nn.MLP(4, 2, 24, 2, jnp.tanh, key=jax.random.key(6))
         data = teacher(jax.vmap(network), (4,))

@@ -64,5 +64,11 @@ def _is_from_scratch(fit: Fit, settings: Settings) -> bool:
         return False
     if settings.schedule is not None and settings.schedule.until is not None:
         return False
-    weights = (prior for prior in fit.priors.values() if prior.layer is not None)
-    return any(prior.family in _FAMILIES for prior in weights)
+    # What a prior draws alone, as the coefficients of a regression, is its own layer. One layer has nothing to
+    # be multiplied by, so that its means are learned at once.
+    layers = {
+        prior.layer
+        for site, prior in fit.priors.items()
+        if prior.family in _FAMILIES and prior.layer not in (None, site)
+    }
+    return len(layers) > 1

@@ -74,6 +74,17 @@ def test_only_layers_from_scratch_are_warmed_up(data):
     assert growth_of(network_program(), data, points) == ()
 
 
+def test_what_has_no_layers_behind_each_other_learns_at_once(data):
+    def by_library(x, y=None):
+        beta = bmr.priors.Flat().sample("beta", (5,))
+        slope = bmr.priors.NormalPrior(1.0).sample("slope", (5,))
+        numpyro.sample("y", dist.Normal(x @ (beta + slope), 0.5), obs=y)
+
+    assert growth_of(by_library, data) == ()
+    one_layer = bmr.zoo.MLP(5, (), 1, key=jax.random.key(2))
+    assert growth_of(bmr.programs.regression(one_layer, bmr.priors.Flat()), data) == ()
+
+
 def test_a_short_run_has_more_of_it_and_no_run_more_than_half():
     ends = {steps: default_growth(steps)[-1][0] for steps in (100, 3000, 6000, 20_000)}
     assert ends == {100: 50, 3000: 1500, 6000: 2500, 20_000: 3000}

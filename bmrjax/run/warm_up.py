@@ -64,8 +64,8 @@ def _is_from_scratch(fit: Fit, settings: Settings) -> bool:
         return False
     if settings.schedule is not None and settings.schedule.until is not None:
         return False
-    # What a prior draws alone, as the coefficients of a regression, is its own layer. One layer has nothing to
-    # be multiplied by, so that its means are learned at once.
+    # What a prior draws alone, as the coefficients of a regression, is its own layer. One layer has nothing
+    # to be multiplied by, so that its means are learned at once.
     layers = {
         prior.layer
         for site, prior in fit.priors.items()

@@ -79,12 +79,20 @@ class Verification:
         prob, masks = found.prob[:count], found.masks[:count]
         return _spread(prob, self.prob(prob) - prob, self.standard_error, masks)
 
-    def __str__(self) -> str:
-        """Return what was found of the chosen submodel, as one line."""
+    def line(self, at: int) -> str:
+        """Return what was found of a submodel, as one line.
+
+        Args:
+            at: Its place.
+        """
         return (
-            f"delta_f of this submodel: {self.predicted[0]:.2f} nats predicted, {self.measured[0]:.2f} ± "
-            f"{self.standard_error[0]:.2f} measured (Pareto k {self.pareto_k[0]:.2f})"
+            f"delta_f of this submodel: {self.predicted[at]:.2f} nats predicted, {self.measured[at]:.2f} ± "
+            f"{self.standard_error[at]:.2f} measured (Pareto k {self.pareto_k[at]:.2f})"
         )
+
+    def __str__(self) -> str:
+        """Return what was found of the most probable submodel as predicted, as one line."""
+        return self.line(0)
 
 
 def verify_submodels(

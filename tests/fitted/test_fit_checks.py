@@ -208,6 +208,18 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     np.testing.assert_allclose(
         found.measured_inclusion_prob["beta"], measured.measured_inclusion_prob["beta"], atol=0.01
     )
+    # What is shown beside it follows it.
+    models = found.models()
+    assert models["measured_prob"].is_monotonic_decreasing
+    assert not models["prob"].is_monotonic_decreasing
+    best = models.iloc[0][list(found.candidates)].to_numpy(bool)
+    assert found.chosen["beta"].tolist() == best.tolist()
+    drawn = found.draws(20_000)["beta"]
+    np.testing.assert_allclose(
+        (drawn != 0).mean(0), found.measured_inclusion_prob["beta"], atol=0.02
+    )
+    np.testing.assert_allclose(drawn.mean(0), found.mean["beta"], atol=0.02)
+    np.testing.assert_allclose(drawn.std(0), found.sd["beta"], atol=0.02)
     with pytest.warns(bmr.FitWarning, match="verify=True, and report"):
         left = bmr.reduce_fit(draws, model=_logistic, data=data, verify=False)
     assert left.measured_inclusion_prob is None

@@ -26,8 +26,10 @@ from bmrjax.infer.arguments import Data
 # Submodels that are measured at most: the most probable ones.
 MOST_SUBMODELS = 64
 
-# Submodels that are measured in any case, and how many of them share the points of one evaluation.
-_GLANCE, _TOGETHER = 16, 4
+# Submodels that are measured in any case, how many of them share the points of one evaluation, and what
+# probability the others of the 64 may have: those without a strong effect are improbable together, and may be
+# off by nats together.
+_GLANCE, _TOGETHER, _LEFT_OUT = 16, 4, 0.02
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,16 @@ def _spread(
     return Spread(moved @ masks, error)
 
 
+def worth_a_glance(prob: Float[np.ndarray, " submodels"]) -> int:
+    """Return how many submodels are measured in any case.
+
+    Args:
+        prob: Their probabilities, the most probable first.
+    """
+    left = np.cumsum(prob[:MOST_SUBMODELS][::-1])[::-1]
+    return min(max(_GLANCE, int(np.sum(left > _LEFT_OUT))), len(prob))
+
+
 def measure_spread(
     found: Found,
     inside: Bool[np.ndarray, "submodels n"],
@@ -181,7 +193,9 @@ def measure_spread(
     data: Data,
     rng: np.random.Generator,
 ) -> Spread | None:
-    """Measure the evidence of the 16 most probable submodels, with a quarter of the draws for each.
+    """Measure the evidence of the 16 most probable submodels or more, with a quarter of the draws for each.
+
+    More, up to 64, until the others of these 64 have a probability of 0.02 at most.
 
     Args:
         found: The submodels.
@@ -197,7 +211,7 @@ def measure_spread(
     """
     density = log_joint(whole(np.ones(inside.shape[1], bool)), model, data)
     log_prior, each = _log_prior_at_zero(normal), NUM_DRAWS // _TOGETHER
-    inside = inside[:_GLANCE]
+    inside = inside[: worth_a_glance(found.prob)]
     correction, errors = [], []
     for start in range(0, len(inside), _TOGETHER):
         # As many points at a time as elsewhere, so that nothing is compiled anew.

@@ -15,7 +15,7 @@ import bmrjax as bmr
 from bmrjax.fitted.fit_findings import evidence_off, not_exact
 from bmrjax.fitted.normality import Normality, tail_shape, tail_share
 from bmrjax.fitted.skewness import density_off_at_zero
-from bmrjax.fitted.verification import Spread, Verification
+from bmrjax.fitted.verification import Spread, Verification, worth_a_glance
 from bmrjax.reduction import Normal
 
 # --- draws under priors by name -----------------------------------------------------------
@@ -200,7 +200,7 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     which, change = said.split("that of '")[1][0], float(said.split("changes by ")[1][:5])
     measured = bmr.reduce_fit(draws, model=_logistic, data=data, verify=True)
     exact = measured.measured_inclusion_prob["beta"] - measured.inclusion_prob["beta"]
-    # 500 draws for each of 16 submodels here, 2,000 for each of all 32 there.
+    # 500 draws for each of most submodels here, 2,000 for each of all 32 there.
     assert change == pytest.approx(exact[int(which)], abs=0.04)
     assert abs(exact).max() > 0.05
     # By default, what is needed has been measured already.
@@ -223,6 +223,15 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     with pytest.warns(bmr.FitWarning, match="verify=True, and report"):
         left = bmr.reduce_fit(draws, model=_logistic, data=data, verify=False)
     assert left.measured_inclusion_prob is None
+
+
+def test_submodels_are_measured_until_the_others_have_no_weight():
+    # Of 32 submodels, the last 16 may have the weight that an effect has if it is half certain.
+    assert worth_a_glance(np.append(np.full(16, 0.94 / 16), np.full(16, 0.06 / 16))) == 27
+    assert worth_a_glance(np.append(np.full(16, 0.99 / 16), np.full(16, 0.01 / 16))) == 16
+    assert worth_a_glance(np.full(8, 0.125)) == 8
+    assert worth_a_glance(np.full(4096, 1 / 4096)) == 16
+    assert worth_a_glance(np.full(70, 1 / 70)) == 63
 
 
 # --- tails of importance weights ------------------------------------------------------------

@@ -17,7 +17,9 @@ from bmrjax.fitted.normality import (
     TRUSTED_PARETO_K,
     log_joint,
     normal_draws,
+    tail_is_harmless,
     tail_shape,
+    tail_share,
     weighted_draws,
 )
 from bmrjax.fitted.search import Found
@@ -45,12 +47,16 @@ class Verification:
         standard_error: Monte Carlo standard error of `measured`.
         pareto_k: Larger of the shapes of the tails of the importance weights of the submodel and of the full
             model; above 0.7, `measured` is not reliable either.
+        trusted: Whether the weights of the submodel itself have a stable mean, or hardly vary. The full
+            model's evidence does not count here, for it cancels between submodels. None says so of those
+            with a `pareto_k` of at most 0.7.
     """
 
     predicted: Float[np.ndarray, " submodels"]
     measured: Float[np.ndarray, " submodels"]
     standard_error: Float[np.ndarray, " submodels"]
     pareto_k: Float[np.ndarray, " submodels"]
+    trusted: Bool[np.ndarray, " submodels"] | None = None
 
     def prob(self, predicted: Float[np.ndarray, " submodels"]) -> Float[np.ndarray, " submodels"]:
         """Return the probabilities of the submodels by their measured evidence.
@@ -69,7 +75,8 @@ class Verification:
             found: The submodels.
         """
         prob = self.prob(found.prob[: len(self.measured)])
-        return bool(prob[self.pareto_k <= TRUSTED_PARETO_K].sum() >= 0.5 * prob.sum())
+        trusted = self.pareto_k <= TRUSTED_PARETO_K if self.trusted is None else self.trusted
+        return bool(prob[trusted].sum() >= 0.5 * prob.sum())
 
     def spread(self, found: "Found") -> "Spread":
         """Return how inclusion probabilities change by the measured evidence.
@@ -138,9 +145,9 @@ def verify_submodels(
             return None
         of_reduced, its_error = _log_mean(reduced.log_weights)
         measured = of_reduced - evidence - float(log_prior[~kept].sum())
-        found.append(
-            (measured, math.hypot(error, its_error), max(shape, tail_shape(reduced.log_weights)))
-        )
+        own = tail_shape(reduced.log_weights)
+        trusted = tail_is_harmless(own, tail_share(reduced.log_weights, own))
+        found.append((measured, math.hypot(error, its_error), max(shape, own), trusted))
     return Verification(
         predicted[: len(found)], *(np.array(part) for part in zip(*found, strict=True))
     )

@@ -1,6 +1,7 @@
 """Draws under priors by name, and what the report says where the posterior is not normal."""
 
 import functools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -166,6 +167,9 @@ def test_measured_evidence_of_heavy_tails_is_not_relied_on(tails):
     found = SimpleNamespace(prob=np.array([0.7, 0.2, 0.1]))
     verification = Verification(zeros, zeros, zeros, np.array(tails))
     assert verification.reliable(found) == (tails[0] < 0.7)
+    # The full model's weights do not count, nor does a long tail that holds next to nothing.
+    assert replace(verification, trusted=np.array([True, False, False])).reliable(found)
+    assert not replace(verification, trusted=np.array([False, True, True])).reliable(found)
     codes = [f.code for f in evidence_off(verification, reliable=verification.reliable(found))]
     assert codes == ([] if tails[0] < 0.7 else ["evidence-off"])
     spread, cases = Spread(np.array([0.2]), 0.01), [(True, True), (False, True), (False, False)]

@@ -14,7 +14,7 @@
    4,000 and 20,000, in CPU seconds of one process; then with the program, where the noise scale is latent,
    from exact draws of its posterior, a first and a second call.
 
-``--parts`` measures some of these again and keeps the others.
+``--parts`` measures some of these again and keeps the others; without a name it writes the table only.
 """
 
 import argparse
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--simulations", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results" / "trust")
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     options.out.mkdir(parents=True, exist_ok=True)

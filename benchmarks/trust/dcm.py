@@ -218,7 +218,10 @@ def study(seed: int, scans: int, *, verify: bool = True) -> dict[str, Any]:
     site = "group[patient]"
     prob = (found.measured_inclusion_prob or found.inclusion_prob)[site]
     survives = {name for name, own in zip(NAMES, prob, strict=True) if own > SURVIVES}
-    chosen = {name for name, is_in in zip(NAMES, found.chosen[site], strict=True) if is_in}
+    # The most probable submodel by the normal posterior of the effects; `chosen` is by measured evidence.
+    models: Any = found.models()
+    before = models.loc[models["prob"].idxmax()]
+    chosen = {name for name in NAMES if before[f"{site}[{name}]"]}
     deviation = (loc - theta) / np.sqrt(np.einsum("inn->in", spread))
     return {
         "seed": seed,

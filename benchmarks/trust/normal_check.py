@@ -6,7 +6,9 @@ multivariate t distribution around its mode (10,000 draws, in double precision, 
 the full model's posterior, resampled from the same, go into `reduce_fit`. A fit is off if an inclusion
 probability differs from the exact one by more than 0.05. Reported: how many of those that are off have a
 finding that says so, how many of the others have one, and the largest error of `inclusion_prob`, of what is
-reported by default (`measured_inclusion_prob`, where it is there), and after `verify=True`.
+reported by default (`measured_inclusion_prob`, where it is there), and after `verify=True`; and the errors of
+the averaged means and standard deviations by predicted evidence (`verify=False`) and by measured one
+(`verify=True`), in standard deviations of the exact average over submodels.
 
     python -m benchmarks.trust.normal_check
 """
@@ -66,11 +68,17 @@ def curvature(kind: str, x: np.ndarray, y: np.ndarray, beta: np.ndarray) -> tupl
     return x.T @ (fitted - y) + precision @ beta, (x * weight[:, None]).T @ x + precision
 
 
-def exact(kind: str, x: np.ndarray, y: np.ndarray, rng: Any) -> tuple[float, float, np.ndarray]:
-    """Return ln of the evidence of a submodel, its standard error, and draws of its posterior."""
+def exact(
+    kind: str, x: np.ndarray, y: np.ndarray, rng: Any
+) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """Return ln of the evidence of a submodel, its standard error, draws and moments of its posterior.
+
+    The moments are the mean of each coefficient and that of its square.
+    """
     size = x.shape[1]
     if not size:
-        return float(log_joint(kind, x, y, np.zeros((1, 0)))[0]), 0.0, np.zeros((1, 0))
+        evidence = float(log_joint(kind, x, y, np.zeros((1, 0)))[0])
+        return evidence, 0.0, np.zeros((1, 0)), np.zeros((2, 0))
     beta = np.zeros(size)
     for _ in range(50):
         gradient, hessian = curvature(kind, x, y, beta)
@@ -87,8 +95,10 @@ def exact(kind: str, x: np.ndarray, y: np.ndarray, rng: Any) -> tuple[float, flo
     log_weight = log_joint(kind, x, y, draws) - log_t
     log_evidence = float(logsumexp(log_weight)) - math.log(DRAWS)
     weight = np.exp(log_weight - log_evidence)
-    chosen = rng.choice(DRAWS, RESAMPLED, p=weight / weight.sum())
-    return log_evidence, float(weight.std()) / math.sqrt(DRAWS), draws[chosen]
+    share = weight / weight.sum()
+    chosen = rng.choice(DRAWS, RESAMPLED, p=share)
+    moments = np.stack([share @ draws, share @ draws**2])
+    return log_evidence, float(weight.std()) / math.sqrt(DRAWS), draws[chosen], moments
 
 
 def logistic(x: Any, y: Any) -> None:
@@ -114,13 +124,29 @@ def study(kind: str, rows: int, seed: int) -> dict[str, Any]:
     found = [exact(kind, x[:, mask], y, rng) for mask in masks]
     evidence = np.array([one[0] for one in found])
     weight = np.exp(evidence - evidence.max())
-    truth = weight @ masks / weight.sum()
+    weight /= weight.sum()
+    truth = weight @ masks
+    moments = np.zeros((len(masks), 2, 5))
+    for submodel, mask, one in zip(moments, masks, found, strict=True):
+        submodel[:, mask] = one[3]
+    mean, square = np.einsum("s,skn->kn", weight, moments)
+    sd = np.sqrt(square - mean**2)
+
+    def of_average(reduction: bmr.FitReduction) -> dict[str, float]:
+        own, spread = reduction.mean["beta"], reduction.sd["beta"]
+        return {
+            "mean": float(np.abs((own - mean) / sd).max()),
+            "sd": float(np.abs(spread / sd - 1).max()),
+            "best": float(weight[(masks == reduction.chosen["beta"]).all(1)][0] / weight.max()),
+        }
+
     draws, data = {"beta": found[0][2]}, (x.astype(np.float32), y)
     # Enumeration has even prior odds for each of the five candidates.
     settings: dict[str, Any] = {"model": PROGRAMS[kind], "data": data, "expected": 2.5}
     plain = bmr.reduce_fit(draws, **settings)
     reported = plain.measured_inclusion_prob or plain.inclusion_prob
     checked = bmr.reduce_fit(draws, **settings, verify=True)
+    predicted = bmr.reduce_fit(draws, **settings, verify=False)
     assert checked.measured_inclusion_prob is not None
     codes = [finding.code for finding in plain.findings]
     return {
@@ -131,6 +157,8 @@ def study(kind: str, rows: int, seed: int) -> dict[str, Any]:
         "error_reported": float(np.abs(reported["beta"] - truth).max()),
         "error_verified": float(np.abs(checked.measured_inclusion_prob["beta"] - truth).max()),
         "evidence_error": max(one[1] for one in found),
+        "predicted": of_average(predicted),
+        "measured": of_average(checked),
         "pareto_k": plain.pareto_k,
         "findings": codes,
     }
@@ -171,7 +199,37 @@ def write_table(rows: Rows) -> None:
         "`measured_inclusion_prob` where it is there by default, else `inclusion_prob`; in brackets, by how "
         "many data sets.\n"
     )
+    averages = []
+    for kind, count in [*CELLS, ("all", 0)]:
+        own = [r for r in rows.rows if kind == "all" or (r["kind"], r["rows"]) == (kind, count)]
+        own = [r for r in own if "measured" in r]
+        if own:
+            name = "all" if kind == "all" else f"{kind}, {count} rows"
+            averages.append([name, str(len(own)), *_errors(own)])
+    if averages:
+        header = (
+            "data | data sets | mean, predicted | mean, measured | sd, predicted | sd, measured"
+        )
+        text += "\nErrors of averages, mean and largest over data sets:\n\n"
+        text += table(header + " | chosen not the best, predicted | measured", averages)
+        text += (
+            "\nThe largest error of five coefficients: of the mean in standard deviations of the exact "
+            "average, and of the standard deviation as a share of it. The chosen submodel is not the best if "
+            "another is more probable by enumeration.\n"
+        )
     rows.write_table(text, "normal_check.md")
+
+
+def _errors(rows: list[dict[str, Any]]) -> list[str]:
+    """Return errors of averages and of the chosen submodel, by predicted and by measured evidence."""
+    cells = []
+    for key in ("mean", "sd"):
+        for evidence in ("predicted", "measured"):
+            errors = [row[evidence][key] for row in rows]
+            cells.append(f"{np.mean(errors):.3f}, {max(errors):.3f}")
+    for evidence in ("predicted", "measured"):
+        cells.append(f"{sum(row[evidence]['best'] < 1 for row in rows)}")
+    return cells
 
 
 def main() -> None:

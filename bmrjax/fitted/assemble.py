@@ -11,7 +11,8 @@ from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
-from bmrjax.fitted.model_average import Averaged
+from bmrjax.fitted.measured_average import by_measured_evidence
+from bmrjax.fitted.model_average import average
 from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality
@@ -27,7 +28,6 @@ def fit_reduction(
     units: dict[str, Any],
     normal: JointNormal,
     found: Found,
-    averaged: Averaged,
     *,
     prior: ModelPrior,
     text: str,
@@ -45,8 +45,7 @@ def fit_reduction(
         layout: Where the elements lie.
         units: Candidate to its elements.
         normal: Posterior and prior of the elements.
-        found: The submodels.
-        averaged: Each element under all of them.
+        found: The submodels, as predicted.
         prior: Prior on submodels.
         text: What was fitted, in words.
         normality: How normal it is.
@@ -64,36 +63,33 @@ def fit_reduction(
             flat[members] = value
         return flat
 
+    predicted, by_site = average(found), layout.by_site
+    after = by_measured_evidence(found, verification, nodes)
+    shown = predicted if verification is None else average(after.found)
     chosen = np.ones(layout.size, bool)
-    for inside, members in zip(found.masks[0], units.values(), strict=True):
+    for inside, members in zip(after.chosen, units.values(), strict=True):
         chosen[members] = inside
-    by_site = layout.by_site
-    measured = None
-    if verification is not None:
-        count = len(verification.measured)
-        moved = verification.prob(found.prob[:count]) - found.prob[:count]
-        change = np.zeros(layout.size)
-        for inside, members in zip(found.masks[:count].T, units.values(), strict=True):
-            change[members] = moved @ inside
-        measured = by_site(np.clip(averaged.inclusion_prob + change, 0.0, 1.0), 0.0)
     return FitReduction(
-        inclusion_prob=by_site(averaged.inclusion_prob, 0.0),
+        inclusion_prob=by_site(predicted.inclusion_prob, 0.0),
         delta_f=by_site(spread(nodes.removal(np.ones(len(units), bool))), np.nan),
-        delta_f_given=by_site(spread(nodes.removal(found.masks[0])), np.nan),
-        mean=by_site(averaged.mean, 0.0),
-        sd=by_site(averaged.sd, 0.0),
-        lower=by_site(averaged.lower, 0.0),
-        upper=by_site(averaged.upper, 0.0),
+        delta_f_given=by_site(spread(nodes.removal(after.chosen)), np.nan),
+        mean=by_site(shown.mean, 0.0),
+        sd=by_site(shown.sd, 0.0),
+        lower=by_site(shown.lower, 0.0),
+        upper=by_site(shown.upper, 0.0),
         chosen=by_site(chosen, missing=False),
-        median=by_site(averaged.inclusion_prob > 0.5, missing=False),
+        median=by_site(shown.inclusion_prob > 0.5, missing=False),
         candidates=tuple(units),
         pareto_k=normality.pareto_k,
         findings=findings,
         inspection=inspection,
         verification=verification,
-        measured_inclusion_prob=measured,
+        measured_inclusion_prob=(
+            None if verification is None else by_site(shown.inclusion_prob, 0.0)
+        ),
         _layout=layout,
         _found=found,
+        _after=after,
         _correlation=likelihood_correlation(normal, list(units.values())),
         _prior=prior,
         _text=text,

@@ -53,7 +53,8 @@ def evidence_off(verification: Verification, *, reliable: bool) -> list[Finding]
     return [
         Finding(
             "evidence-off",
-            f"The predicted delta_f of the chosen submodel is {difference:+.1f} nats from the measured one "
+            f"The delta_f of the submodel that was predicted to be the most probable is {difference:+.1f} "
+            "nats from the measured one "
             f"(Pareto k {verification.pareto_k[0]:.2f}).",
             "Do not rely on the probabilities: take more draws, or fit the guide until it has converged.",
         )

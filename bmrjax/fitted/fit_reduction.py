@@ -9,13 +9,16 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bmrjax.fitted.averaged_draws import averaged_draws
+from bmrjax.fitted.checked_share import checked_share
 from bmrjax.fitted.compare_families import compare_families, members_by_name
 from bmrjax.fitted.credible_sets import CredibleSet, find_credible_sets
 from bmrjax.fitted.false_discoveries import within_false_discoveries
 from bmrjax.fitted.fit_text import fit_text
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.layout import ElementLayout
+from bmrjax.fitted.measured_average import MeasuredAverage
 from bmrjax.fitted.model_prior import ModelPrior
+from bmrjax.fitted.models_table import models_table
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality
 from bmrjax.fitted.predictive_path import predictive_path
@@ -42,12 +45,14 @@ class FitReduction:
     probability and moments of zero, and a `delta_f` of NaN.
 
     Attributes:
-        inclusion_prob: Posterior probability that an element is in the model, over all submodels.
+        inclusion_prob: Posterior probability that an element is in the model, over all submodels, by
+            predicted evidence.
         delta_f: ln of the evidence without an element over that of the full model, in nats. Positive
             favours removal. For elements of a group, that of the group; NaN for forced ones.
         delta_f_given: The same, the other elements being those of the chosen submodel: what removing one more
             would gain, or what leaving it out has gained. Positive favours removal.
-        mean: Posterior mean, averaged over submodels, zeros counted.
+        mean: Posterior mean, averaged over submodels, zeros counted. This and what follows is by measured
+            evidence where there is any, as `measured_inclusion_prob` is.
         sd: Posterior standard deviation, averaged in the same way.
         lower: Lower end of the central 95 % interval of the average.
         upper: Upper end.
@@ -95,6 +100,7 @@ class FitReduction:
     measured_inclusion_prob: BySite | None
     _layout: ElementLayout = field(repr=False)
     _found: Found = field(repr=False)
+    _after: MeasuredAverage = field(repr=False)
     _correlation: Float[np.ndarray, "units units"] = field(repr=False)
     _prior: ModelPrior = field(repr=False)
     _text: str = field(repr=False)
@@ -111,19 +117,10 @@ class FitReduction:
             The columns are a boolean one for each candidate, ``"size"`` (how many are in), ``"prob"``
             (among all submodels) and ``"delta_f"`` (ln of its evidence over that of the full model, in
             nats; positive favours the submodel). Where evidence was measured, also ``"measured"`` and
-            ``"measured_prob"``: the two from the program, NaN for submodels that were not measured.
+            ``"measured_prob"``: the two from the program, NaN for submodels that were not measured; the
+            order is then by these.
         """
-        import pandas as pd
-
-        found = self._found
-        columns: dict[str, Any] = dict(zip(self.candidates, found.masks.T, strict=True))
-        columns |= {"size": found.masks.sum(1), "prob": found.prob, "delta_f": found.delta_f}
-        if (check := self.verification) is not None:
-            measured, prob = np.full((2, len(found.prob)), np.nan)
-            count = len(check.measured)
-            measured[:count], prob[:count] = check.measured, check.prob(found.prob[:count])
-            columns |= {"measured": measured, "measured_prob": prob}
-        return pd.DataFrame(columns)
+        return models_table(self._after, self.verification, self.candidates)
 
     def table(self) -> "DataFrame":
         """Return one row per element, by name.
@@ -166,6 +163,7 @@ class FitReduction:
             Site to a boolean array, True for elements that are listed. Forced elements are True.
 
         Raises:
+            TypeError: For a rate that is not a number.
             ValueError: For a rate out of range.
 
         Example:
@@ -184,15 +182,11 @@ class FitReduction:
         References:
             Müller et al. (2004), Journal of the American Statistical Association 99.
         """
-        if not 0 < false_discovery_rate < 1:
-            raise ValueError(
-                "FitReduction.select: false_discovery_rate is above 0 and below 1, got "
-                f"{false_discovery_rate}."
-            )
+        rate = checked_share(false_discovery_rate, "FitReduction.select: false_discovery_rate")
         measured = self.measured_inclusion_prob
         prob = self._layout.flat(self.inclusion_prob if measured is None else measured)
         of_units = np.array([prob[unit[0]] for unit in self._nodes.units])
-        kept = within_false_discoveries(of_units, false_discovery_rate)
+        kept = within_false_discoveries(of_units, rate)
         return self._layout.by_site(self._nodes.elements(kept), missing=False)
 
     def credible_sets(
@@ -214,7 +208,8 @@ class FitReduction:
             The sets, that of the most probable candidate first.
 
         Raises:
-            ValueError: For a coverage or a correlation out of range.
+            TypeError: For a coverage or a correlation that is not a number.
+            ValueError: For one that is out of range.
 
         Example:
             >>> import numpy as np
@@ -237,15 +232,10 @@ class FitReduction:
             Wang, Sarkar, Carbonetto and Stephens (2020), Journal of the Royal Statistical Society B 82,
             for credible sets of effects and the least correlation of their members.
         """
-        if not 0 < coverage < 1:
-            raise ValueError(
-                f"FitReduction.credible_sets: coverage is above 0 and below 1, got {coverage}."
-            )
-        if not 0 <= least_correlation <= 1:
-            raise ValueError(
-                "FitReduction.credible_sets: least_correlation is between 0 and 1, got "
-                f"{least_correlation}."
-            )
+        coverage = checked_share(coverage, "FitReduction.credible_sets: coverage")
+        least_correlation = checked_share(
+            least_correlation, "FitReduction.credible_sets: least_correlation", ends=True
+        )
         weight, sets = self._terms()
         return find_credible_sets(
             weight,
@@ -336,11 +326,8 @@ class FitReduction:
         """
         if num_draws < 1:
             raise ValueError(f"FitReduction.draws: num_draws is at least 1, got {num_draws}.")
-        weight, sets = self._terms()
-        more = [self._nodes.heaviest(mask) for mask in sets[len(self._found.node) :]]
-        node = np.append(self._found.node, np.array(more, int))
         rng = np.random.default_rng(seed)
-        flat = averaged_draws(self._nodes, weight, sets, node, num_draws, rng)
+        flat = averaged_draws(self._nodes, *self._terms(), self._after.found.node, num_draws, rng)
         padded = np.concatenate([flat, np.zeros((num_draws, 1))], 1)
         return {name: padded[:, where] for name, where in self._layout.index.items()}
 
@@ -363,12 +350,8 @@ class FitReduction:
 
     def _terms(self) -> tuple[Float[np.ndarray, " terms"], Bool[np.ndarray, "terms units"]]:
         """Return weights of submodels and the units in them, after verification if there was one."""
-        found = self._found
-        if self.verification is None:
-            return found.weight, found.sets
-        count = len(self.verification.measured)
-        moved = self.verification.prob(found.prob[:count]) - found.prob[:count]
-        return np.append(found.weight, moved), np.concatenate([found.sets, found.masks[:count]])
+        found = self._after.found
+        return found.weight, found.sets
 
     def report(
         self, path: str | Path, *, title: str = "The reduction of a finished fit", command: str = ""
@@ -395,4 +378,4 @@ class FitReduction:
     def __repr__(self) -> str:
         """Return what was chosen, whether to trust it, and the table."""
         text = f"{self._text}; {self._found.text}; {self._prior}"
-        return fit_text(self, self._found, text, self._normality)
+        return fit_text(self, self._after, text, self._normality)

@@ -4,23 +4,23 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.fitted.measured_average import MeasuredAverage
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality
-from bmrjax.fitted.search import Found
 
 # Rows of the table and credible sets that are printed.
 _ROWS, _SETS = 30, 12
 
 
-def fit_text(reduction: Any, found: Found, text: str, normality: Normality) -> str:
+def fit_text(reduction: Any, after: MeasuredAverage, text: str, normality: Normality) -> str:
     """Return what was chosen, whether to trust it, and the table.
 
     Args:
-    reduction: A `FitReduction`.
-    found: Its submodels.
-    text: What was fitted and how it was searched, in words.
-    normality: How normal it is.
+        reduction: A `FitReduction`.
+        after: Its submodels, by measured evidence where there is any.
+        text: What was fitted and how it was searched, in words.
+        normality: How normal it is.
     """
-    kept, prob = int(found.masks[0].sum()), float(found.prob[0])
+    kept, prob = int(after.chosen.sum()), float(after.prob[after.best])
     probability = f"{prob:.2g}" if prob >= 0.001 else "below 0.001"
     lines = [
         f"FitReduction: {kept} of {len(reduction.candidates)} candidates in the most probable submodel "
@@ -29,7 +29,8 @@ def fit_text(reduction: Any, found: Found, text: str, normality: Normality) -> s
         _how_normal(normality),
     ]
     if reduction.verification is not None:
-        lines.append(str(reduction.verification))
+        lines.append(reduction.verification.line(after.best))
+        lines.append("kept, mean, sd and intervals are by measured evidence")
     others = reduction.inspection.not_judged
     lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
     if len(others) > 6:

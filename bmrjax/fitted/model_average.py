@@ -34,10 +34,10 @@ def average(found: Found, prob: float = 0.95) -> Averaged:
     """Average over submodels: each element is a mixture of normals and a spike at zero.
 
     Args:
-        found: The submodels.
+        found: The submodels. Terms may have negative weights, where others make up for them.
         prob: Probability of the central interval. Its ends are zero where the spike reaches them.
     """
-    inside = np.minimum(found.weight @ found.inclusion, 1.0)
+    inside = np.clip(found.weight @ found.inclusion, 0.0, 1.0)
     inside[(found.inclusion == 1.0).all(0)] = 1.0
     mean = found.weight @ (found.inclusion * found.loc)
     second = found.weight @ (found.inclusion * (found.variance + found.loc**2))
@@ -65,18 +65,18 @@ def mixture_quantile(
     """Return a quantile of each of several mixtures of normals and a spike at zero.
 
     Args:
-        weight: Weight of each term; they add up to one.
+        weight: Weight of each term; they add up to one. Negative ones correct others.
         inclusion: Share of the normal in each term; the spike has the rest.
         loc: Mean of each normal.
         variance: Its variance.
         level: Probability of being at or below the quantile.
     """
-    matters = weight > 1e-7 * weight.max()
+    matters = np.abs(weight) > 1e-7 * weight.max()
     weight = weight[matters] / weight[matters].sum()
     inclusion, loc = inclusion[matters], loc[matters]
     sd = np.sqrt(variance[matters])
     part = weight[:, None] * inclusion
-    scale = np.where(part > 0, sd, 1.0)
+    scale = np.where(part != 0, sd, 1.0)
 
     def below(x: np.ndarray) -> np.ndarray:
         return (part * ndtr((x - loc) / scale)).sum(0)

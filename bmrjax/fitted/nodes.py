@@ -72,6 +72,25 @@ class Nodes:
         of_kept = 0.5 * (half**2).sum(1) - log_det
         return self.log_weight + self._base + of_kept - self._at_zero[:, ~inside].sum(1)
 
+    def terms(
+        self, mask: Bool[np.ndarray, " units"]
+    ) -> tuple[
+        Float[np.ndarray, " nodes"], Float[np.ndarray, "nodes n"], Float[np.ndarray, "nodes n"]
+    ]:
+        """Return the posterior of a submodel as a mixture: shares, means and variances by node.
+
+        Args:
+            mask: Units that are in. Elements that are out have a mean and a variance of zero.
+        """
+        share = self.by_node(mask)
+        kept = np.flatnonzero(self.elements(mask))
+        loc, variance = np.zeros((2, len(self), self.size))
+        covariance = np.linalg.inv(self._matrices[:, kept[:, None], kept])
+        scale = np.stack([p.scale[kept] for p in self.precisions])
+        loc[:, kept] = scale * np.einsum("kij,kj->ki", covariance, self._eta[:, kept])
+        variance[:, kept] = scale**2 * np.diagonal(covariance, axis1=1, axis2=2)
+        return np.exp(share - log_sum_exp(share)), loc, variance
+
     def delta_f(self, mask: Bool[np.ndarray, " units"]) -> float:
         """Return ln of the evidence of a submodel over that of the full one, in nats.
 

@@ -56,7 +56,7 @@ class Normality:
         """Whether `pareto_k` is at most 0.7, or the weights hardly vary; None if it was not measured."""
         if math.isnan(self.pareto_k):
             return None
-        return self.pareto_k <= TRUSTED_PARETO_K or self.tail <= _HARMLESS_TAIL
+        return tail_is_harmless(self.pareto_k, self.tail)
 
 
 def whole_normal(
@@ -107,6 +107,16 @@ def measure_normality(
     pareto_k = tail_shape(drawn.log_weights)
     tail = tail_share(drawn.log_weights, pareto_k)
     return Normality(pareto_k, int(varies.sum()), "", tail, *_shift(whole, drawn))
+
+
+def tail_is_harmless(pareto_k: float, tail: float) -> bool:
+    """Return whether the mean of weights is stable: their tail is short enough, or holds next to nothing.
+
+    Args:
+        pareto_k: Shape of the tail.
+        tail: Share of the sum that is in it.
+    """
+    return pareto_k <= TRUSTED_PARETO_K or tail <= _HARMLESS_TAIL
 
 
 def tail_shape(log_weights: Float[np.ndarray, " draws"]) -> float:

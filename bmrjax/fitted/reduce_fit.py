@@ -27,7 +27,6 @@ from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.heredity import HeredityOption, heredity_of
 from bmrjax.fitted.joint_normal import check_joint_normal
 from bmrjax.fitted.layout import Names
-from bmrjax.fitted.model_average import average
 from bmrjax.fitted.model_prior import ModelPrior, model_prior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality, measure_normality
@@ -285,7 +284,6 @@ def reduce_source(
         units,
         normal,
         found,
-        average(found),
         prior=of_submodels,
         text=text,
         normality=normality,

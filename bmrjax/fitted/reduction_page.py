@@ -31,7 +31,8 @@ def reduction_page(found: Any, *, title: str, command: str) -> Page:
     )
     models: Any = found.models()
     kept = int(models["size"].iloc[0])
-    best = float(models["prob"].iloc[0])
+    prob = "measured_prob" if "measured_prob" in models else "prob"
+    best = float(models[prob].iloc[0])
     sections = [
         _elements(table),
         _effects(table),
@@ -113,7 +114,8 @@ def _effects(table: Any) -> Section:
         "Averaged effects", described, intervals_chart(rows, x="Mean over submodels, 95% interval")
     )
     text = (
-        "Averages over all submodels, zeros counted. Grey elements are not in the chosen submodel."
+        "Averages over all submodels, by measured evidence where there is any, zeros counted. Grey elements "
+        "are not in the chosen submodel."
     )
     return Section("effects", "Coefficients", text, [chart])
 
@@ -130,9 +132,11 @@ def _submodels(models: Any, candidates: Any) -> Section:
         cells += [float(row["prob"]), shown_nats(float(row["delta_f"]))]
         if "measured" in models:
             cells.append(shown_nats(float(row["measured"])) or "not measured")
+            own = float(row["measured_prob"])
+            cells.append("not measured" if np.isnan(own) else own)
         rows.append(cells)
     columns = ["Submodel", "Size", "Probability", "ΔF, nats"]
-    columns += ["Measured, nats"] if "measured" in models else []
+    columns += ["Measured, nats", "By measured evidence"] if "measured" in models else []
     numeric = frozenset(range(1, len(columns)))
     text = "The most probable ones first. ΔF is that of the submodel against the full model."
     return Section("submodels", "Submodels", text, [Table("Submodels.", columns, rows, numeric)])

@@ -17,7 +17,9 @@ from bmrjax.fitted.normality import (
     TRUSTED_PARETO_K,
     log_joint,
     normal_draws,
+    tail_is_harmless,
     tail_shape,
+    tail_share,
     weighted_draws,
 )
 from bmrjax.fitted.search import Found
@@ -26,8 +28,10 @@ from bmrjax.infer.arguments import Data
 # Submodels that are measured at most: the most probable ones.
 MOST_SUBMODELS = 64
 
-# Submodels that are measured in any case, and how many of them share the points of one evaluation.
-_GLANCE, _TOGETHER = 16, 4
+# Submodels that are measured in any case, how many of them share the points of one evaluation, and what
+# probability the others of the 64 may have: those without a strong effect are improbable together, and may be
+# off by nats together.
+_GLANCE, _TOGETHER, _LEFT_OUT = 16, 4, 0.02
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,16 @@ class Verification:
         standard_error: Monte Carlo standard error of `measured`.
         pareto_k: Larger of the shapes of the tails of the importance weights of the submodel and of the full
             model; above 0.7, `measured` is not reliable either.
+        trusted: Whether the weights of the submodel itself have a stable mean, or hardly vary. The full
+            model's evidence does not count here, for it cancels between submodels. None says so of those
+            with a `pareto_k` of at most 0.7.
     """
 
     predicted: Float[np.ndarray, " submodels"]
     measured: Float[np.ndarray, " submodels"]
     standard_error: Float[np.ndarray, " submodels"]
     pareto_k: Float[np.ndarray, " submodels"]
+    trusted: Bool[np.ndarray, " submodels"] | None = None
 
     def prob(self, predicted: Float[np.ndarray, " submodels"]) -> Float[np.ndarray, " submodels"]:
         """Return the probabilities of the submodels by their measured evidence.
@@ -67,7 +75,8 @@ class Verification:
             found: The submodels.
         """
         prob = self.prob(found.prob[: len(self.measured)])
-        return bool(prob[self.pareto_k <= TRUSTED_PARETO_K].sum() >= 0.5 * prob.sum())
+        trusted = self.pareto_k <= TRUSTED_PARETO_K if self.trusted is None else self.trusted
+        return bool(prob[trusted].sum() >= 0.5 * prob.sum())
 
     def spread(self, found: "Found") -> "Spread":
         """Return how inclusion probabilities change by the measured evidence.
@@ -79,12 +88,20 @@ class Verification:
         prob, masks = found.prob[:count], found.masks[:count]
         return _spread(prob, self.prob(prob) - prob, self.standard_error, masks)
 
-    def __str__(self) -> str:
-        """Return what was found of the chosen submodel, as one line."""
+    def line(self, at: int) -> str:
+        """Return what was found of a submodel, as one line.
+
+        Args:
+            at: Its place.
+        """
         return (
-            f"delta_f of this submodel: {self.predicted[0]:.2f} nats predicted, {self.measured[0]:.2f} ± "
-            f"{self.standard_error[0]:.2f} measured (Pareto k {self.pareto_k[0]:.2f})"
+            f"delta_f of this submodel: {self.predicted[at]:.2f} nats predicted, {self.measured[at]:.2f} ± "
+            f"{self.standard_error[at]:.2f} measured (Pareto k {self.pareto_k[at]:.2f})"
         )
+
+    def __str__(self) -> str:
+        """Return what was found of the most probable submodel as predicted, as one line."""
+        return self.line(0)
 
 
 def verify_submodels(
@@ -128,9 +145,9 @@ def verify_submodels(
             return None
         of_reduced, its_error = _log_mean(reduced.log_weights)
         measured = of_reduced - evidence - float(log_prior[~kept].sum())
-        found.append(
-            (measured, math.hypot(error, its_error), max(shape, tail_shape(reduced.log_weights)))
-        )
+        own = tail_shape(reduced.log_weights)
+        trusted = tail_is_harmless(own, tail_share(reduced.log_weights, own))
+        found.append((measured, math.hypot(error, its_error), max(shape, own), trusted))
     return Verification(
         predicted[: len(found)], *(np.array(part) for part in zip(*found, strict=True))
     )
@@ -164,6 +181,16 @@ def _spread(
     return Spread(moved @ masks, error)
 
 
+def worth_a_glance(prob: Float[np.ndarray, " submodels"]) -> int:
+    """Return how many submodels are measured in any case.
+
+    Args:
+        prob: Their probabilities, the most probable first.
+    """
+    left = np.cumsum(prob[:MOST_SUBMODELS][::-1])[::-1]
+    return min(max(_GLANCE, int(np.sum(left > _LEFT_OUT))), len(prob))
+
+
 def measure_spread(
     found: Found,
     inside: Bool[np.ndarray, "submodels n"],
@@ -173,7 +200,9 @@ def measure_spread(
     data: Data,
     rng: np.random.Generator,
 ) -> Spread | None:
-    """Measure the evidence of the 16 most probable submodels, with a quarter of the draws for each.
+    """Measure the evidence of the 16 most probable submodels or more, with a quarter of the draws for each.
+
+    More, up to 64, until the others of these 64 have a probability of 0.02 at most.
 
     Args:
         found: The submodels.
@@ -189,7 +218,7 @@ def measure_spread(
     """
     density = log_joint(whole(np.ones(inside.shape[1], bool)), model, data)
     log_prior, each = _log_prior_at_zero(normal), NUM_DRAWS // _TOGETHER
-    inside = inside[:_GLANCE]
+    inside = inside[: worth_a_glance(found.prob)]
     correction, errors = [], []
     for start in range(0, len(inside), _TOGETHER):
         # As many points at a time as elsewhere, so that nothing is compiled anew.

@@ -12,7 +12,6 @@ from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
-from bmrjax.fitted.model_average import average
 from bmrjax.fitted.model_prior import model_prior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality
@@ -82,7 +81,6 @@ def reduce_effects(
         units,
         normal,
         found,
-        average(found),
         prior=prior,
         text=text,
         normality=Normality(math.nan, reason=_REASON),

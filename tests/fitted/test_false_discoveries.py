@@ -50,3 +50,17 @@ def test_the_elements_of_a_group_go_together_and_forced_ones_are_in():
 def test_a_rate_out_of_range_is_refused(rate):
     with pytest.raises(ValueError, match="above 0 and below 1"):
         copies().select(false_discovery_rate=rate)
+
+
+@pytest.mark.parametrize("rate", ["0.1", None, True, [0.1], 1j])
+def test_a_rate_that_is_not_a_number_is_refused(rate):
+    with pytest.raises(TypeError, match=r"select: false_discovery_rate is a number above 0 and"):
+        copies().select(false_discovery_rate=rate)
+    with pytest.raises(TypeError, match=r"credible_sets: coverage is a number above 0 and"):
+        copies().credible_sets(rate)
+    with pytest.raises(TypeError, match=r"least_correlation is a number between 0 and 1"):
+        copies().credible_sets(least_correlation=rate)
+
+
+def test_a_rate_may_come_as_an_array_without_axes():
+    assert copies().select(false_discovery_rate=jnp.asarray(0.1))["z"].tolist()[2]

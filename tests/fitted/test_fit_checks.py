@@ -1,6 +1,7 @@
 """Draws under priors by name, and what the report says where the posterior is not normal."""
 
 import functools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -15,7 +16,7 @@ import bmrjax as bmr
 from bmrjax.fitted.fit_findings import evidence_off, not_exact
 from bmrjax.fitted.normality import Normality, tail_shape, tail_share
 from bmrjax.fitted.skewness import density_off_at_zero
-from bmrjax.fitted.verification import Spread, Verification
+from bmrjax.fitted.verification import Spread, Verification, worth_a_glance
 from bmrjax.reduction import Normal
 
 # --- draws under priors by name -----------------------------------------------------------
@@ -166,6 +167,9 @@ def test_measured_evidence_of_heavy_tails_is_not_relied_on(tails):
     found = SimpleNamespace(prob=np.array([0.7, 0.2, 0.1]))
     verification = Verification(zeros, zeros, zeros, np.array(tails))
     assert verification.reliable(found) == (tails[0] < 0.7)
+    # The full model's weights do not count, nor does a long tail that holds next to nothing.
+    assert replace(verification, trusted=np.array([True, False, False])).reliable(found)
+    assert not replace(verification, trusted=np.array([False, True, True])).reliable(found)
     codes = [f.code for f in evidence_off(verification, reliable=verification.reliable(found))]
     assert codes == ([] if tails[0] < 0.7 else ["evidence-off"])
     spread, cases = Spread(np.array([0.2]), 0.01), [(True, True), (False, True), (False, False)]
@@ -200,7 +204,7 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     which, change = said.split("that of '")[1][0], float(said.split("changes by ")[1][:5])
     measured = bmr.reduce_fit(draws, model=_logistic, data=data, verify=True)
     exact = measured.measured_inclusion_prob["beta"] - measured.inclusion_prob["beta"]
-    # 500 draws for each of 16 submodels here, 2,000 for each of all 32 there.
+    # 500 draws for each of most submodels here, 2,000 for each of all 32 there.
     assert change == pytest.approx(exact[int(which)], abs=0.04)
     assert abs(exact).max() > 0.05
     # By default, what is needed has been measured already.
@@ -208,9 +212,30 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     np.testing.assert_allclose(
         found.measured_inclusion_prob["beta"], measured.measured_inclusion_prob["beta"], atol=0.01
     )
+    # What is shown beside it follows it.
+    models = found.models()
+    assert models["measured_prob"].is_monotonic_decreasing
+    assert not models["prob"].is_monotonic_decreasing
+    best = models.iloc[0][list(found.candidates)].to_numpy(bool)
+    assert found.chosen["beta"].tolist() == best.tolist()
+    drawn = found.draws(20_000)["beta"]
+    np.testing.assert_allclose(
+        (drawn != 0).mean(0), found.measured_inclusion_prob["beta"], atol=0.02
+    )
+    np.testing.assert_allclose(drawn.mean(0), found.mean["beta"], atol=0.02)
+    np.testing.assert_allclose(drawn.std(0), found.sd["beta"], atol=0.02)
     with pytest.warns(bmr.FitWarning, match="verify=True, and report"):
         left = bmr.reduce_fit(draws, model=_logistic, data=data, verify=False)
     assert left.measured_inclusion_prob is None
+
+
+def test_submodels_are_measured_until_the_others_have_no_weight():
+    # Of 32 submodels, the last 16 may have the weight that an effect has if it is half certain.
+    assert worth_a_glance(np.append(np.full(16, 0.94 / 16), np.full(16, 0.06 / 16))) == 27
+    assert worth_a_glance(np.append(np.full(16, 0.99 / 16), np.full(16, 0.01 / 16))) == 16
+    assert worth_a_glance(np.full(8, 0.125)) == 8
+    assert worth_a_glance(np.full(4096, 1 / 4096)) == 16
+    assert worth_a_glance(np.full(70, 1 / 70)) == 63
 
 
 # --- tails of importance weights ------------------------------------------------------------

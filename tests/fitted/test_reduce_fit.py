@@ -426,9 +426,15 @@ def test_a_prediction_that_the_program_contradicts_is_a_finding():
     with pytest.warns(bmr.FitWarning, match="nats from the measured one"):
         found = bmr.reduce_fit({"beta": wrong}, model=EXACT.model, data=EXACT.data, verify=True)
     assert found.findings[-1].code == "evidence-off"
-    inside = found.chosen["beta"]
-    actual = EXACT.log_evidence(inside) - EXACT.log_evidence(np.ones(4, bool))
+    models = found.models()
+    predicted = models.loc[models["prob"].idxmax(), list(found.candidates)].to_numpy(bool)
+    full = EXACT.log_evidence(np.ones(4, bool))
+    actual = EXACT.log_evidence(predicted) - full
     assert found.verification.measured[0] == pytest.approx(actual, abs=0.3)
+    # What is chosen is the best by measured evidence, and is another one.
+    assert not np.array_equal(found.chosen["beta"], predicted)
+    actual = EXACT.log_evidence(found.chosen["beta"]) - full
+    assert models["measured"][0] == pytest.approx(actual, abs=0.3)
 
 
 def test_a_posterior_wider_than_its_prior_is_a_finding():

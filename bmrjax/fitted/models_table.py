@@ -1,0 +1,37 @@
+"""The most probable submodels as a table."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bmrjax.fitted.measured_average import MeasuredAverage
+from bmrjax.fitted.verification import Verification
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def models_table(
+    after: MeasuredAverage, verification: Verification | None, candidates: Sequence[str]
+) -> "DataFrame":
+    """Return one row per submodel; see `FitReduction.models`.
+
+    Args:
+        after: The submodels, and their probabilities by measured evidence.
+        verification: Predicted and measured evidence; None where it was not measured.
+        candidates: Names of the units.
+    """
+    import pandas as pd
+
+    found = after.found
+    columns: dict[str, Any] = dict(zip(candidates, found.masks.T, strict=True))
+    columns |= {"size": found.masks.sum(1), "prob": found.prob, "delta_f": found.delta_f}
+    if verification is None:
+        return pd.DataFrame(columns)
+    measured, prob = np.full((2, len(found.prob)), np.nan)
+    count = len(verification.measured)
+    measured[:count], prob[:count] = verification.measured, after.prob[:count]
+    columns |= {"measured": measured, "measured_prob": prob}
+    order = np.argsort(-after.prob, kind="stable")
+    return pd.DataFrame(columns).iloc[order].reset_index(drop=True)

@@ -122,7 +122,9 @@ def test_a_lock_is_let_go_where_nothing_can_be_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "held"), [(errno.ENOSYS, False), (errno.EWOULDBLOCK, True)])
+@pytest.mark.parametrize(
+    ("number", "held"), [(errno.ENOSYS, False), (errno.ENOLCK, False), (errno.EWOULDBLOCK, True)]
+)
 def test_a_file_system_without_locks_is_no_run_in_the_folder(tmp_path, monkeypatch, number, held):
     fcntl = pytest.importorskip("fcntl")
 
@@ -134,8 +136,11 @@ def test_a_file_system_without_locks_is_no_run_in_the_folder(tmp_path, monkeypat
         with pytest.raises(ValueError, match="a run that has not ended"):
             RunLock(tmp_path)
     else:
-        with RunLock(tmp_path):
+        with pytest.warns(UserWarning, match="cannot be locked here .* one at a time"):
+            lock = RunLock(tmp_path)
+        with lock:
             assert not is_held(tmp_path)
+            assert not lock.locked
         assert list(tmp_path.iterdir()) == []
 
 

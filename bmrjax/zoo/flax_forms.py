@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from bmrjax.codec.budget import Price
 from bmrjax.codec.codec_error import CodecError
@@ -71,7 +72,7 @@ def _of_one_part(cls: type) -> Any:
         sizes = {"image_size": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1}
         network = NNXViT(1, 1, **sizes, depth=1, rngs=nnx.Rngs(0))
     # What is made while another function is traced belongs to that function.
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(nnx.state(network))):
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(nnx.state(network))):
         _smallest[cls] = network
     return network
 

@@ -5,6 +5,7 @@ import errno
 import os
 from pathlib import Path
 
+from bmrjax.errors import warn
 from bmrjax.files import naming_full_disk
 
 # Beside what a run writes; removed when it ends.
@@ -17,12 +18,16 @@ class RunLock:
     """Hold a folder for one run, in this process or another.
 
     The lock is the operating system's (``flock``), which ends with the process that holds it: what a killed
-    process leaves behind is a file, not a lock, and is taken over. Systems, and file systems, without it have
-    no lock.
+    process leaves behind is a file, not a lock, and is taken over. On file systems that lock nothing (NFS
+    without its lock daemon, Lustre without its option ``flock``) nothing keeps
+    others out, and a warning says so.
 
     Args:
         directory: Folder of the run; it must exist.
         name: Of the file; locks of different names are different locks.
+
+    Attributes:
+        locked: Whether it keeps others out.
 
     Raises:
         ValueError: If another run holds the folder; the message names its process.
@@ -41,6 +46,7 @@ class RunLock:
     def __init__(self, directory: Path, name: str = LOCK):
         self._path = directory / name
         self._handle: int | None = None
+        self.locked = True
         while self._handle is None:
             self._handle = self._taken()
 
@@ -50,7 +56,7 @@ class RunLock:
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         handle = os.open(self._path, flags, 0o666)
         try:
-            _lock(handle)
+            refused = _lock(handle)
         except OSError:
             process = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(handle)
@@ -69,6 +75,12 @@ class RunLock:
             with naming_full_disk(self._path):
                 os.truncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
+            self.locked = not refused
+            if refused:
+                warn(
+                    f"{self._path.parent}: files cannot be locked here ({refused}), so nothing keeps a "
+                    "second run out of this folder. Start one at a time.",
+                )
         except BaseException:
             os.close(handle)
             raise
@@ -112,13 +124,16 @@ def is_held(directory: Path, name: str = LOCK) -> bool:
     return False
 
 
-def _lock(handle: int) -> None:
+def _lock(handle: int) -> str:
+    """Lock a file; return why its file system locks none, or nothing."""
     try:
         import fcntl
     except ImportError:
-        return
+        return "this Python has no fcntl"
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+        return os.strerror(error.errno or 0)
+    return ""

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from bmrjax import files
+from bmrjax.cli import run_report
 from bmrjax.files import replacing_folder, write_atomically
 from bmrjax.run_lock import RunLock, is_held
 
@@ -122,7 +124,9 @@ def test_a_lock_is_let_go_where_nothing_can_be_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "held"), [(errno.ENOSYS, False), (errno.EWOULDBLOCK, True)])
+@pytest.mark.parametrize(
+    ("number", "held"), [(errno.ENOSYS, False), (errno.ENOLCK, False), (errno.EWOULDBLOCK, True)]
+)
 def test_a_file_system_without_locks_is_no_run_in_the_folder(tmp_path, monkeypatch, number, held):
     fcntl = pytest.importorskip("fcntl")
 
@@ -134,8 +138,11 @@ def test_a_file_system_without_locks_is_no_run_in_the_folder(tmp_path, monkeypat
         with pytest.raises(ValueError, match="a run that has not ended"):
             RunLock(tmp_path)
     else:
-        with RunLock(tmp_path):
+        with pytest.warns(UserWarning, match="cannot be locked here .* one at a time"):
+            lock = RunLock(tmp_path)
+        with lock:
             assert not is_held(tmp_path)
+            assert not lock.locked
         assert list(tmp_path.iterdir()) == []
 
 
@@ -151,3 +158,23 @@ def test_saving_over_a_folder_leaves_no_moment_without_one(tmp_path, monkeypatch
         (staging / "new").write_text("")
     assert [each.name for each in folder.iterdir()] == ["new"]
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
+
+
+def test_plots_on_a_full_disk_and_at_a_link(tmp_path, monkeypatch):
+    (tmp_path / "precious").write_text("data")
+    (tmp_path / "learning_curves.png").symlink_to(tmp_path / "precious")
+    run = types.SimpleNamespace(keep={})
+
+    def full(path, **_):
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    drawn = types.SimpleNamespace(savefig=full)
+    monkeypatch.setattr("bmrjax.plot.learning_curves", lambda _: drawn)
+    with pytest.raises(OSError, match=r"the disk is full.*learning_curves\.png"):
+        run_report.write_plots(run, tmp_path, None)
+    assert len(list(tmp_path.iterdir())) == 2
+    drawn.savefig = lambda path, **_: path.write_text("a plot")
+    run_report.write_plots(run, tmp_path, None)
+    assert (tmp_path / "learning_curves.png").read_text() == "a plot"
+    assert (tmp_path / "precious").read_text() == "data"

@@ -1,5 +1,6 @@
 """What a run tells: results.json, the summary on the terminal, the plots."""
 
+import functools
 import math
 import os
 import shlex
@@ -14,6 +15,7 @@ import numpy as np
 from bmrjax.cli.build import num_outputs
 from bmrjax.cli.run_folder import config_of
 from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.files import write_atomically
 from bmrjax.run.input_paths import input_paths
 
 
@@ -294,7 +296,7 @@ def write_plots(result: Any, out: Path, rows: Any) -> None:
         if used_inputs(result, result.columns) is not None:
             figures["inputs"] = plot.inputs(result, rows)
     for name, figure in figures.items():
-        figure.savefig(out / f"{name}.png", dpi=150)
+        write_atomically(out / f"{name}.png", functools.partial(figure.savefig, dpi=150))
 
 
 def _listed(array: Any) -> Any:

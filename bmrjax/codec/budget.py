@@ -33,9 +33,10 @@ class Price:
     memory: float
 
 
-# A character of the description, a value in it, a module.
+# A character of the description, a value in it, what a list costs beside that, a module.
 CHARACTER = Price(40, 70)
 NODE = Price(1500, 300)
+LIST = Price(3000, 300)
 MODULE = Price(14_000, 2000)
 # An array, and running statistics that are held apart.
 ARRAY = Price(100_000, 6000)
@@ -72,6 +73,10 @@ class Budget:
     def __init__(self, size: int | None = None):
         self._size = size
         self._nanoseconds = self._memory = 0.0
+        self._most_nanoseconds = self._most_memory = math.inf
+        if size is not None:
+            self._most_nanoseconds = FREE_NANOSECONDS + NANOSECONDS_PER_BYTE * size
+            self._most_memory = FREE_MEMORY + MEMORY_PER_BYTE * size
 
     def charge(self, price: Price, count: int = 1, *, repeats: int = 1) -> None:
         """Pay for an operation that is about to run.
@@ -93,7 +98,7 @@ class Budget:
         """
         self._nanoseconds += price.nanoseconds * count * repeats
         self._memory += price.memory * count
-        if self._size is not None and self.least_size() > self._size:
+        if self._nanoseconds > self._most_nanoseconds or self._memory > self._most_memory:
             raise CodecError(
                 f"the file declares more than its {self._size:,} bytes can pay for: reading a file takes at "
                 f"most {FREE_NANOSECONDS // 10**6} ms and {NANOSECONDS_PER_BYTE // 1000} µs per byte, and "

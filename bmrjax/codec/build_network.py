@@ -57,6 +57,8 @@ class Builder:
         self._left = iter(arrays)
         self._stateful = False
         self._numbered: list[Any] = []
+        self._classes: dict[str, tuple[type, str | None, bool]] = {}
+        self._makers = {kind: getattr(self, f"_{kind.replace(' ', '_')}") for kind in _KINDS}
         network = self._made(self._tree)
         if not self._stateful:
             return network
@@ -70,7 +72,7 @@ class Builder:
         kind, inner = next(iter(node.items()))
         if kind == "array":
             return self._array(node.get("as"))
-        make = getattr(self, f"_{kind.replace(' ', '_')}", None) if kind in _KINDS else None
+        make = self._makers.get(kind)
         return self._module(kind, inner) if make is None else make(inner)
 
     def _array(self, kind: str | None) -> Any:
@@ -155,8 +157,10 @@ class Builder:
         return self._names
 
     def _module(self, kind: str, inner: dict[str, Any]) -> Any:
-        cls = self._found().class_of(kind)
-        flax = flax_kind(cls)
+        if kind not in self._classes:
+            cls = self._found().class_of(kind)
+            self._classes[kind] = cls, flax_kind(cls), is_form(cls)
+        cls, flax, form = self._classes[kind]
         if flax == "variable":
             held = self._dict(inner)
             made = make_variable(cls, held["value"], held.get("metadata", {}))
@@ -169,7 +173,7 @@ class Builder:
             made = object.__new__(cls)
             for name, each in inner.items():
                 object.__setattr__(made, name, self._made(each))
-            if not is_form(cls):
+            if not form:
                 return made
             made = built_form(made)
         self._numbered.append(made)
@@ -182,10 +186,9 @@ class Builder:
         return self._made(node), None
 
 
-_KINDS = (
-    "tuple dict frozen map function enum float complex dtype partial state key same removed ellipsis "
-    "path paths"
-).split() + ["tree partial"]
+_KINDS = frozenset(
+    "tuple dict frozen map function enum float complex dtype partial state key same removed ellipsis".split()
+) | {"path", "paths", "tree partial"}
 
 
 def _refuse(name: str) -> Any:

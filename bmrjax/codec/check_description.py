@@ -6,6 +6,7 @@ from typing import Any
 
 from bmrjax.codec.budget import (
     ARRAY,
+    LIST,
     MODULE,
     NODE,
     NUMBER,
@@ -52,6 +53,25 @@ KEYS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4, "fry": 2, "urbg": 4}
 STATUS = ("data", "static")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What the name of a class stands for, looked up once for each name.
+
+    Attributes:
+        foreign: Whether it is of no library.
+        cls: The class; None if it is not looked up.
+        flax: See `flax_kind`.
+        fields: The attributes that it declares; None if it is no class of networks.
+        form: Whether it stands for a Flax network.
+    """
+
+    foreign: bool
+    cls: type | None
+    flax: str | None
+    fields: frozenset[str] | None
+    form: bool
+
+
 class DescriptionCheck:
     """Read a description without building anything; classes and functions are found, not called.
 
@@ -81,6 +101,8 @@ class DescriptionCheck:
         self._numbered: list[tuple[int, int, int]] = []
         self._nodes = self._deepest = self._objects = 0
         self._stateful = False
+        self._found: dict[str, _Kind] = {}
+        self._named_before: set[tuple[str, str]] = set()
         self._kinds: dict[str, Callable[[Any, str, int], bool]] = {
             "tuple": self._items,
             "dict": self._dict,
@@ -103,26 +125,19 @@ class DescriptionCheck:
                 isinstance(inner, list) and bool(inner) and all(_is_path(each) for each in inner)
             ),
         }
+        self._visit(1, 0)
         self._check(tree, "", 0)
         if self._stateful:
             self._budget.charge(STATEFUL_MODULE, self.modules)
             self._budget.charge(STATEFUL_OBJECT, self._objects)
 
     def _check(self, node: Any, path: str, depth: int) -> None:
-        self._visit(1, depth)
-        if node is None or isinstance(node, bool | float):
-            return
-        if isinstance(node, int):
-            if abs(node) > LARGEST_INTEGER:
-                size = f"{'-' * (node < 0)}2**{node.bit_length() - 1}"
-                raise CodecError(f"the description of the network has a number like {size}.")
-            return
-        if isinstance(node, str):
-            if len(node) > LONGEST_TEXT:
-                raise CodecError("the description of the network has a long text in it.")
-            return
-        if isinstance(node, list):
+        """Check a node that is paid for, and what is in it."""
+        if type(node) is list:
             self._items(node, path, depth)
+            return
+        if type(node) is not dict:
+            _check_plain(node)
             return
         kind = next(iter(node), "")
         where = f"the description of the network is damaged at '{path}': "
@@ -172,14 +187,20 @@ class DescriptionCheck:
     def _items(self, inner: Any, path: str, depth: int) -> bool:
         if not isinstance(inner, list):
             return False
+        self._budget.charge(LIST)
+        self._visit(len(inner), depth + bool(inner))
         for i, each in enumerate(inner):
-            self._check(each, path_to(path, i), depth + 1)
+            if type(each) is dict or type(each) is list:
+                self._check(each, path_to(path, i), depth + 1)
+            else:
+                _check_plain(each)
         return True
 
     def _dict(self, inner: Any, path: str, depth: int) -> bool:
         if not isinstance(inner, dict) or any(len(key) > LONGEST_KEY for key in inner):
             return False
         self._budget.charge(MODULE)
+        self._visit(len(inner), depth + bool(inner))
         for name, each in inner.items():
             self._check(each, path_to(path, name), depth + 1)
         return True
@@ -188,6 +209,7 @@ class DescriptionCheck:
         if not isinstance(inner, list):
             return False
         self._budget.charge(MODULE)
+        self._visit(2 * len(inner), depth + bool(inner))
         for each in inner:
             if not isinstance(each, list) or len(each) != 2:
                 return False
@@ -203,15 +225,17 @@ class DescriptionCheck:
         )
 
     def _function(self, inner: Any, path: str, depth: int) -> bool:
-        return self._named(inner, self._names.function_of)
+        return self._named(inner, "function", self._names.function_of)
 
     def _member(self, inner: Any, path: str, depth: int) -> bool:
-        return self._named(inner, self._names.member_of)
+        return self._named(inner, "member", self._names.member_of)
 
-    def _named(self, name: Any, find: Callable[[str], Any]) -> bool:
+    def _named(self, name: Any, kind: str, find: Callable[[str], Any]) -> bool:
         self._budget.charge(MODULE)
         if not isinstance(name, str) or len(name) > LONGEST_NAME:
             return False
+        if (name, kind) in self._named_before:
+            return True
         if is_qualified(name) and not self._names.knows(name):
             self.foreign.add(name)
             if not self._resolve:
@@ -219,6 +243,7 @@ class DescriptionCheck:
         elif ":" not in name and not self._names.knows(name) and not name.startswith("lax."):
             return False
         find(name)
+        self._named_before.add((name, kind))
         return True
 
     def _partial(self, inner: Any, path: str, depth: int) -> bool:
@@ -233,6 +258,7 @@ class DescriptionCheck:
         ):
             return False
         self._budget.charge(MODULE)
+        self._visit(1, depth + 1)
         self._check(inner[0], path_to(path, "func"), depth + 1)
         self._items(inner[1], path, depth)
         _check_windows("partial", inner[2])
@@ -241,6 +267,7 @@ class DescriptionCheck:
     def _state(self, inner: Any, path: str, depth: int) -> bool:
         self._budget.charge(STATE)
         self._stateful = True
+        self._visit(1, depth + 1)
         self._check(inner, path, depth + 1)
         return True
 
@@ -267,6 +294,7 @@ class DescriptionCheck:
         ):
             return False
         self._budget.charge(ARRAY, 3)
+        self._visit(1, depth + 1)
         self._check(array, path, depth + 1)
         return self.holes[-1].shape[-1:] == (KEYS[inner[0]],)
 
@@ -279,35 +307,46 @@ class DescriptionCheck:
         self._budget.charge(MODULE)
         self.modules += 1
         _check_windows(kind, inner)
-        flax = None
-        if is_qualified(kind) and not self._names.knows(kind):
+        if kind not in self._found:
+            self._found[kind] = self._look_up(kind)
+        found = self._found[kind]
+        flax = found.flax
+        if found.foreign:
             self.foreign.add(kind)
-        if self._resolve or kind not in self.foreign:
-            cls = self._names.class_of(kind)
-            flax = flax_kind(cls)
-            if flax is None:
-                self._check_fields(kind, cls, inner, where)
-        for price, count in flax_prices(kind, inner):
-            self._budget.charge(price, count)
+        if found.cls is not None and flax is None and found.fields != inner.keys():
+            self._check_fields(kind, found.cls, inner, where)
+        if found.form:
+            for price, count in flax_prices(kind, inner):
+                self._budget.charge(price, count)
         if flax:
             self._budget.charge(FLAX_OBJECT)
         if flax == "variable" and not ("value" in inner and set(inner) <= {"value", "metadata"}):
             return False
         if flax == "object" and not all(is_attribute(name) for name in inner):
             return False
-        before = self._begin(depth)
+        numbered = flax is not None or found.form
+        before = self._begin(depth) if numbered else None
         self._objects += bool(flax)
+        self._visit(len(inner), depth + bool(inner))
         for name, each in inner.items():
             inside = path if flax == "variable" and name == "value" else path_to(path, name)
             # A name that is not looked up may be of such a module.
-            may_say = flax == "object" or (not self._resolve and kind in self.foreign)
+            may_say = flax == "object" or (not self._resolve and found.foreign)
             if may_say and isinstance(each, dict) and len(each) == 1 and next(iter(each)) in STATUS:
                 each = next(iter(each.values()))
             self._check(each, inside, depth + 1)
-        if flax or is_form_name(kind):
+        if before is not None:
             self._number(before, depth)
-        self._deepest = max(self._deepest, before[1])
         return True
+
+    def _look_up(self, kind: str) -> _Kind:
+        foreign = is_qualified(kind) and not self._names.knows(kind)
+        cls = self._names.class_of(kind) if self._resolve or not foreign else None
+        flax = None if cls is None else flax_kind(cls)
+        fields = None if cls is None else frozenset(fields_of(cls))
+        if not fields and not dataclasses.is_dataclass(cls):
+            fields = None
+        return _Kind(foreign, cls, flax, fields, is_form_name(kind))
 
     def _check_fields(self, kind: str, cls: type, inner: dict[str, Any], where: str) -> None:
         fields = fields_of(cls)
@@ -319,6 +358,15 @@ class DescriptionCheck:
                 f"{where}'{differ[0][:LONGEST_KEY]}' is only in the file or only in class {kind}; the file "
                 "is of another version of it."
             )
+
+
+def _check_plain(node: Any) -> None:
+    """Refuse long numbers and long texts."""
+    if type(node) is int and abs(node) > LARGEST_INTEGER:
+        size = f"{'-' * (node < 0)}2**{node.bit_length() - 1}"
+        raise CodecError(f"the description of the network has a number like {size}.")
+    if type(node) is str and len(node) > LONGEST_TEXT:
+        raise CodecError("the description of the network has a long text in it.")
 
 
 def _plain_key(node: Any) -> str:

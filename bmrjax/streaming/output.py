@@ -79,11 +79,11 @@ def new_folder(out: Path) -> Iterator[Path]:
             except OSError as error:  # somebody wrote to it meanwhile
                 kept = staged_name(out, suffix=".complete")
                 os.replace(staging, kept)
-                (kept / _LOCK).unlink()
+                (kept / _LOCK).unlink(missing_ok=True)
                 raise OSError(
                     error.errno, f"{error.strerror}; the masks are complete in {kept}", str(out)
                 ) from error
-            (out / _LOCK).unlink()
+            (out / _LOCK).unlink(missing_ok=True)  # another may have, where none is locked
         sync_file(out)
         sync_file(out.parent)
     except BaseException:
@@ -110,7 +110,9 @@ def _remove_abandoned(out: Path) -> None:
         if len(middle) != 16 or not set(middle) <= set("0123456789abcdef"):
             continue
         # Held by a reduction that goes on, or not ours to remove, it stays.
-        with contextlib.suppress(ValueError, OSError), RunLock(each, _LOCK):
+        with contextlib.suppress(ValueError, OSError), RunLock(each, _LOCK) as lock:
+            if not lock.locked:  # nothing tells a reduction that goes on
+                continue
             for inner in each.iterdir():
                 if inner.name != _LOCK:
                     inner.unlink()

@@ -1,19 +1,22 @@
 """What stands for the Flax NNX networks of this package in compressed files."""
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from bmrjax.codec.budget import Price
 from bmrjax.codec.codec_error import CodecError
 from bmrjax.codec.flax_networks import FlaxForm, register_flax
 from bmrjax.structure import named_arrays
-from bmrjax.structure.network_arrays import parts_of
 from bmrjax.zoo.nnx_mlp import NNXMLP
 from bmrjax.zoo.nnx_vit import NNXViT
+from bmrjax.zoo.patches import count_patches
 
 # Building as many layers, or blocks, must not take long.
 _DEEPEST, _MOST_BLOCKS = 2**10, 2**7
@@ -21,9 +24,9 @@ _LARGEST_SIDE = 2**14
 
 
 # A layer of a Flax perceptron, and a transformer and each of its blocks.
-FLAX_LAYER = Price(2_500_000, 100_000)
+FLAX_LAYER = Price(1_500_000, 100_000)
 FLAX_TRANSFORMER = Price(10_000_000, 500_000)
-FLAX_BLOCK = Price(32_000_000, 1_000_000)
+FLAX_BLOCK = Price(14_000_000, 1_000_000)
 
 
 class FlaxMLP(eqx.Module):
@@ -54,48 +57,109 @@ def _held_mlp(network: Any) -> FlaxMLP:
     return FlaxMLP(layers, network.activation, float(network.dropout.rate))
 
 
-def _mlp(held: FlaxMLP) -> Any:
+_smallest: dict[type, Any] = {}
+
+
+def _of_one_part(cls: type) -> Any:
+    """Return a network of one layer, or of one block. Flax constructs one in ten times what a copy takes."""
     from flax import nnx
 
+    if cls in _smallest:
+        return _smallest[cls]
+    if cls is NNXMLP:
+        network = NNXMLP(1, (), 1, rngs=nnx.Rngs(0))
+    else:
+        sizes = {"image_size": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1}
+        network = NNXViT(1, 1, **sizes, depth=1, rngs=nnx.Rngs(0))
+    # What is made while another function is traced belongs to that function.
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(nnx.state(network))):
+        _smallest[cls] = network
+    return network
+
+
+def _with_parts(cls: type, name: str, count: int) -> Any:
+    """Return a network of the smallest size with as many layers, or blocks."""
+    from flax import nnx
+
+    smallest = _of_one_part(cls)
+    network = nnx.clone(smallest)
+    part = getattr(smallest, name)[0]
+    setattr(network, name, nnx.List([nnx.clone(part) for _ in range(count)]))
+    return network
+
+
+def _set_arrays(layer: Any, held: dict[str, Any], **shapes: tuple[int, ...]) -> None:
+    """Give a layer its arrays.
+
+    Raises:
+        ValueError: If one is of another shape or type.
+    """
+    for name, shape in shapes.items():
+        array = held[name]
+        if not isinstance(array, jax.Array | np.ndarray) or array.shape != shape:
+            raise ValueError(
+                f"'{name}' of a {type(layer).__name__} has shape {np.shape(array)}, expected {shape}"
+            )
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(f"'{name}' of a {type(layer).__name__} is of {array.dtype}")
+        getattr(layer, name).set_raw_value(jnp.asarray(array))
+
+
+def _set_linear(layer: Any, held: dict[str, Any], in_size: int, out_size: int) -> None:
+    _set_arrays(layer, held, kernel=(in_size, out_size), bias=(out_size,))
+    layer.in_features, layer.out_features = in_size, out_size
+
+
+def _set_norm(layer: Any, held: dict[str, Any], width: int) -> None:
+    _set_arrays(layer, held, scale=(width,), bias=(width,))
+    layer.num_features = width
+
+
+def _set_embedding(layer: Any, held: dict[str, Any], count: int, width: int) -> None:
+    _set_arrays(layer, held, embedding=(count, width))
+    layer.num_embeddings, layer.features = count, width
+
+
+def _checked_rate(rate: Any) -> float:
+    if not 0 <= float(rate) <= 1:
+        raise ValueError(f"it has a dropout of {rate}")
+    return float(rate)
+
+
+def _set_dropouts(dropouts: Iterable[Any], rate: float) -> None:
+    from flax import nnx
+
+    rngs = nnx.Rngs(0)
+    for dropout in dropouts:
+        dropout.rate, dropout.rngs = rate, rngs["dropout"].fork()
+
+
+def _mlp(held: FlaxMLP) -> Any:
     try:
-        arrays = {
-            f"layers.{i}.{part}": layer[part]
-            for i, layer in enumerate(held.layers)
-            for part in ("kernel", "bias")
-        }
-        sizes = [arrays["layers.0.kernel"].shape[0]]
-        for i in range(len(held.layers)):
-            shape = arrays[f"layers.{i}.kernel"].shape
-            if shape != (sizes[-1], *arrays[f"layers.{i}.bias"].shape) or len(shape) != 2:
-                raise ValueError(f"layer {i} has a kernel of shape {shape}")
-            sizes.append(shape[1])
-        if not (callable(held.activation) and 0 <= float(held.dropout) <= 1):
-            raise ValueError("its activation or dropout is none")
+        count = len(held.layers)
+        if not 0 < count <= _DEEPEST:
+            raise ValueError(f"it has {count} layers")
+        if not callable(held.activation):
+            raise TypeError("its activation is no function")
+        rate = _checked_rate(held.dropout)
+        network = _with_parts(NNXMLP, "layers", count)
+        in_size = held.layers[0]["kernel"].shape[0]
+        for layer, inner in zip(network.layers, held.layers, strict=True):
+            out_size = inner["bias"].shape[0]
+            _set_linear(layer, inner, in_size, out_size)
+            in_size = out_size
+        _set_dropouts([network.dropout], rate)
+        network.activation = held.activation
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CodecError(f"the description of the network is no NNXMLP: {error}") from None
-    if len(held.layers) > _DEEPEST:
-        raise CodecError(f"the file has an NNXMLP of {len(held.layers)} layers.")
-    # The smallest network of as many layers, whose arrays are then replaced.
-    hidden = (1,) * (len(held.layers) - 1)
-    small = NNXMLP(
-        1, hidden, 1, activation=held.activation, dropout=float(held.dropout), rngs=nnx.Rngs(0)
-    )
-    parts = parts_of(small)
-    return parts.build([jax.numpy.asarray(np.asarray(arrays[name])) for name in parts.names])
-
-
-def _smallest_vit(depth: int, dropout: float) -> Any:
-    """Return the smallest network of as many blocks: a form for the arrays of another."""
-    from flax import nnx
-
-    sizes = {"image_size": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1}
-    return NNXViT(1, 1, **sizes, depth=depth, dropout=dropout, rngs=nnx.Rngs(0))
+    return network
 
 
 def _held_vit(network: Any) -> FlaxViT:
     arrays = named_arrays(network)
     heads = [block.attention.heads for block in network.blocks]
-    if list(arrays) != list(named_arrays(_smallest_vit(len(heads), 0.0))):
+    smallest = _with_parts(NNXViT, "blocks", len(heads))
+    if list(arrays) != list(named_arrays(smallest)):
         raise TypeError(
             "encode: this zoo.NNXViT has other layers than it was built with, which its file could not "
             "tell. nn.save_weights writes the arrays of any network."
@@ -116,41 +180,49 @@ def _held_vit(network: Any) -> FlaxViT:
     )
 
 
+def _set_block(block: Any, held: dict[str, Any], width: int, heads: int) -> None:
+    attention, inner = held["attention"], held["attention"]["query"]["kernel"].shape[1]
+    if heads < 1 or inner < 1 or inner % heads:
+        raise ValueError(f"it has {heads} heads of {inner} features")
+    for name in ("query", "key", "value"):
+        _set_linear(getattr(block.attention, name), attention[name], width, inner)
+    _set_linear(block.attention.output, attention["output"], inner, width)
+    block.attention.heads = heads
+    hidden = held["mlp"]["hidden"]["kernel"].shape[1]
+    _set_linear(block.mlp.hidden, held["mlp"]["hidden"], width, hidden)
+    _set_linear(block.mlp.output, held["mlp"]["output"], hidden, width)
+    for name in ("attention_norm", "mlp_norm"):
+        _set_norm(getattr(block, name), held[name], width)
+
+
 def _vit(held: FlaxViT) -> Any:
     try:
         heads = [int(count) for count in held.heads]
-        if not len(held.blocks) == len(heads) <= _MOST_BLOCKS or min(heads, default=1) < 1:
+        if not len(held.blocks) == len(heads) <= _MOST_BLOCKS:
             raise ValueError(f"it has {len(held.blocks)} blocks with {held.heads} heads")
-        patch, sides = held.patch, held.image_size
-        height, width = (sides, sides) if isinstance(sides, int) else sides
-        if not 0 < patch <= min(height, width) or max(height, width) > _LARGEST_SIDE:
+        patch, sides = operator.index(held.patch), held.image_size
+        both = tuple(map(operator.index, (sides, sides) if isinstance(sides, int) else sides))
+        if not 0 < patch <= min(both) or max(both) > _LARGEST_SIDE:
             raise ValueError(f"it has patches of {patch} in images of {sides}")
-        dropout = float(held.dropout)
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"it has a dropout of {dropout}")
-        parts = parts_of(_smallest_vit(len(heads), dropout))
-        network = parts.build([_at(held, name) for name in parts.names])
-        for block, count in zip(network.blocks, heads, strict=True):
-            block.attention.heads = count
+        rate = _checked_rate(held.dropout)
+        features, width = held.patches["kernel"].shape
+        if features < 1 or features % patch**2:
+            raise ValueError(f"it has patches of {patch} with {features} features")
+        network = _with_parts(NNXViT, "blocks", len(heads))
+        _set_linear(network.patches, held.patches, features, width)
+        _set_embedding(network.class_token, held.class_token, 1, width)
+        places = 1 + count_patches(sides, patch)
+        _set_embedding(network.positions, held.positions, places, width)
+        for block, inner, count in zip(network.blocks, held.blocks, heads, strict=True):
+            _set_block(block, inner, width, count)
+        _set_norm(network.norm, held.norm, width)
+        _set_linear(network.head, held.head, width, held.head["kernel"].shape[1])
+        inside = [each for x in network.blocks for each in (x.mlp.dropout, x.dropout)]
+        _set_dropouts([*inside, network.dropout], rate)
         network.image_size, network.patch = sides, patch
-        # Channels are what a patch has more than its pixels; the network's own code checks the rest.
-        channels = max(network.patches.kernel.shape[0] // patch**2, 1)
-        image = jax.ShapeDtypeStruct((1, channels, height, width), jax.numpy.float32)
-        network.eval()
-        jax.eval_shape(network, image)
-        network.train()
-    except Exception as error:  # of the network's own code too, whatever it raises
+    except Exception as error:  # whatever the libraries make of odd values where they expect others
         raise CodecError(f"the description of the network is no NNXViT: {error}") from None
     return network
-
-
-def _at(held: FlaxViT, name: str) -> jax.Array:
-    """Return an array by the path to it."""
-    first, *rest = name.split(".")
-    inner = getattr(held, first)
-    for part in rest:
-        inner = inner[int(part) if isinstance(inner, list) else part]
-    return jax.numpy.asarray(np.asarray(inner))
 
 
 def _count(parts: Any) -> int:

@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-# Above what the child needs for itself: JAX reserves addresses that it never uses.
-MOST_ADDRESSES = 48 * 2**30
+# Above what the child needs for itself: JAX, and V8 for reports, reserve addresses that they never use.
+MOST_ADDRESSES = 512 * 2**30
 MOST_DATA = 3 * 2**30
 MOST_SECONDS = 120
 # What took longer than so many seconds is measured again.

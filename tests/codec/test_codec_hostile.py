@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from bmrjax import codec, zoo
 from bmrjax.codec.container import MAGIC, VERSION, Container, pack, unpack
@@ -204,6 +205,7 @@ MADE_UP = {
         + ',{"state":{"array":[]}}]',
         "can pay for",
     ),
+    "tens of thousands of tuples": ("[" + ",".join(['{"tuple":[]}'] * 40_000) + "]", "can pay for"),
     "a state of thousands of modules": (
         '{"state":[' + ",".join(['{"eqx.Identity":{}}'] * 2000) + "]}",
         "can pay for",
@@ -224,8 +226,11 @@ def test_made_up_descriptions_are_refused(case):
         codec.decode(made_up(text))
 
 
-def test_a_made_up_transformer_builds_nothing_large(monkeypatch):
+def test_transformers_of_files_are_copies_of_one_small_network(monkeypatch):
     built = []
+    sizes = {"image_size": 8, "patch": 4, "width": 8, "heads": 2, "hidden": 8}
+    network = zoo.NNXViT(1, 3, **sizes, depth=2, dropout=0.5, rngs=nnx.Rngs(0))
+    data = codec.encode(network)
 
     def spy(*args, **kwargs):
         built.append(whole(*args, **kwargs))
@@ -233,10 +238,29 @@ def test_a_made_up_transformer_builds_nothing_large(monkeypatch):
 
     whole = zoo.NNXViT
     monkeypatch.setattr(flax_forms, "NNXViT", spy)
+    monkeypatch.setattr(flax_forms, "_smallest", {})
+    found = [codec.decode(data) for _ in range(2)]
+    assert nnx.graphdef(found[0]) == nnx.graphdef(network)
+    # Each place drops activations of its own.
+    keys = {jax.random.key_data(x.rngs.key[...]).tobytes() for x in _dropouts(found[0])}
+    assert len(keys) == len(list(_dropouts(network))) == 5
     with pytest.raises(codec.CodecError, match="no NNXViT"):
         codec.decode(made_up(flax_vit(image_size=16384, patch=16384)))
-    assert built
-    assert sum(a.size for network in built for a in named_arrays(network).values()) < 100
+    assert len(built) == 1
+    assert sum(a.size for a in named_arrays(built[0]).values()) < 100
+
+
+def _dropouts(network):
+    return [each for _, each in nnx.iter_modules(network) if isinstance(each, nnx.Dropout)]
+
+
+def test_a_network_made_in_a_traced_function_stays_there(monkeypatch):
+    monkeypatch.setattr(flax_forms, "_smallest", {})
+    network = zoo.NNXMLP(3, (4,), 2, rngs=nnx.Rngs(0))
+    data = codec.encode(network)
+    x = jnp.ones((1, 3))
+    inside = jax.jit(lambda x: codec.decode(data)(x))(x)
+    np.testing.assert_allclose(codec.decode(data)(x), inside, rtol=1e-5)
 
 
 def test_a_small_file_cannot_ask_for_much():

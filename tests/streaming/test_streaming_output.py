@@ -1,5 +1,6 @@
 """What a reduction writes: looked at before the work, and complete, on the disk, or not there."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -144,6 +145,22 @@ def test_what_a_killed_reduction_left_is_removed_and_what_goes_on_is_not(tmp_pat
         "m.safetensors",
         "reduction.json",
     ]
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be locked here")
+def test_where_nothing_can_be_locked_a_reduction_that_may_go_on_is_not_touched(
+    tmp_path, monkeypatch
+):
+    fcntl = pytest.importorskip("fcntl")
+
+    def fail(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with output.new_folder(tmp_path / "out") as staging:
+        (staging / "m").write_text("half")
+        output._remove_abandoned(tmp_path / "out")
+        assert (staging / "m").read_text() == "half"
 
 
 # Ends itself as its folder is made, before it has a lock; before the folder has its name; and right after.

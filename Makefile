@@ -64,7 +64,7 @@ all-checks: lint types demo
 # All of them; `make notebooks WRITE=--overwrite` keeps what they print and draw, to be read before it is committed.
 notebooks: $(INSTALLED)
 	$(NBMAKE) $(WRITE) notebooks
-	$(BIN)/python tools/tidy_notebooks.py notebooks
+	test -z "$(WRITE)" || $(BIN)/python tools/tidy_notebooks.py notebooks
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seen: Counter[str] = Counter()
     for item in items:
         marker = item.get_closest_marker("first_cases")
-        if marker is not None:
+        if marker is not None and item.get_closest_marker("slow") is None:
             test = item.nodeid.partition("[")[0]
             seen[test] += 1
             if seen[test] > marker.args[0]:

@@ -24,10 +24,10 @@ def tidy(notebook: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Tidy the notebooks of a folder."""
     for path in sorted(Path(sys.argv[1]).glob("*.ipynb")):
-        before = path.read_text()
+        before = path.read_text(encoding="utf-8")
         after = json.dumps(tidy(json.loads(before)), indent=1, ensure_ascii=False) + "\n"
         if after != before:
-            path.write_text(after)
+            path.write_text(after, encoding="utf-8")
             print(f"tidied {path}")
 
 

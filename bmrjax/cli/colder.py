@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bmrjax.cli.point_estimate import best_point_estimate
-from bmrjax.cli.run_folder import COLDER, SLOWLY, WARMER, Refit
+from bmrjax.cli.run_folder import COLDER, SLOWLY, WARMER, FurtherFit
 from bmrjax.cli.sparsify_options import SparsifyOptions, is_verified
 from bmrjax.cli.waiting import waiting
 from bmrjax.errors import NonFiniteError
@@ -36,7 +36,7 @@ def may_be_colder(options: SparsifyOptions, rows: int, input_shape: tuple[int, .
 
 def fit_colder(
     choice: ChosenPoint,
-    fit: Callable[[Refit, Result | None], ChosenPoint],
+    fit: Callable[[FurtherFit, Result | None], ChosenPoint],
     options: SparsifyOptions,
     network: Any,
     train: Any,
@@ -79,9 +79,9 @@ def fit_colder(
             num_classes,
             jax.random.key(options.seed + 3),
         )
-    fits = [_Fit(Refit("", 1.0), choice)]
+    fits = [_Fit(FurtherFit("", 1.0), choice)]
 
-    def fit_next(refit: Refit, start: _Fit | None = None) -> bool:
+    def fit_next(refit: FurtherFit, start: _Fit | None = None) -> bool:
         """Make a fit, and say whether there is one."""
         try:
             found = fit(refit, None if start is None else start.choice.result)
@@ -129,7 +129,7 @@ def fit_colder(
 class _Fit:
     """A fit that is compared, and the one from which it went on."""
 
-    refit: Refit
+    refit: FurtherFit
     choice: ChosenPoint
     start: "_Fit | None" = None
 

@@ -11,7 +11,7 @@ from bmrjax.cli.sparsify_options import SparsifyOptions
 
 
 @dataclass(frozen=True)
-class Refit:
+class FurtherFit:
     """A further fit of a table, which a command makes where the first one underfits.
 
     Args:
@@ -27,8 +27,8 @@ class Refit:
 
 # In the order in which they are made: one at temperature 1 with another warm-up, one from scratch at a lower
 # temperature, and those that go on from it.
-SLOWLY, COLDER = Refit("slow-warm-up", 1.0, slowly=True), Refit("colder", 0.25)
-WARMER = (Refit("warmer-0.5", 0.5), Refit("warmer-1", 1.0))
+SLOWLY, COLDER = FurtherFit("slow-warm-up", 1.0, slowly=True), FurtherFit("colder", 0.25)
+WARMER = (FurtherFit("warmer-0.5", 0.5), FurtherFit("warmer-1", 1.0))
 REFITS = (SLOWLY, COLDER, *WARMER)
 
 PLOTS = ("learning_curves", "sparsity_per_layer", "path")

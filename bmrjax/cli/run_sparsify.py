@@ -28,12 +28,14 @@ from bmrjax.cli.load_data import load_data
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.refit_folders import check_refits
 from bmrjax.cli.run_folder import (
+    COLDER,
     COMMAND_LOCK,
     CONFIG,
     OURS,
     PAGE,
     PLOTS,
-    Refit,
+    SLOWLY,
+    FurtherFit,
     check_folder,
     config_of,
     resumed,
@@ -131,7 +133,7 @@ def _fit(
     if options.method == "map":
         held_out = HeldOut(test, samples=1, final_samples=1)
 
-    def fit(fitted: Refit, callbacks: list[Any], start: Result | None = None) -> ChosenPoint:
+    def fit(fitted: FurtherFit, callbacks: list[Any], start: Result | None = None) -> ChosenPoint:
         # A fit that goes on from another one takes half as long.
         epochs = num_epochs if start is None else max(num_epochs // 2, 1)
         warm_up = None if fitted.slowly else kl_warmup_epochs_of(options) * steps
@@ -182,7 +184,7 @@ def _fit(
 
     compared: dict[str, Any] = {}
     try:
-        first = Refit("", options.temperature or 1.0)
+        first = FurtherFit("", options.temperature or 1.0)
         choice = fit(first, [keep_options, *build_callbacks(options)])
         if may_be_colder(options, rows, found.input_shape):
             choice, compared = fit_colder(
@@ -193,8 +195,7 @@ def _fit(
                 train,
                 validation,
                 found.num_classes,
-                # A warm-up that somebody asked for is every fit's.
-                slowly=typed.kl_warmup_epochs is None,
+                slowly=_may_be_slow(typed, options),
             )
     except NonFiniteError as error:
         error.result.save(out / "last_good")
@@ -214,6 +215,15 @@ def _fit(
     print(f"results, model and plots in {out}; bmrjax report {out} makes one page of them")
     if any(finding["code"] == "constant" for finding in document["findings"]):
         raise SystemExit(CONSTANT)
+
+
+def _may_be_slow(typed: SparsifyOptions, options: SparsifyOptions) -> bool:
+    """Say whether a further fit may have another warm-up; a run that goes on makes the fits that it made."""
+    if options.resume and (options.out / SLOWLY.folder).is_dir():
+        return True
+    older = options.resume and (options.out / COLDER.folder).is_dir()
+    # A warm-up that was given is every fit's.
+    return typed.kl_warmup_epochs is None and not older
 
 
 def split_off(train: Any, options: SparsifyOptions, *, stratify: bool = False) -> tuple[Any, Any]:

@@ -64,8 +64,10 @@ def fit_reduction(
         return flat
 
     predicted, by_site = average(found), layout.by_site
-    after = by_measured_evidence(found, verification, nodes)
-    shown = predicted if verification is None else average(after.found)
+    # What is measured, and not reliable, is shown beside the prediction and moves nothing.
+    used = verification if verification is not None and verification.reliable(found) else None
+    after = by_measured_evidence(found, used, nodes)
+    shown = predicted if used is None else average(after.found)
     chosen = np.ones(layout.size, bool)
     for inside, members in zip(after.chosen, units.values(), strict=True):
         chosen[members] = inside
@@ -84,9 +86,7 @@ def fit_reduction(
         findings=findings,
         inspection=inspection,
         verification=verification,
-        measured_inclusion_prob=(
-            None if verification is None else by_site(shown.inclusion_prob, 0.0)
-        ),
+        measured_inclusion_prob=(None if used is None else by_site(shown.inclusion_prob, 0.0)),
         _layout=layout,
         _found=found,
         _after=after,

@@ -30,7 +30,9 @@ def fit_text(reduction: Any, after: MeasuredAverage, text: str, normality: Norma
     ]
     if reduction.verification is not None:
         lines.append(reduction.verification.line(after.best))
-        lines.append("kept, mean, sd and intervals are by measured evidence")
+        used = reduction.measured_inclusion_prob is not None
+        by = "by measured evidence" if used else "as predicted: what was measured is not reliable"
+        lines.append(f"kept, mean, sd and intervals are {by}")
     others = reduction.inspection.not_judged
     lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
     if len(others) > 6:

@@ -64,11 +64,12 @@ def _is_from_scratch(fit: Fit, settings: Settings) -> bool:
         return False
     if settings.schedule is not None and settings.schedule.until is not None:
         return False
-    # What a prior draws alone, as the coefficients of a regression, is its own layer. One layer has nothing
-    # to be multiplied by, so that its means are learned at once.
-    layers = {
-        prior.layer
+    weights = {
+        site: prior
         for site, prior in fit.priors.items()
-        if prior.family in _FAMILIES and prior.layer not in (None, site)
+        if prior.family in _FAMILIES and prior.layer is not None
     }
-    return len(layers) > 1
+    # A vector beside a matrix is its bias; one with a layer of its own multiplies.
+    matrices = sum(len(prior.shape) > 1 for prior in weights.values())
+    vectors = sum(len(prior.shape) == 1 and prior.layer == site for site, prior in weights.items())
+    return matrices > 0 and matrices + vectors > 1

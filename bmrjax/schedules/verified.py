@@ -20,7 +20,7 @@ from bmrjax.schedules.base import (
 Pass = Literal["criterion", "evidence", "single"]
 
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
-# fall of the loss so far that counts as improving.
+# fall of the loss so far, or since the warm-up, that counts as improving.
 _WINDOW, _PART = 3, 0.05
 
 
@@ -46,8 +46,8 @@ class Verified(Schedule):
     Args:
         wait: Epochs before the first round. By default a fifth of the run, 20 at most, and more if the loss
             then still falls by more than a twentieth of its whole fall in three epochs, but never more than
-            half of the run. Where the divergence comes in slowly (`FitOptions.kl_warmup`), all of this counts
-            from the end of that: at the latest, half of the run.
+            half of the run. Where the divergence comes in slowly (`FitOptions.kl_warmup`), not before
+            the end of that, from which on the fall of the loss counts, or half of the run.
         refit: Epochs of re-fitting before a round is judged; a sixteenth of the run by default,
             4 at most.
         fraction: First cap, as a fraction of what is kept.

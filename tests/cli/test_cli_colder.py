@@ -194,7 +194,7 @@ def test_a_run_that_stopped_in_between_ends_as_if_it_had_not(finished, tmp_path)
     for name in ("model", "warmer-0.5", "warmer-1"):
         shutil.rmtree(copy / name)
     (copy / "results.json").unlink()
-    # The warm-up that was asked for before is that of the run, and none is tried beside it.
+    # The warm-up given before is that of the run, and none is tried beside it.
     cli.main([str(copy) if word == str(folder / "run") else word for word in words] + ["--resume"])
     after = json.loads((copy / "results.json").read_text())
     for fit in (*before["temperatures"]["fits"], *after["temperatures"]["fits"]):

@@ -1,5 +1,6 @@
 """The divergence of a network's layers comes in slowly, where nobody said how fast."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import numpyro
@@ -74,12 +75,27 @@ def test_only_layers_from_scratch_are_warmed_up(data):
     assert growth_of(network_program(), data, points) == ()
 
 
-def test_what_has_no_layers_behind_each_other_learns_at_once(data):
+def test_what_multiplies_no_weights_by_others_learns_at_once(data):
     def by_library(x, y=None):
         beta = bmr.priors.Flat().sample("beta", (5,))
         slope = bmr.priors.NormalPrior(1.0).sample("slope", (5,))
         numpyro.sample("y", dist.Normal(x @ (beta + slope), 0.5), obs=y)
 
+    def written_out(x, y=None):
+        first = bmr.priors.NormalPrior(1.0).sample("first", (5, 8))
+        last = bmr.priors.NormalPrior(1.0).sample("last", (8,))
+        numpyro.sample("y", dist.Normal(jax.numpy.tanh(x @ first) @ last, 0.5), obs=y)
+
+    class Recurrent(eqx.Module):
+        cell: eqx.nn.GRUCell
+
+        def __call__(self, x):
+            return self.cell(x, jax.numpy.zeros(1))
+
+    assert growth_of(written_out, data) == default_growth(10_000)
+    recurrent = Recurrent(eqx.nn.GRUCell(5, 1, key=jax.random.key(2)))
+    program = bmr.programs.regression(recurrent, bmr.priors.Flat())
+    assert growth_of(program, data) == default_growth(10_000)
     assert growth_of(by_library, data) == ()
     one_layer = bmr.zoo.MLP(5, (), 1, key=jax.random.key(2))
     assert growth_of(bmr.programs.regression(one_layer, bmr.priors.Flat()), data) == ()

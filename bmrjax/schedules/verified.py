@@ -20,8 +20,10 @@ from bmrjax.schedules.base import (
 Pass = Literal["criterion", "evidence", "single"]
 
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
-# fall of the loss so far, or since the warm-up, that counts as improving.
+# fall of the loss so far that counts as improving.
 _WINDOW, _PART = 3, 0.05
+# The part of the warm-up before the first round. While the rest comes in, the VFE falls by that, too.
+_WARM = 0.8
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Verified(Schedule):
     Args:
         wait: Epochs before the first round. By default a fifth of the run, 20 at most, and more if the loss
             then still falls by more than a twentieth of its whole fall in three epochs, but never more than
-            half of the run. Where the divergence comes in slowly (`FitOptions.kl_warmup`), not before
-            the end of that, from which on the fall of the loss counts, or half of the run.
+            half of the run. Where the divergence comes in slowly (`FitOptions.kl_warmup`), not before four
+            fifths of that, or half of the run.
         refit: Epochs of re-fitting before a round is judged; a sixteenth of the run by default,
             4 at most.
         fraction: First cap, as a fraction of what is kept.
@@ -123,7 +125,7 @@ class Verified(Schedule):
         """Return (wait, refit, cooldown) in epochs, for a run of `num_epochs` with so many of warm-up."""
         share = min(20, math.ceil(num_epochs / 5))
         refit = min(4, max(1, round(num_epochs / 16)))
-        warm = min(warmup, num_epochs // 2)
+        warm = min(math.ceil(_WARM * warmup), num_epochs // 2)
         return (
             max(share, warm) if self.wait is None else self.wait,
             refit if self.refit is None else self.refit,
@@ -147,8 +149,6 @@ class Verified(Schedule):
     def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
         """See `Schedule`."""
         wait, refit, cooldown = self.lengths(report.num_epochs, report.warmup)
-        # While the divergence comes in, losses rise by that, and say nothing of the fit.
-        warm = max(report.warmup - 1, 0)
         memory = dict(memory)
         cooling = report.num_epochs - report.epoch <= cooldown
         pending = memory["reference"] is not None
@@ -206,7 +206,7 @@ class Verified(Schedule):
         due = memory["since"] >= (refit if pending else wait)
         if due and not pending and not memory["proposed"]:
             young = 2 * report.epoch < report.num_epochs and len(report.losses) >= 2 * _WINDOW
-            due = self.wait is not None or not young or _has_settled(report.losses[warm:])
+            due = self.wait is not None or not young or _has_settled(report.losses)
         if not due and not cooling:
             memory["since"] += 1
             return Train(rate=linear_decay(report, cooldown)), memory

@@ -140,34 +140,14 @@ def test_the_weight_stays_between_its_pairs_and_after_them():
     ]  # fmt: skip
 
 
-def test_the_first_round_waits_for_the_warm_up():
+def test_the_first_round_waits_for_most_of_the_warm_up():
     verified = bmr.schedules.Verified()
-    assert verified.lengths(40, 16)[0] == 16
-    assert verified.lengths(100, 10)[0] == 20
-    assert verified.lengths(100, 25)[0] == 25
+    assert verified.lengths(40, 16)[0] == 13
+    assert verified.lengths(100, 25)[0] == 20
     assert bmr.schedules.Verified(wait=3).lengths(40, 16)[0] == 3
     # A run that is warmed up to its end has rounds in its second half.
     assert verified.lengths(50, 50)[0] == 25
     assert verified.lengths(3, 2)[0] == 1
-
-
-def test_losses_that_rise_with_the_divergence_have_not_settled():
-    schedule = bmr.schedules.Verified()
-    rising = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-
-    def first_round(after):
-        losses, memory = [], schedule.init()
-        for epoch in range(40):
-            report = bmr.schedules.Report(epoch, 40, losses, None, lambda *_: 1.0, warmup=8)
-            action, memory = schedule(report, memory)
-            if isinstance(action, bmr.schedules.Reduce):
-                return epoch
-            losses.append((rising + after)[epoch])
-        return None
-
-    # They fall once it is there; and a fit that has learned is not kept waiting.
-    assert first_round([8.0 - 0.4 * i for i in range(32)]) == 20
-    assert first_round([8.0, 4.0] + [1.0] * 30) == 16
 
 
 def test_losses_of_the_warm_up_have_not_converged():

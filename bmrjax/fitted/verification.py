@@ -62,9 +62,12 @@ class Verification:
         """Return the probabilities of the submodels by their measured evidence.
 
         Args:
-            predicted: Their probabilities by the predicted evidence, whose sum they share out anew.
+            predicted: Their probabilities by the predicted evidence, whose sum they share out anew; these are
+                left as they are where an evidence is not a number, or none is finite.
         """
         correction = self.measured - self.predicted
+        if not np.isfinite(correction.max()):
+            return predicted
         weight = predicted * np.exp(correction - correction.max())
         return predicted.sum() * weight / weight.sum()
 
@@ -74,6 +77,8 @@ class Verification:
         Args:
             found: The submodels.
         """
+        if not np.isfinite((self.measured - self.predicted).max()):
+            return False
         prob = self.prob(found.prob[: len(self.measured)])
         trusted = self.pareto_k <= TRUSTED_PARETO_K if self.trusted is None else self.trusted
         return bool(prob[trusted].sum() >= 0.5 * prob.sum())

@@ -88,3 +88,22 @@ def test_a_sampler_s_averages_move_with_the_submodels_that_were_measured():
     np.testing.assert_allclose(shown.inclusion_prob - before.inclusion_prob, moved, atol=1e-9)
     loc = np.stack([nodes.terms(mask)[1][0] for mask in found.masks])
     np.testing.assert_allclose(shown.mean - before.mean, (after.prob - found.prob) @ loc, atol=1e-9)
+
+
+@pytest.mark.parametrize("shift", [[-np.inf] * 4, [np.inf, 0, 0, 0], [np.nan, 0, 0, 0]])
+def test_evidence_that_is_no_number_moves_nothing_and_is_not_reliable(shift):
+    nodes = _nodes(1)
+    found = search(nodes, model_prior(2.0, 4), np.random.default_rng(3))
+    verification = _verified(found, np.array(shift))
+    assert not verification.reliable(found)
+    np.testing.assert_array_equal(verification.prob(found.prob[:4]), found.prob[:4])
+
+
+def test_a_submodel_without_evidence_loses_its_probability():
+    nodes = _nodes(1)
+    found = search(nodes, model_prior(2.0, 4), np.random.default_rng(3))
+    verification = _verified(found, np.array([-np.inf, 0, 0, 0]))
+    assert verification.reliable(found)
+    prob = verification.prob(found.prob[:4])
+    assert prob[0] == 0
+    np.testing.assert_allclose(prob.sum(), found.prob[:4].sum())

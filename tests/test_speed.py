@@ -8,6 +8,9 @@ import pytest
 
 from bmrjax import criteria, zoo
 
+# Long for what they add; `make all-checks` runs them.
+pytestmark = pytest.mark.slow
+
 REASON = "the benchmarks are not part of this distribution"
 speed = pytest.importorskip("benchmarks.costs.speed", reason=REASON)
 peers, report, steps = speed.peers, speed.report, speed.steps

@@ -29,6 +29,7 @@ def test_the_quotient_of_gammas_is_a_half_cauchy_squared(x):
     np.testing.assert_allclose(density, stats.halfcauchy.pdf(x), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_scales_follow_the_definition():
     found = draws(priors.RegularizedHorseshoePrior(0.3, local=True), (2,), 8000)
     layer, row, local = (

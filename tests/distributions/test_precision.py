@@ -13,6 +13,9 @@ import bmrjax as bmr
 from bmrjax.distributions import LogGamma, PrecisionNormal, expected_log_prob
 from bmrjax.infer import AutoMeanField, PropagatedELBO
 
+# Long for what they add; `make all-checks` runs them.
+pytestmark = pytest.mark.slow
+
 
 def data(rows=200, targets=2):
     rng = np.random.default_rng(0)

@@ -23,6 +23,9 @@ from bmrjax.infer.engine import Engine
 from bmrjax.infer.mixed_precision import of_program, with_low_matmuls
 from bmrjax.infer.svi_step import SVIStep
 
+# Long for what they add; `make all-checks` runs them.
+pytestmark = pytest.mark.slow
+
 PRODUCTS = ("dot_general", "conv_general_dilated")
 LOW = ("bfloat16", "bfloat16", "float32")
 FULL = ("float32", "float32", "float32")

@@ -86,6 +86,7 @@ def test_an_unconverged_scale_is_charged_too():
     assert found.nats == pytest.approx(float(divergence), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_a_log_normal_site_counts_on_its_log_scale():
     def with_noise(x, y=None):
         beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2]).to_event(1))

@@ -38,6 +38,7 @@ def annealed(found):
     return found[0]
 
 
+@pytest.mark.slow
 def test_the_last_fit_is_of_the_program_itself_and_has_learned_what_there_is(annealed):
     # A constant has 618 nats and 1.12, the spread of the targets; noise has 0.05.
     assert annealed.temperature == 1.0

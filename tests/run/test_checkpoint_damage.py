@@ -404,6 +404,7 @@ def test_overwrite_spares_a_running_run(tmp_path, capsys, monkeypatch):
     assert contents(out) == before
 
 
+@pytest.mark.slow
 def test_a_resume_that_the_data_refuse_changes_nothing(tmp_path, capsys):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 3))

@@ -229,6 +229,7 @@ def fit(model=regression, data=DATA, **options):
     return bmr.sparsify(model, data, **{**settings, **options})
 
 
+@pytest.mark.slow
 def test_a_run_judges_what_inspect_says(tmp_path):
     result = fit()
     assert set(result.keep) == {"beta"}
@@ -275,6 +276,7 @@ def test_the_shape_of_draws_belongs_to_the_distribution():
         bmr.inspect(program, (X, X[:, 0]))
 
 
+@pytest.mark.slow
 def test_errors_carry_the_reasons():
     with pytest.raises(ValueError, match=r"\['theta'\] cannot be") as caught:
         fit(reparam(radon, config={"theta": LocScaleReparam(0)}), sites=["theta"])

@@ -67,6 +67,7 @@ def test_finds_the_coefficients_of_a_logistic_regression():
     assert {"nll", "ece"} <= set(result.metrics)
 
 
+@pytest.mark.slow
 def test_a_library_prior_serves_a_plain_regression():
     x, beta = make(3)
     y = x @ beta + 0.1 * jax.random.normal(jax.random.key(4), (200,))

@@ -398,6 +398,7 @@ def test_batches_are_as_good_as_arrays():
     assert given.path == []
 
 
+@pytest.mark.slow
 def test_grain_batches_from_a_parquet_file(tmp_path):
     x, y = map(np.asarray, make_data())
     path = tmp_path / "rows.parquet"

@@ -70,6 +70,7 @@ def test_posterior_is_that_of_as_many_times_the_data(data):
         np.testing.assert_allclose(found.scale, np.sqrt(np.diag(covariance)), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_colder_keeps_more(fits):
     kept = {t: np.asarray(fit.keep["beta"]).tolist() for t, fit in fits.items()}
     assert kept[0.25] == [True, False, True, False]

@@ -158,6 +158,7 @@ def test_losses_of_the_warm_up_have_not_converged():
     assert isinstance(schedule(report, schedule.init())[0], bmr.schedules.Reduce)
 
 
+@pytest.mark.slow
 def test_a_longer_run_that_goes_on_keeps_its_warm_up(data, tmp_path):
     def run(epochs):
         bmr.sparsify(

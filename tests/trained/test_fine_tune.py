@@ -8,6 +8,9 @@ import pytest
 
 import bmrjax as bmr
 
+# Long for what they add; `make all-checks` runs them.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def given():

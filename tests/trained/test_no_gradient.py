@@ -8,6 +8,9 @@ import pytest
 
 import bmrjax as bmr
 
+# Long for what they add; `make all-checks` runs them.
+pytestmark = pytest.mark.slow
+
 X = jax.random.normal(jax.random.key(0), (800, 6))
 
 

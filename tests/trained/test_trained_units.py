@@ -372,6 +372,7 @@ class TestNetworks:
         assert depends_on_inputs(ready, graph, inner)
         assert not depends_on_inputs(ready, graph, ~inner)
 
+    @pytest.mark.slow
     def test_flax(self):
         for network, shape in (
             (Depthwise(nnx.Rngs(0)), (4, 4, 2)),

@@ -127,6 +127,9 @@ def check(
             # What other packages deprecate among themselves is not what is checked here.
             "-W",
             "default",
+            # Those of missing packages are long.
+            "-m",
+            "slow or not slow",
             *TESTS,
         ],
     }

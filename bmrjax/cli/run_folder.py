@@ -25,8 +25,8 @@ class FurtherFit:
     slowly: bool = False
 
 
-# In the order in which they are made: one at temperature 1 with another warm-up, one from scratch at a lower
-# temperature, and those that go on from it.
+# In the order in which they are made: one at temperature 1 with another warm-up, one from scratch at the
+# temperature that predicted best in docs/howto/temperature.md, and those that go on from it, as in `anneal`.
 SLOWLY, COLDER = FurtherFit("slow-warm-up", 1.0, slowly=True), FurtherFit("colder", 0.25)
 WARMER = (FurtherFit("warmer-0.5", 0.5), FurtherFit("warmer-1", 1.0))
 REFITS = (SLOWLY, COLDER, *WARMER)

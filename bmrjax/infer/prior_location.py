@@ -48,6 +48,7 @@ class PriorFacts:
         scale: Its scale in words.
         has_rows: Of an observed site: whether its log density has one entry per row of the batch.
         is_scaled: Of a latent site: whether the program multiplies its log density by a factor.
+        num_plates: How many of its axes are plates.
     """
 
     shape: tuple[int, ...]
@@ -63,12 +64,18 @@ class PriorFacts:
     scale: str = ""
     has_rows: bool = False
     is_scaled: bool = False
+    num_plates: int = 0
     stored: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape))
+
+    @property
+    def num_axes(self) -> int:
+        """Number of axes that are not plates: 2 for the matrix of a layer, whoever has one of their own."""
+        return len(self.shape) - self.num_plates
 
     @property
     def text(self) -> str:
@@ -175,6 +182,7 @@ def _facts(site: Mapping[str, Any], rows: int) -> PriorFacts:
         kind="" if observed else type(read_as_stored(fn)).__name__,
         has_rows=observed and row_axis(log_density_shape(site), rows) is not None,
         is_scaled=not observed and _is_scaled(site["scale"]),
+        num_plates=len(site["cond_indep_stack"]),
     )
 
 

@@ -36,10 +36,10 @@ class FitOptions:
             free energy.
         kl_warmup: Steps over which that factor grows linearly from zero, or pairs of a step and the factor
             there, the last of which is 1. By default, `sparsify` and `ensemble` hold it at a tenth (at 0.1 /
-            `temperature`) and then let it rise to 1, for a network of several layers from scratch, whose
-            posterior may else fall back to the prior before it has learned anything. That takes 2,500 steps,
-            15 % of a long run, or half of a short one. 0 for other programs, with `infer.NaturalGradient`,
-            and in a loop of your own over `Fit`.
+            `temperature`) and then let it rise to 1, for a network of several layers or a recurrent one from
+            scratch, whose posterior may else fall back to the prior before it has learned anything. That
+            takes 2,500 steps, 15 % of a long run, or half of a short one. 0 for other programs, with
+            `infer.NaturalGradient`, and in a loop of your own over `Fit`.
         start: What to go on from. An earlier result: parameters of the same names are taken over (a
             `FitWarning` names those that fit nothing), and what it removed stays removed. A dict of such
             parameters, as of ``result.params`` or ``svi.get_params(state)``. Or a network of the program's

@@ -70,6 +70,6 @@ def _is_from_scratch(fit: Fit, settings: Settings) -> bool:
         if prior.family in _FAMILIES and prior.layer is not None
     }
     # A vector beside a matrix is its bias; one with a layer of its own multiplies.
-    matrices = sum(len(prior.shape) > 1 for prior in weights.values())
-    vectors = sum(len(prior.shape) == 1 and prior.layer == site for site, prior in weights.items())
+    matrices = sum(prior.num_axes > 1 for prior in weights.values())
+    vectors = sum(prior.num_axes == 1 and prior.layer == site for site, prior in weights.items())
     return matrices > 0 and matrices + vectors > 1

@@ -81,6 +81,13 @@ def test_what_multiplies_no_weights_by_others_learns_at_once(data):
         slope = bmr.priors.NormalPrior(1.0).sample("slope", (5,))
         numpyro.sample("y", dist.Normal(x @ (beta + slope), 0.5), obs=y)
 
+    def hierarchical(x, y=None):
+        with numpyro.plate("groups", 5):
+            beta = bmr.priors.Flat().sample("beta", (5,))
+        slope = bmr.priors.NormalPrior(1.0).sample("slope", (5,))
+        mean = (x @ beta.T).mean(-1) + x @ slope
+        numpyro.sample("y", dist.Normal(mean, 0.5), obs=y)
+
     def written_out(x, y=None):
         first = bmr.priors.NormalPrior(1.0).sample("first", (5, 8))
         last = bmr.priors.NormalPrior(1.0).sample("last", (8,))
@@ -97,6 +104,7 @@ def test_what_multiplies_no_weights_by_others_learns_at_once(data):
     program = bmr.programs.regression(recurrent, bmr.priors.Flat())
     assert growth_of(program, data) == default_growth(10_000)
     assert growth_of(by_library, data) == ()
+    assert growth_of(hierarchical, data) == ()
     one_layer = bmr.zoo.MLP(5, (), 1, key=jax.random.key(2))
     assert growth_of(bmr.programs.regression(one_layer, bmr.priors.Flat()), data) == ()
 

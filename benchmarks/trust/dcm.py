@@ -216,7 +216,7 @@ def study(seed: int, scans: int, *, verify: bool = True) -> dict[str, Any]:
     )
     found = group.reduce(forced=["mean"], expected=1, verify=verify)
     site = "group[patient]"
-    prob = (found.measured_inclusion_prob or found.inclusion_prob)[site]
+    prob = found.inclusion_prob[site]
     survives = {name for name, own in zip(NAMES, prob, strict=True) if own > SURVIVES}
     # The most probable submodel by the normal posterior of the effects; `chosen` is by measured evidence.
     models: Any = found.models()

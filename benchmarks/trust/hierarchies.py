@@ -98,7 +98,7 @@ def compare(seed: int) -> dict[str, Any]:
     found = study.reduce()
     check = found.verification
     assert check is not None
-    assert found.measured_inclusion_prob is not None
+    assert found.is_measured
     draws, first, second = by_nuts(tuple(jnp.asarray(a, jnp.float32) for a in (x, y, age)), seed)
     effects = np.stack([PRIOR_SCALE * draws["mean"], PRIOR_SCALE * draws["slope"]], 1)
     ours = np.stack([study.mean["mean"], study.mean["age"]])
@@ -109,7 +109,7 @@ def compare(seed: int) -> dict[str, Any]:
     off = check.predicted - check.measured
     probable = check.measured > check.measured.max() - np.log(20)
     change = [
-        np.abs(found.measured_inclusion_prob[site] - found.inclusion_prob[site]).max()
+        np.abs(found.inclusion_prob[site] - found.predicted_inclusion_prob[site]).max()
         for site in found.inclusion_prob
     ]
     return {

@@ -5,10 +5,11 @@ sets of each kind. The evidence of each of the 32 submodels comes from importanc
 multivariate t distribution around its mode (10,000 draws, in double precision, without JAX); 2,000 draws of
 the full model's posterior, resampled from the same, go into `reduce_fit`. A fit is off if an inclusion
 probability differs from the exact one by more than 0.05. Reported: how many of those that are off have a
-finding that says so, how many of the others have one, and the largest error of `inclusion_prob`, of what is
-reported by default (`measured_inclusion_prob`, where it is there), and after `verify=True`; and the errors of
-the averaged means and standard deviations by predicted evidence (`verify=False`) and by measured one
-(`verify=True`), in standard deviations of the exact average over submodels.
+finding that says so, how many of the others have one, and the largest error of
+`predicted_inclusion_prob`, of `inclusion_prob` (which is by measured evidence where that is needed), and
+after `verify=True`; and the errors of the averaged means and standard deviations by predicted evidence
+(`verify=False`) and by measured one (`verify=True`), in standard deviations of the exact average over
+submodels.
 
     python -m benchmarks.trust.normal_check
 """
@@ -144,18 +145,17 @@ def study(kind: str, rows: int, seed: int) -> dict[str, Any]:
     # Enumeration has even prior odds for each of the five candidates.
     settings: dict[str, Any] = {"model": PROGRAMS[kind], "data": data, "expected": 2.5}
     plain = bmr.reduce_fit(draws, **settings)
-    reported = plain.measured_inclusion_prob or plain.inclusion_prob
     checked = bmr.reduce_fit(draws, **settings, verify=True)
     predicted = bmr.reduce_fit(draws, **settings, verify=False)
-    assert checked.measured_inclusion_prob is not None
+    assert checked.is_measured
     codes = [finding.code for finding in plain.findings]
     return {
         "kind": kind,
         "rows": rows,
         "seed": seed,
-        "error": float(np.abs(plain.inclusion_prob["beta"] - truth).max()),
-        "error_reported": float(np.abs(reported["beta"] - truth).max()),
-        "error_verified": float(np.abs(checked.measured_inclusion_prob["beta"] - truth).max()),
+        "error": float(np.abs(plain.predicted_inclusion_prob["beta"] - truth).max()),
+        "error_reported": float(np.abs(plain.inclusion_prob["beta"] - truth).max()),
+        "error_verified": float(np.abs(checked.inclusion_prob["beta"] - truth).max()),
         "evidence_error": max(one[1] for one in found),
         "predicted": of_average(predicted),
         "measured": of_average(checked),
@@ -196,8 +196,7 @@ def write_table(rows: Rows) -> None:
     text += (
         f"\nAn inclusion probability is off if it is more than {OFF} from that of enumeration. A finding is "
         f"one of {', '.join(f'`{code}`' for code in CODES)}. {len(rows.rows)} data sets.\nReported is "
-        "`measured_inclusion_prob` where it is there by default, else `inclusion_prob`; in brackets, by how "
-        "many data sets.\n"
+        "`inclusion_prob`; in brackets, by how many data sets.\n"
     )
     averages = []
     for kind, count in [*CELLS, ("all", 0)]:

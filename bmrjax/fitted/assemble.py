@@ -72,7 +72,7 @@ def fit_reduction(
     for inside, members in zip(after.chosen, units.values(), strict=True):
         chosen[members] = inside
     return FitReduction(
-        inclusion_prob=by_site(predicted.inclusion_prob, 0.0),
+        inclusion_prob=by_site(shown.inclusion_prob, 0.0),
         delta_f=by_site(spread(nodes.removal(np.ones(len(units), bool))), np.nan),
         delta_f_given=by_site(spread(nodes.removal(after.chosen)), np.nan),
         mean=by_site(shown.mean, 0.0),
@@ -86,7 +86,8 @@ def fit_reduction(
         findings=findings,
         inspection=inspection,
         verification=verification,
-        measured_inclusion_prob=(None if used is None else by_site(shown.inclusion_prob, 0.0)),
+        is_measured=used is not None,
+        predicted_inclusion_prob=by_site(predicted.inclusion_prob, 0.0),
         _layout=layout,
         _found=found,
         _after=after,

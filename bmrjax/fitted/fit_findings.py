@@ -42,8 +42,8 @@ def evidence_off(verification: Verification, *, reliable: bool) -> list[Finding]
         return [
             Finding(
                 "evidence-off",
-                "The measured evidence of submodels with more than half of the probability is not reliable "
-                f"(Pareto k above {TRUSTED_PARETO_K}).",
+                "The measured evidence of submodels with more than half of the probability is not reliable: "
+                "their importance weights have no stable mean.",
                 "Do not rely on the probabilities: call reduce_fit with refit=True, or take more draws.",
             )
         ]
@@ -56,7 +56,8 @@ def evidence_off(verification: Verification, *, reliable: bool) -> list[Finding]
             f"The delta_f of the submodel that was predicted to be the most probable is {difference:+.1f} "
             "nats from the measured one "
             f"(Pareto k {verification.pareto_k[0]:.2f}).",
-            "Do not rely on the probabilities: take more draws, or fit the guide until it has converged.",
+            "The probabilities of submodels are by the measured evidence. Do not rely on delta_f: take more "
+            "draws, or fit the guide until it has converged.",
         )
     ]
 
@@ -109,19 +110,21 @@ def not_exact(
     if abs(change) <= MOST_CHANGE + spread.error:
         return []
     if measured:
-        advice = "Report measured_inclusion_prob."
+        advice = "inclusion_prob and all averages are by the measured evidence."
     elif reliable:
-        advice = "Call reduce_fit with verify=True, and report measured_inclusion_prob."
+        advice = (
+            "Call reduce_fit with verify=True, which measures it with all draws and goes by it."
+        )
     else:
         advice = (
-            "Neither is the measured evidence of most of them (Pareto k above "
-            f"{TRUSTED_PARETO_K}). Call reduce_fit with refit=True, or take more draws."
+            "That evidence is not reliable either, since importance weights of most of them have no stable "
+            "mean. Call reduce_fit with refit=True, or take more draws."
         )
     return [
         Finding(
             "not-exact",
-            "The joint normal is not exact enough for inclusion_prob: by the measured evidence of the "
-            f"most probable submodels, that of '{candidates[worst]}' changes by {change:+.2f}.",
+            "The joint normal is not exact enough: by the measured evidence of the most probable "
+            f"submodels, the inclusion probability of '{candidates[worst]}' changes by {change:+.2f}.",
             advice,
         )
     ]

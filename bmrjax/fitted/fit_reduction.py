@@ -45,14 +45,13 @@ class FitReduction:
     probability and moments of zero, and a `delta_f` of NaN.
 
     Attributes:
-        inclusion_prob: Posterior probability that an element is in the model, over all submodels, by
-            predicted evidence.
+        inclusion_prob: Posterior probability that an element is in the model, over all submodels. This, and
+            `mean` and what follows it, is by measured evidence where `is_measured`, else by predicted one.
         delta_f: ln of the evidence without an element over that of the full model, in nats. Positive
             favours removal. For elements of a group, that of the group; NaN for forced ones.
         delta_f_given: The same, the other elements being those of the chosen submodel: what removing one more
             would gain, or what leaving it out has gained. Positive favours removal.
-        mean: Posterior mean, averaged over submodels, zeros counted. This and what follows is by measured
-            evidence where there is any, as `measured_inclusion_prob` is.
+        mean: Posterior mean, averaged over submodels, zeros counted.
         sd: Posterior standard deviation, averaged in the same way.
         lower: Lower end of the central 95 % interval of the average.
         upper: Upper end.
@@ -65,8 +64,9 @@ class FitReduction:
         inspection: Which sites of the program were judged, and why the others were not; empty for arrays.
         verification: Predicted against measured evidence of the most probable submodels; None where it was
             not measured.
-        measured_inclusion_prob: Inclusion probabilities after these submodels have exchanged probability by
-            their measured evidence; None where it was not measured.
+        is_measured: Whether these submodels have exchanged probability by their measured evidence: it is
+            there, and can be relied on.
+        predicted_inclusion_prob: `inclusion_prob` by predicted evidence alone.
 
     Example:
         >>> import jax.numpy as jnp
@@ -97,7 +97,8 @@ class FitReduction:
     findings: tuple[Finding, ...]
     inspection: Inspection
     verification: Verification | None
-    measured_inclusion_prob: BySite | None
+    is_measured: bool
+    predicted_inclusion_prob: BySite
     _layout: ElementLayout = field(repr=False)
     _found: Found = field(repr=False)
     _after: MeasuredAverage = field(repr=False)
@@ -127,21 +128,20 @@ class FitReduction:
 
         Returns:
             The columns ``"site"``, ``"element"``, ``"kept"`` (in the chosen submodel), ``"inclusion_prob"``,
-            ``"delta_f"``, ``"delta_f_given"``, ``"mean"``, ``"sd"``, ``"2.5 %"`` and ``"97.5 %"``; with
-            `verify`, ``"measured_inclusion_prob"`` too.
+            ``"delta_f"``, ``"delta_f_given"``, ``"mean"``, ``"sd"``, ``"2.5 %"`` and ``"97.5 %"``; where
+            `is_measured`, ``"predicted_inclusion_prob"`` too.
         """
         import pandas as pd
 
         flat = self._layout.flat
-        measured = self.measured_inclusion_prob
-        more = {} if measured is None else {"measured_inclusion_prob": flat(measured)}
+        predicted = {"predicted_inclusion_prob": flat(self.predicted_inclusion_prob)}
         return pd.DataFrame(
             {
                 "site": self._layout.site,
                 "element": self._layout.element,
                 "kept": flat(self.chosen).astype(bool),
                 "inclusion_prob": flat(self.inclusion_prob),
-                **more,
+                **(predicted if self.is_measured else {}),
                 "delta_f": flat(self.delta_f),
                 "delta_f_given": flat(self.delta_f_given),
                 "mean": flat(self.mean),
@@ -183,8 +183,7 @@ class FitReduction:
             Müller et al. (2004), Journal of the American Statistical Association 99.
         """
         rate = checked_share(false_discovery_rate, "FitReduction.select: false_discovery_rate")
-        measured = self.measured_inclusion_prob
-        prob = self._layout.flat(self.inclusion_prob if measured is None else measured)
+        prob = self._layout.flat(self.inclusion_prob)
         of_units = np.array([prob[unit[0]] for unit in self._nodes.units])
         kept = within_false_discoveries(of_units, rate)
         return self._layout.by_site(self._nodes.elements(kept), missing=False)

@@ -30,9 +30,7 @@ def fit_text(reduction: Any, after: MeasuredAverage, text: str, normality: Norma
     ]
     if reduction.verification is not None:
         lines.append(reduction.verification.line(after.best))
-        used = reduction.measured_inclusion_prob is not None
-        by = "by measured evidence" if used else "as predicted: what was measured is not reliable"
-        lines.append(f"kept, mean, sd and intervals are {by}")
+        lines.append(_by_what(reduction))
     others = reduction.inspection.not_judged
     lines += [f"not judged: '{site.name}': {site.why}" for site in others[:6]]
     if len(others) > 6:
@@ -41,6 +39,18 @@ def fit_text(reduction: Any, after: MeasuredAverage, text: str, normality: Norma
         lines += ["findings:", *(f"  {finding}" for finding in reduction.findings)]
     shown = "\n  ".join(lines)
     return f"{shown}\n{_table(reduction)}{_credible_sets(reduction)}"
+
+
+def _by_what(reduction: Any) -> str:
+    """Return what the probabilities and averages are by."""
+    if not reduction.is_measured:
+        return "all but that line is as predicted: what was measured is not reliable"
+    prob = reduction.models()[["prob", "measured_prob"]].dropna()
+    share = f"{prob['prob'].sum():.2g}" if prob["prob"].sum() < 0.995 else "all"
+    return (
+        f"inclusion_prob, kept, mean, sd and intervals are by the measured evidence of {len(prob)} "
+        f"submodels, which have {share} of the probability"
+    )
 
 
 def _credible_sets(reduction: Any) -> str:
@@ -72,10 +82,10 @@ def _table(reduction: Any) -> str:
     if hidden > 0:
         table = table.nlargest(_ROWS, "inclusion_prob").sort_index()
     table["kept"] = np.where(table["kept"], "yes", "-")
-    table = table.rename(columns={"measured_inclusion_prob": "measured"})
+    table = table.rename(columns={"predicted_inclusion_prob": "predicted"})
     formats = {
         "inclusion_prob": "{:.3f}",
-        "measured": "{:.3f}",
+        "predicted": "{:.3f}",
         "delta_f": "{:.1f}",
         "delta_f_given": "{:.1f}",
     }

@@ -58,8 +58,7 @@ def reduction_page(found: Any, *, title: str, command: str) -> Page:
 
 
 def _elements(table: Any) -> Section:
-    measured = "measured_inclusion_prob" in table
-    prob = table["measured_inclusion_prob" if measured else "inclusion_prob"]
+    measured = "predicted_inclusion_prob" in table
     rows = [
         [
             row.name,
@@ -70,7 +69,7 @@ def _elements(table: Any) -> Section:
         ]
         for row, p in zip(
             table[["name", "kept", "delta_f", "delta_f_given"]].itertuples(index=False),
-            prob,
+            table["inclusion_prob"],
             strict=True,
         )
     ]

@@ -228,8 +228,8 @@ class GroupFit:
                 posterior of the effects for a normal, which it is not when subjects are few.
 
         Returns:
-            Inclusion probabilities by covariate, and the rest of what `reduce_fit` returns. With `verify`,
-            `FitReduction.measured_inclusion_prob` has the probabilities to report.
+            Inclusion probabilities by covariate, and the rest of what `reduce_fit` returns; with `verify`, by
+            the measured evidence.
         """
         with errors_of("GroupFit.reduce"):
             return reduce_effects(

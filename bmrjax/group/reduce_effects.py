@@ -14,7 +14,7 @@ from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_prior import model_prior
 from bmrjax.fitted.nodes import Nodes
-from bmrjax.fitted.normality import Normality
+from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality
 from bmrjax.fitted.search import OCCAMS_WINDOW, search
 from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
@@ -109,7 +109,7 @@ def _off(verification: Verification | None) -> tuple[Finding, ...]:
             "evidence-off",
             f"The predicted delta_f of a probable submodel is {most:+.1f} nats from the measured one, "
             "because the subjects are few for the normal that it is predicted from.",
-            "Rely on measured_inclusion_prob, and not on inclusion_prob.",
+            "The probabilities and averages are by the measured evidence. Do not rely on delta_f.",
         ),
     )
 
@@ -133,6 +133,7 @@ def _measure(
                 own.log_evidence - integral.log_evidence,
                 math.hypot(own.error, integral.error),
                 max(own.pareto_k, integral.pareto_k),
+                own.pareto_k <= TRUSTED_PARETO_K,
             )
         )
     return Verification(predicted, *(np.array(part) for part in zip(*found, strict=True)))

@@ -40,7 +40,7 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
         row.element if one_site else f"{row.site}[{row.element}]"
         for row in table[["site", "element"]].itertuples()
     ]
-    prob = table.get("measured_inclusion_prob", table["inclusion_prob"])
+    prob = table["inclusion_prob"]
     rows, colors = range(len(table)), [BLUE if kept else GREY for kept in table["kept"]]
     figure = new_figure((8.4, rows_height(len(table))))
     left, right = figure.subplots(1, 2, sharey=True)

@@ -154,7 +154,7 @@ def test_verified_probabilities_are_used():
     weight, sets = moved._terms()
     assert weight.sum() == pytest.approx(1.0, abs=1e-9)
     inclusion = weight @ sets
-    np.testing.assert_allclose(inclusion, moved.measured_inclusion_prob["beta"], atol=1e-9)
+    np.testing.assert_allclose(inclusion, moved.inclusion_prob["beta"], atol=1e-9)
 
 
 def _moments(x, y):

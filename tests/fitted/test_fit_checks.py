@@ -174,7 +174,7 @@ def test_measured_evidence_of_heavy_tails_is_not_relied_on(tails):
     assert codes == ([] if tails[0] < 0.7 else ["evidence-off"])
     spread, cases = Spread(np.array([0.2]), 0.01), [(True, True), (False, True), (False, False)]
     said = [str(not_exact(spread, ["a"], measured=m, reliable=r)[0]) for m, r in cases]
-    assert "Report measured" in said[0]
+    assert "are by the measured evidence" in said[0]
     assert "verify=True" in said[1]
     assert "refit=True" in said[2]
 
@@ -201,17 +201,17 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
         found = bmr.reduce_fit(draws, model=_logistic, data=data)
     assert found.pareto_k < 0.7
     said = next(str(f) for f in found.findings if f.code == "not-exact")
-    which, change = said.split("that of '")[1][0], float(said.split("changes by ")[1][:5])
+    which, change = said.split("probability of '")[1][0], float(said.split("changes by ")[1][:5])
     measured = bmr.reduce_fit(draws, model=_logistic, data=data, verify=True)
-    exact = measured.measured_inclusion_prob["beta"] - measured.inclusion_prob["beta"]
+    exact = measured.inclusion_prob["beta"] - measured.predicted_inclusion_prob["beta"]
     # 500 draws for each of most submodels here, 2,000 for each of all 32 there.
     assert change == pytest.approx(exact[int(which)], abs=0.04)
     assert abs(exact).max() > 0.05
     # By default, what is needed has been measured already.
-    assert "Report measured_inclusion_prob" in said
-    np.testing.assert_allclose(
-        found.measured_inclusion_prob["beta"], measured.measured_inclusion_prob["beta"], atol=0.01
-    )
+    assert found.is_measured
+    assert "are by the measured evidence" in said
+    both = found.inclusion_prob["beta"], measured.inclusion_prob["beta"]
+    np.testing.assert_allclose(*both, atol=0.01)
     # What is shown beside it follows it.
     models = found.models()
     assert models["measured_prob"].is_monotonic_decreasing
@@ -219,14 +219,15 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     best = models.iloc[0][list(found.candidates)].to_numpy(bool)
     assert found.chosen["beta"].tolist() == best.tolist()
     drawn = found.draws(20_000)["beta"]
-    np.testing.assert_allclose(
-        (drawn != 0).mean(0), found.measured_inclusion_prob["beta"], atol=0.02
-    )
+    np.testing.assert_allclose((drawn != 0).mean(0), found.inclusion_prob["beta"], atol=0.02)
     np.testing.assert_allclose(drawn.mean(0), found.mean["beta"], atol=0.02)
     np.testing.assert_allclose(drawn.std(0), found.sd["beta"], atol=0.02)
-    with pytest.warns(bmr.FitWarning, match="verify=True, and report"):
+    with pytest.warns(bmr.FitWarning, match="verify=True, which measures"):
         left = bmr.reduce_fit(draws, model=_logistic, data=data, verify=False)
-    assert left.measured_inclusion_prob is None
+    assert not left.is_measured
+    np.testing.assert_allclose(
+        left.inclusion_prob["beta"], found.predicted_inclusion_prob["beta"], atol=1e-12
+    )
 
 
 def test_submodels_are_measured_until_the_others_have_no_weight():

@@ -154,9 +154,9 @@ def test_chains_and_names_of_a_table():
     assert check.predicted[0] == pytest.approx(actual, abs=0.2)
     assert check.pareto_k.max() < 0.5
     inclusion, _ = exact.enumerated()
-    np.testing.assert_allclose(found.measured_inclusion_prob["beta"], inclusion, atol=0.01)
+    np.testing.assert_allclose(found.inclusion_prob["beta"], inclusion, atol=0.01)
     assert found.models()["measured_prob"].sum() == pytest.approx(found.models()["prob"].sum())
-    assert "measured_inclusion_prob" in found.table()
+    assert "predicted_inclusion_prob" in found.table()
 
 
 def test_single_precision_is_enough_for_nearly_collinear_columns():

@@ -35,9 +35,7 @@ def test_the_page_has_the_table_by_name(found, tmp_path):
 def test_measured_evidence_is_drawn_beside_the_predicted(found, tmp_path):
     first = found.models()["delta_f"].to_numpy()[:2]
     check = Verification(first, first - 0.25, np.full(2, 0.01), np.array([0.1, 0.9]))
-    measured = dataclasses.replace(
-        found, verification=check, measured_inclusion_prob=found.inclusion_prob
-    )
+    measured = dataclasses.replace(found, verification=check, is_measured=True)
     text = measured.report(tmp_path / "page.html").read_text()
     assert "verify=True" not in text
     assert "Measured \\u0394F" in text

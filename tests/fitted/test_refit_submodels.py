@@ -209,7 +209,7 @@ def test_a_logistic_model_of_few_rows_is_expanded_where_the_chosen_submodel_is()
         )
     assert "expanded anew at the mode of the chosen submodel" in str(found)
     # Laplace's approximation is far off with twelve rows; what the program says is not.
-    np.testing.assert_allclose(found.measured_inclusion_prob["beta"], exact, atol=0.02)
+    np.testing.assert_allclose(found.inclusion_prob["beta"], exact, atol=0.02)
 
 
 def test_a_fit_of_other_data_is_not_replaced_by_the_program():

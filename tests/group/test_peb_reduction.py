@@ -80,14 +80,16 @@ def test_measured_inclusion_is_that_of_all_submodels_when_subjects_are_few():
         weight = np.exp(logsumexp(level.at(components.log_scale(points)).log_evidence + log_prior))
         exact += weight * mask
         total += weight
-    measured = np.concatenate(list(reduced.measured_inclusion_prob.values()))
+    measured = np.concatenate(list(reduced.inclusion_prob.values()))
     np.testing.assert_allclose(measured, exact / total, atol=0.02)
 
 
 def test_a_prediction_that_few_subjects_do_not_bear_is_a_finding():
     study = Study(count=8, seed=0, tau=0.3)
     found = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)
-    with pytest.warns(bmr.FitWarning, match="GroupFit.reduce: evidence-off: .* measured_inclusion"):
+    with pytest.warns(
+        bmr.FitWarning, match="GroupFit.reduce: evidence-off: .* the measured evidence"
+    ):
         reduced = found.reduce(forced=["mean"])
     assert [finding.code for finding in reduced.findings] == ["evidence-off"]
     assert "evidence-off" in repr(reduced)

@@ -137,7 +137,8 @@ def _submodels(models: Any, candidates: Any) -> Section:
     columns = ["Submodel", "Size", "Probability", "ΔF, nats"]
     columns += ["Measured, nats", "By measured evidence"] if "measured" in models else []
     numeric = frozenset(range(1, len(columns)))
-    text = "The most probable ones first. ΔF is that of the submodel against the full model."
+    first = ", by measured evidence where there is any" if "measured" in models else ""
+    text = f"The most probable ones first{first}. ΔF is that of the submodel against the full model."
     return Section("submodels", "Submodels", text, [Table("Submodels.", columns, rows, numeric)])
 
 

@@ -1,8 +1,9 @@
-"""What rounds are judged by: the free energy, the free energy less its overcharge, or rows kept out.
+"""What rounds are judged by: the free energy, the same less its overcharge, or rows kept out; and from where.
 
 Small perceptrons on tables, fitted by a factorised posterior and reduced in verified rounds. Each judge has
 the same rows, epochs and seeds; the one by rows kept out has a fifth of the training rows to judge by, and
-fits the rest. Beside them the same fit without reduction.
+fits the rest. By ``unreduced``, the free energy of a round is compared with what the unreduced state reaches
+in the same epochs, rather than with where it was before. Beside them the same fit without reduction.
 
     python -m benchmarks.trust.judges --data-root DIR
 """
@@ -20,7 +21,7 @@ from benchmarks.common.rows import Rows, group, means
 from benchmarks.common.rows import table as markdown
 
 TABLES = ("digits", "diabetes", "boston", "energy", "concrete")
-JUDGES = ("none", "vfe", "corrected", "held-out")
+JUDGES = ("none", "vfe", "unreduced", "corrected", "held-out")
 HIDDEN = (50, 20)
 
 
@@ -46,7 +47,10 @@ def one(name: str, judge: str, seed: int, epochs: int, data_root: Any) -> dict[s
         guide=bmr.infer.AutoMeanField(program),
         key=jax.random.key(10 + seed),
         criterion=None if judge == "none" else bmr.criteria.SpikeAndSlab(),
-        schedule=bmr.schedules.Verified(judge="vfe" if judge == "none" else judge),
+        schedule=bmr.schedules.Verified(
+            judge="vfe" if judge in ("none", "unreduced") else judge,
+            against="unreduced" if judge == "unreduced" else "before",
+        ),
         held_out=kept_out,
         num_epochs=epochs,
         options=bmr.FitOptions(kl_warmup=0),
@@ -98,11 +102,12 @@ def main() -> None:
         "--epochs", type=int, default=40, help="passes over the rows, 100 steps at least"
     )
     parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES)
+    parser.add_argument("--judges", nargs="+", default=JUDGES, choices=JUDGES)
     args = options.parse(parser)
     rows = Rows(args.out, "judges.json", shared=True)
     for seed in () if args.report else range(args.seeds):
         for name in args.tables:
-            for judge in JUDGES:
+            for judge in args.judges:
                 if not rows.has(table=name, judge=judge, seed=seed):
                     rows.add(one(name, judge, seed, args.epochs, args.data_root))
                     print(rows.rows[-1], flush=True)

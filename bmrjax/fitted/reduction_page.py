@@ -138,7 +138,9 @@ def _submodels(models: Any, candidates: Any) -> Section:
     columns += ["Measured, nats", "By measured evidence"] if "measured" in models else []
     numeric = frozenset(range(1, len(columns)))
     first = ", by measured evidence where there is any" if "measured" in models else ""
-    text = f"The most probable ones first{first}. ΔF is that of the submodel against the full model."
+    text = (
+        f"The most probable ones first{first}. ΔF is that of the submodel against the full model."
+    )
     return Section("submodels", "Submodels", text, [Table("Submodels.", columns, rows, numeric)])
 
 

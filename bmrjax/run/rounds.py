@@ -92,7 +92,11 @@ class Rounds:
         if action.vfe is not None:
             self._add_point(action.vfe)
         match action:
-            case Train() | Stop():
+            case Train():
+                if action.keep:
+                    self._state.take_snapshot()
+                return action
+            case Stop():
                 return action
             case Restore():
                 if self._state.snapshot is None:
@@ -113,6 +117,8 @@ class Rounds:
                 self._reporter.round("regrown", self._state.now.keep)
                 return Train(rate=action.rate)
             case Reduce():
+                if action.of == "kept":
+                    self._exchange()
                 self._remove(action)
                 self._reporter.round("reduced", self._state.now.keep)
                 if not self._state.removed:
@@ -123,8 +129,19 @@ class Rounds:
             case _:
                 assert_never(action)
 
+    def _exchange(self) -> None:
+        """Go on from the state that a `Train` has kept, and keep the current one."""
+        back_to = self._state.snapshot_row
+        if self._state.snapshot is None:
+            raise ValueError(
+                f"sparsify: {type(self._schedule).__name__} answered with Reduce(of='kept'), and no state is "
+                "kept. Answer with Train(keep=True) before."
+            )
+        self._state.exchange()
+        self._reporter.round("restored", self._state.now.keep, back_to=back_to)
+
     def _remove(self, action: Reduce) -> None:
-        if self._schedule.verifies or action.by == "beyond":
+        if action.of == "current" and (self._schedule.verifies or action.by == "beyond"):
             self._state.take_snapshot()
         match action.by:
             case "criterion":

@@ -12,7 +12,7 @@ from bmrjax.schedules import Memory
 
 _PLAIN = (
     "epoch", "removed", "memory", "history", "evaluated_at", "snapshot_row", "snapshot_point",
-    "stopped",
+    "exchanged", "stopped",
 )  # fmt: skip
 
 _POINT = (
@@ -34,9 +34,11 @@ class RunState:
         evaluated_at: Epoch of the last metrics on held-out data.
         kl_growth: How the divergence comes in; a longer run that goes on from a checkpoint keeps it.
         stopped: Whether the schedule has ended the run.
-        snapshot: State before the last reduction, if it is kept to go back to.
+        snapshot: State before the last reduction, if it is kept to go back to; or one that a schedule keeps.
         snapshot_row: Length of `history` at the snapshot.
         snapshot_point: Length of `path` at the snapshot.
+        exchanged: Whether the snapshot has changed places with the current state: where its own rows and
+            points begin; None if it has not.
         measured: The state that was measured last, with what was measured.
         snapshot_measured: What was measured of the snapshot, if it was.
     """
@@ -53,6 +55,7 @@ class RunState:
     snapshot: FitState | None = None
     snapshot_row: int = 0
     snapshot_point: int = 0
+    exchanged: list[int] | None = None
     measured: tuple[FitState, Measured] | None = None
     snapshot_measured: Measured | None = None
 
@@ -87,6 +90,19 @@ class RunState:
         # The engine consumes the state it is given, so what may be needed again is copied.
         self.snapshot = replace(self.now, svi=copied(self.now.svi))
         self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
+        self.exchanged = None
+
+    def exchange(self) -> None:
+        """Let the current state and the snapshot change places."""
+        assert self.snapshot is not None
+        of_current, of_snapshot = self.measured_now, self.snapshot_measured
+        self.now, self.snapshot = self.snapshot, self.now
+        self.snapshot_measured = of_current
+        if of_snapshot is not None:
+            self.measured = self.now, of_snapshot
+        self.exchanged = [self.snapshot_row, self.snapshot_point]
+        self.snapshot_row, self.snapshot_point = len(self.history), len(self.path)
+        self._mark(self.exchanged, taken_back=True)
 
     def go_back(self) -> None:
         """Go back to the snapshot, and mark what came after it as taken back."""
@@ -94,10 +110,16 @@ class RunState:
         self.now, self.snapshot = self.snapshot, None
         if self.snapshot_measured is not None:
             self.measured = self.now, self.snapshot_measured
-        for row in self.history[self.snapshot_row :]:
-            row["taken_back"] = True
-        since = self.snapshot_point
-        self.path[since:] = [replace(point, taken_back=True) for point in self.path[since:]]
+        if self.exchanged is not None:
+            self._mark(self.exchanged, taken_back=False)
+            self.exchanged = None
+        self._mark([self.snapshot_row, self.snapshot_point], taken_back=True)
+
+    def _mark(self, since: list[int], *, taken_back: bool) -> None:
+        row, point = since
+        for entry in self.history[row:]:
+            entry["taken_back"] = taken_back
+        self.path[point:] = [replace(one, taken_back=taken_back) for one in self.path[point:]]
 
     def arrays(self) -> Any:
         """Return the arrays of a checkpoint."""
@@ -124,5 +146,5 @@ class RunState:
         measured = document.get("snapshot_measured")
         self.snapshot_measured = None if measured is None else Measured(*measured)
         for name in _PLAIN:
-            setattr(self, name, document[name])
+            setattr(self, name, document.get(name, getattr(self, name)))
         self.kl_growth = tuple(map(tuple, document.get("kl_growth", self.kl_growth)))

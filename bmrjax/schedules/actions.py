@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+# Which state a reduction starts from; see `Reduce`.
+Of = Literal["current", "kept"]
+
 # What chooses the elements that a reduction removes; see `Reduce`.
 By = Literal["criterion", "evidence", "single", "search", "beyond"]
 
@@ -13,6 +16,7 @@ class Train:
 
     Attributes:
         rate: Factor on the learning rate.
+        keep: Whether the state before the epoch is kept, for a `Reduce` of it (``of="kept"``).
         vfe: VFE of the current state in nats, if the schedule measured it and the state shall be a point of
             `Result.path`. So it is for all actions.
 
@@ -27,11 +31,15 @@ class Train:
         ...     def __call__(self, report, memory):
         ...         return Train(rate=1 - report.epoch / report.num_epochs), memory
         >>> from bmrjax.schedules import Report
-        >>> Falling()(Report(epoch=4, num_epochs=8, losses=[], removed=None, measure=float), None)[0]
-        Train(rate=0.5, vfe=None)
+        >>> action, _ = Falling()(
+        ...     Report(epoch=4, num_epochs=8, losses=[], removed=None, measure=float), None
+        ... )
+        >>> action.rate
+        0.5
     """
 
     rate: float = 1.0
+    keep: bool = False
     vfe: float | None = None
 
 
@@ -55,6 +63,8 @@ class Reduce:
     Attributes:
         fraction: Part of the kept elements that may be removed; 1 for no cap.
         by: What chooses them.
+        of: Which state is reduced: the current one, or the one that a `Train` has kept. The two then change
+            places: what was current is kept, and `Restore` leads to it.
         rate: Factor on the learning rate of the epoch.
         vfe: See `Train`.
 
@@ -69,6 +79,7 @@ class Reduce:
 
     fraction: float = 1.0
     by: By = "criterion"
+    of: Of = "current"
     rate: float = 1.0
     vfe: float | None = None
 
@@ -122,7 +133,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """Go back to the state before the last reduction or regrowth, then do something else.
+    """Go back to the state before the last reduction or regrowth, or to the one that is kept.
 
     Attributes:
         then: What to do there.
@@ -131,7 +142,7 @@ class Restore:
     Example:
         >>> from bmrjax.schedules import Restore, Stop, Train
         >>> Restore(then=Train(), vfe=130.0).then  # the round went to 130 nats, and is taken back
-        Train(rate=1.0, vfe=None)
+        Train(rate=1.0, keep=False, vfe=None)
         >>> Restore(then=Stop(vfe=130.0))
         Traceback (most recent call last):
             ...

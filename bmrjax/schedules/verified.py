@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from bmrjax.criteria.order import Order, smallest_magnitude_first
-from bmrjax.schedules.actions import Action, Reduce, Restore, Stop, Train
+from bmrjax.schedules.actions import Action, Of, Reduce, Restore, Stop, Train
 from bmrjax.schedules.base import (
     Judge,
     Memory,
@@ -18,6 +18,8 @@ from bmrjax.schedules.base import (
 
 # What chooses the elements that a pass removes; see `Reduce`.
 Pass = Literal["criterion", "evidence", "single"]
+# What a round is compared with.
+Against = Literal["before", "unreduced"]
 
 # Epochs on either side of the comparison that says whether a fit still improves, and the part of the whole
 # fall of the loss so far that counts as improving.
@@ -72,6 +74,11 @@ class Verified(Schedule):
             (`Point.vfe_error`), but for that of its best point.
         judge: What has to fall for a round to be kept: ``"vfe"``, ``"corrected"`` or ``"held-out"``; see
             `Schedule`.
+        against: What that of a round is compared with: ``"before"``, that of the state before it; or
+            ``"unreduced"``, what that state reaches without the reduction in the same epochs, so that a fit
+            that still improves does not pay for a bad round. A round then takes twice the epochs. One that is
+            taken back costs half of them, since the unreduced state goes on. Single elements are compared
+            with the state before.
 
     Example:
         >>> import jax, numpyro, numpyro.distributions as dist
@@ -100,6 +107,7 @@ class Verified(Schedule):
     stop_early: bool = False
     judge: Judge = "vfe"
     exact: bool = False
+    against: Against = "before"
     verifies = True
 
     def __post_init__(self) -> None:
@@ -114,10 +122,12 @@ class Verified(Schedule):
                 f"Verified: passes must be some of {', '.join(map(repr, known))}, each at most once, got "
                 f"{self.passes!r}."
             )
-        if self.judge not in get_args(Judge):
-            raise ValueError(
-                f"Verified: judge must be one of {', '.join(map(repr, get_args(Judge)))}, got {self.judge!r}."
-            )
+        for name, choices in (("judge", get_args(Judge)), ("against", get_args(Against))):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"Verified: {name} must be one of {', '.join(map(repr, choices))}, got "
+                    f"{getattr(self, name)!r}."
+                )
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"Verified: tolerance must not be negative, got {self.tolerance}.")
 
@@ -144,6 +154,7 @@ class Verified(Schedule):
             "by": self.passes[0],
             "over": False,
             "end": None,
+            "twin": False,
         }
 
     def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
@@ -186,21 +197,43 @@ class Verified(Schedule):
             if memory["by"] == "criterion" and not restore:
                 # An epoch has passed since the last measurement; after other passes, none has.
                 refer_to(measure(math.inf, *lowest()))
-            memory.update(by=by, fraction=self.fraction, since=1)
-            return Restore(then=reduce()) if restore else reduce(), memory
+            memory.update(by=by, fraction=self.fraction)
+            then = propose()
+            return Restore(then=then) if restore else then, memory
 
-        def reduce(vfe: float | None = None) -> Reduce:
-            return Reduce(by=memory["by"], fraction=memory["fraction"], vfe=vfe)
+        def propose(vfe: float | None = None) -> Train | Reduce:
+            """Begin a round: reduce, or train what is not reduced first."""
+            memory.update(since=1, twin=self.against == "unreduced" and memory["by"] != "single")
+            return Train(keep=True, vfe=vfe) if memory["twin"] else reduce(vfe=vfe)
+
+        def reduce(vfe: float | None = None, of: Of = "current") -> Reduce:
+            return Reduce(by=memory["by"], fraction=memory["fraction"], of=of, vfe=vfe)
 
         if memory["over"]:
             return last_epochs(), memory
         later = memory["by"] != self.passes[-1]
+        if memory["twin"]:
+            if memory["since"] < refit and not cooling:
+                memory["since"] += 1
+                return Train(rate=linear_decay(report, cooldown)), memory
+            memory["twin"] = False
+            vfe = measure(math.inf, *lowest())
+            if cooling:
+                return finish(restore=False, vfe=vfe)
+            refer_to(vfe)
+            memory["since"] = 1
+            return reduce(vfe, of="kept"), memory
         if pending and report.removed == 0:
+            # What was not reduced is the state to go on from.
+            kept = self.against == "unreduced" and memory["by"] != "single"
             if memory["proposed"] or (later and 2 * report.epoch >= report.num_epochs):
-                return next_pass(restore=False)
+                return next_pass(restore=kept)
             # The criterion's rounds have trained an epoch, and those of other passes have not.
             wait_again = max(refit - 1, int(memory["by"] != "criterion"))
             memory.update(reference=None, since=wait - wait_again)
+            if kept:
+                memory["since"] += 1
+                return Restore(then=Train(rate=linear_decay(report, cooldown))), memory
             pending = False
         memory["proposed"] |= pending
         due = memory["since"] >= (refit if pending else wait)
@@ -222,13 +255,11 @@ class Verified(Schedule):
                 return finish(restore=True)
             if memory["by"] == "single" or memory["fraction"] < self.min_fraction:
                 return next_pass(restore=True)
-            memory["since"] = 1
-            return Restore(then=reduce()), memory
+            return Restore(then=propose()), memory
         if cooling:
             return finish(restore=False, vfe=vfe)
         refer_to(vfe)
-        memory["since"] = 1
-        return reduce(vfe), memory
+        return propose(vfe), memory
 
 
 def _has_settled(losses: list[float]) -> bool:

@@ -27,6 +27,10 @@ _HARMLESS_TAIL = 0.1
 # Draws from the normal at which the program is evaluated, and how many of them at a time.
 NUM_DRAWS, _AT_A_TIME = 2000, 200
 
+# Degrees of freedom of the t distribution that half of the draws with heavy tails are from, and its scale over
+# that of the normal.
+_DEGREES, _WIDER = 7, 1.5
+
 
 @dataclass(frozen=True)
 class Normality:
@@ -199,6 +203,8 @@ def weighted_draws(
     density: Callable[[Any], np.ndarray],
     rng: np.random.Generator,
     count: int = NUM_DRAWS,
+    *,
+    heavy: bool = False,
 ) -> Weighted | None:
     """Draw from a joint normal, and weight the draws by the program.
 
@@ -207,11 +213,12 @@ def weighted_draws(
         density: ln of the joint density of the program, as `log_joint` returns it.
         rng: Source of randomness.
         count: Number of draws.
+        heavy: See `normal_draws`.
 
     Returns:
         The draws; None if the covariance is singular.
     """
-    drawn = normal_draws(whole, rng, count)
+    drawn = normal_draws(whole, rng, count, heavy=heavy)
     if drawn is None:
         return None
     points, log_normal = drawn
@@ -219,7 +226,7 @@ def weighted_draws(
 
 
 def normal_draws(
-    whole: Whole, rng: np.random.Generator, count: int
+    whole: Whole, rng: np.random.Generator, count: int, *, heavy: bool = False
 ) -> tuple[np.ndarray, Float[np.ndarray, " draws"]] | None:
     """Draw from a joint normal.
 
@@ -227,10 +234,13 @@ def normal_draws(
         whole: Joint normal on the unconstrained space; elements without variance stay where they are.
         rng: Source of randomness.
         count: Number of draws.
+        heavy: Whether every second draw is from the multivariate t distribution of the same location and
+            1.5 times the scale, with seven degrees of freedom, for posteriors with longer tails than the
+            normal's.
 
     Returns:
-        The draws in the precision that JAX computes in, and ln of their density; None if the covariance is
-        singular.
+        The draws in the precision that JAX computes in, and ln of their density, of the mixture where they
+        are of two kinds; None if the covariance is singular.
     """
     varies = np.diag(whole.covariance) > 0
     covariance = whole.covariance[np.ix_(varies, varies)]
@@ -240,15 +250,24 @@ def normal_draws(
     except np.linalg.LinAlgError:
         return None
     noise = rng.standard_normal((count, len(scale)))
+    if heavy:
+        noise[1::2] *= _WIDER * np.sqrt(_DEGREES / rng.chisquare(_DEGREES, (count // 2, 1)))
     points = np.tile(whole.loc, (count, 1))
     points[:, varies] += (noise @ factor.T) * scale
     # What was rounded to single precision is what the normal is evaluated at, too.
     points = np.asarray(jnp.asarray(points))
     deviation = (points.astype(np.float64) - whole.loc)[:, varies] / scale
     standard = solve_triangular(factor, deviation.T, lower=True)
-    log_normal = -0.5 * (standard**2).sum(0) - np.log(np.diag(factor)).sum()
-    log_normal -= np.log(scale).sum() + 0.5 * len(scale) * math.log(2 * math.pi)
-    return points, log_normal
+    square, size = (standard**2).sum(0), len(scale)
+    volume = np.log(np.diag(factor)).sum() + np.log(scale).sum()
+    log_normal = -0.5 * square - 0.5 * size * math.log(2 * math.pi) - volume
+    if not heavy:
+        return points, log_normal
+    log_t = -0.5 * (_DEGREES + size) * np.log1p(square / (_DEGREES * _WIDER**2)) - volume
+    log_t += math.lgamma(0.5 * (_DEGREES + size)) - math.lgamma(0.5 * _DEGREES)
+    log_t -= 0.5 * size * math.log(_DEGREES * math.pi * _WIDER**2)
+    share = (count // 2) / count
+    return points, np.logaddexp(log_normal + math.log1p(-share), log_t + math.log(share))
 
 
 def _shift(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -43,7 +44,8 @@ class Verification:
 
     Attributes:
         predicted: By Bayesian model reduction.
-        measured: From the program: each log evidence by importance sampling from a normal.
+        measured: From the program: each log evidence by importance sampling from a normal, or from a mixture
+            of that and a t distribution where the weights of the normal have no stable mean.
         standard_error: Monte Carlo standard error of `measured`.
         pareto_k: Larger of the shapes of the tails of the importance weights of the submodel and of the full
             model; above 0.7, `measured` is not reliable either.
@@ -121,7 +123,8 @@ def verify_submodels(
     """Measure the evidence of submodels and of the full model, with the program's own density.
 
     Each is an average of importance weights over the joint normal of the model or submodel, which is that of
-    the full model given that the removed elements are zero, unless it was expanded anew.
+    the full model given that the removed elements are zero, unless it was expanded anew. Where such weights
+    have no stable mean, half of the draws come from a t distribution.
 
     Args:
         predicted: What the reduction says, in nats.
@@ -137,25 +140,48 @@ def verify_submodels(
     """
     everything = whole(np.ones(inside.shape[1], bool))
     density = log_joint(everything, model, data)
-    full = weighted_draws(everything, density, rng)
+    full = _measure(everything, density, rng)
     if full is None:
         return None
-    evidence, error = _log_mean(full.log_weights)
-    shape = tail_shape(full.log_weights)
     log_prior = _log_prior_at_zero(normal)
     found = []
     for kept in inside[:MOST_SUBMODELS]:
-        reduced = weighted_draws(whole(kept), density, rng)
-        if reduced is None:
+        own = _measure(whole(kept), density, rng)
+        if own is None:
             return None
-        of_reduced, its_error = _log_mean(reduced.log_weights)
-        measured = of_reduced - evidence - float(log_prior[~kept].sum())
-        own = tail_shape(reduced.log_weights)
-        trusted = tail_is_harmless(own, tail_share(reduced.log_weights, own))
-        found.append((measured, math.hypot(error, its_error), max(shape, own), trusted))
+        measured = own.log_evidence - full.log_evidence - float(log_prior[~kept].sum())
+        error, shape = math.hypot(own.error, full.error), max(own.pareto_k, full.pareto_k)
+        found.append((measured, error, shape, own.trusted))
     return Verification(
         predicted[: len(found)], *(np.array(part) for part in zip(*found, strict=True))
     )
+
+
+class _Measured(NamedTuple):
+    """An evidence by importance sampling: ln of it, its standard error, and how long the weights' tail is."""
+
+    log_evidence: float
+    error: float
+    pareto_k: float
+    trusted: bool
+
+
+def _measure(
+    whole: Whole, density: Callable[[Any], np.ndarray], rng: np.random.Generator
+) -> _Measured | None:
+    """Measure an evidence, with a proposal that has heavier tails where the normal's do not cover it."""
+    found = None
+    for heavy in (False, True):
+        drawn = weighted_draws(whole, density, rng, heavy=heavy)
+        if drawn is None:
+            return None
+        shape = tail_shape(drawn.log_weights)
+        trusted = tail_is_harmless(shape, tail_share(drawn.log_weights, shape))
+        if found is None or trusted:
+            found = _Measured(*_log_mean(drawn.log_weights), shape, trusted)
+        if trusted:
+            break
+    return found
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ _HARMLESS_TAIL = 0.1
 # Draws from the normal at which the program is evaluated, and how many of them at a time.
 NUM_DRAWS, _AT_A_TIME = 2000, 200
 
-# Degrees of freedom of the t distribution that half of the draws with heavy tails are from, and its scale over
-# that of the normal.
+# Degrees of freedom of the t distribution that half of the draws with heavy tails are from, and its scale
+# over that of the normal.
 _DEGREES, _WIDER = 7, 1.5
 
 

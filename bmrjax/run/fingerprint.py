@@ -277,7 +277,7 @@ def _parts(flat: np.ndarray) -> dict[str, Any]:
     A part of n numbers differs if one of them changes by more than about 1e-5 n times their size.
     """
     if np.iscomplexobj(flat):
-        flat = np.ascontiguousarray(flat).view(flat.real.dtype)
+        flat = np.ascontiguousarray(flat).view(np.finfo(flat.dtype).dtype)
     length = max(1, -(-flat.size // _MOST_PARTS))
     turned = 1.5 + 0.5 * np.cos(np.arange(length) % 1009)  # their order counts too
     parts, sizes, strange = [], [], 0

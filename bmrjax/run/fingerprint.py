@@ -284,7 +284,7 @@ def _parts(flat: np.ndarray) -> dict[str, Any]:
     for start in range(0, flat.size, length):
         part = flat[start : start + length].astype(np.float64)
         size = _dot(np.abs(part), turned)
-        if not size < 1e290:  # also where it is no number
+        if not size < 1e290:  # NaN, too
             finite = np.abs(part) < 1e280
             places = np.flatnonzero(~finite)
             kinds = np.where(np.isnan(part[places]), 3, np.where(part[places] > 0, 1, 2))

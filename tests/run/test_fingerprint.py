@@ -1,4 +1,4 @@
-"""What a run is made of is told from what another is made of, wherever it stands."""
+"""Whatever number differs in what a run is made of, its fingerprint differs, too."""
 
 import functools
 import json

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 from bmrjax.errors import warn
@@ -30,7 +31,8 @@ class RunLock:
         locked: Whether it keeps others out.
 
     Raises:
-        ValueError: If another run holds the folder; the message names its process.
+        ValueError: If another run holds the folder, and the message names its process, or if the lock's file
+            is a link or no regular file.
 
     Example:
         >>> import tempfile
@@ -54,7 +56,20 @@ class RunLock:
         """Return a handle of the locked file, or None if it was removed while it was being locked."""
         # No link is followed, and what is there is not emptied before it is ours.
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        handle = os.open(self._path, flags, 0o666)
+        flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO would be waited for
+        try:
+            handle = os.open(self._path, flags, 0o666)
+        except OSError as error:
+            if (
+                not os.path.lexists(self._path)
+                or self._path.is_file()
+                and not self._path.is_symlink()
+            ):
+                raise
+            raise _no_lock(self._path) from error
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise _no_lock(self._path)
         try:
             refused = _lock(handle)
         except OSError:
@@ -82,6 +97,8 @@ class RunLock:
                     "second run out of this folder. Start one at a time.",
                 )
         except BaseException:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
             os.close(handle)
             raise
         return handle
@@ -103,6 +120,12 @@ class RunLock:
         self.release()
 
 
+def _no_lock(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} is a link, or no regular file; remove it, or give another directory."
+    )
+
+
 def is_held(directory: Path, name: str = LOCK) -> bool:
     """Say whether a run holds a folder; nothing is written.
 
@@ -110,7 +133,7 @@ def is_held(directory: Path, name: str = LOCK) -> bool:
         directory: Folder of the run.
         name: Of the lock's file.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(directory / name, flags)
     except OSError:

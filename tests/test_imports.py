@@ -13,7 +13,7 @@ import bmrjax
 # others loaded. What would start threads is not loaded.
 EACH_FIRST = """
 import os, sys
-import equinox, flax.nnx, jax, numpyro.infer.autoguide, optax, orbax.checkpoint, pandas, tyro
+import equinox, flax.nnx, jax, numpyro.infer.autoguide, optax, pandas, tyro
 for name in sys.argv[1:]:
     child = os.fork()
     if not child:

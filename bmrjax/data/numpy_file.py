@@ -66,7 +66,10 @@ def _read(file: IO[bytes], size: int) -> np.ndarray:
     header: Any = file.tell()
     if dtype.hasobject:
         raise ValueError("it holds Python objects; give numbers")
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - header:
+    # Rows without columns, or numbers of no bytes, could be as many as one likes.
+    numbers = math.prod(max(length, 1) for length in shape)
+    wrong = math.prod(shape) * dtype.itemsize != size - header
+    if min(shape, default=0) < 0 or wrong or (size == header and numbers > size):
         raise ValueError(
             f"the header tells of an array of shape {shape}, which {size} bytes do not hold"
         )

@@ -26,6 +26,8 @@ def write_page(page: Page, path: str | Path) -> Path:
 
     Raises:
         ValueError: If the path does not end in .html.
+        OSError: If the page cannot be written, or the limits on memory of this process (`ulimit -v`) leave
+            no room for the engine that makes its charts.
         ImportError: Without the packages jinja2 and vl-convert-python.
 
     Example:
@@ -49,6 +51,7 @@ def page_html(page: Page) -> str:
         page: What it shows.
 
     Raises:
+        OSError: If the limits on memory of this process leave no room for the engine that makes its charts.
         ImportError: Without the packages jinja2 and vl-convert-python.
     """
     try:

@@ -2,6 +2,10 @@
 
 import copy
 import functools
+import json
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +16,18 @@ from bmrjax.report.charts import CHART_CONFIG
 _SNIPPET = """import {{View, parse}} from "https://cdn.jsdelivr.net/npm/vega@{version}/+esm";
 window.vega = {{View, parse}};"""
 
+# A call of vl_convert in a process of its own, isolated but for the path of modules.
+_CHILD = """import json, sys
+given = json.load(sys.stdin)
+sys.path[:] = given["path"]
+import vl_convert
+try:
+    answer = {"answer": getattr(vl_convert, given["name"])(given["argument"])}
+except ValueError as error:
+    answer = {"error": str(error)}
+json.dump(answer, sys.stdout)
+"""
+
 
 @functools.cache
 def vega_script() -> str:
@@ -20,10 +36,11 @@ def vega_script() -> str:
     It comes out of the package vl-convert-python; nothing is fetched.
 
     Raises:
+        OSError: If the limits on memory of this process leave no room for V8.
         ImportError: Without the package vl-convert-python.
     """
-    vl_convert: Any = _vl_convert()
-    script = vl_convert.javascript_bundle(_SNIPPET.format(version=vl_convert.get_vega_version()))
+    version = _vl_convert().get_vega_version()
+    script = _called("javascript_bundle", _SNIPPET.format(version=version))
     if "</script" in script or "<!--" in script:  # else it would end where it must not
         script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
     return script
@@ -37,15 +54,52 @@ def compiled_chart(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: If it is not Vega-Lite.
+        OSError: If the limits on memory of this process leave no room for V8.
         ImportError: Without the package vl-convert-python.
     """
     given = copy.deepcopy(dict(spec)) | {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "config": CHART_CONFIG,
     }
-    compiled = _vl_convert().vegalite_to_vega(given)
+    compiled = _called("vegalite_to_vega", given)
     compiled.pop("$schema", None)
     return compiled
+
+
+def _called(name: str, argument: Any) -> Any:
+    """Call a function of vl_convert, in a child process where V8 might abort for want of addresses."""
+    vl_convert = _vl_convert()
+    if not (_memory_is_limited() and sys.executable):
+        return getattr(vl_convert, name)(argument)
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", _CHILD],
+        input=json.dumps({"path": sys.path, "name": name, "argument": argument}),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if ended.returncode:
+        by = f"status {ended.returncode}"
+        if ended.returncode < 0:
+            by = signal.Signals(-ended.returncode).name
+        raise OSError(
+            "The charts of a report are made by V8, which reserves more than 64 GB of addresses, hardly any "
+            f"of which become memory. Under the limits of this process it ended by {by}. Make the report "
+            "where `ulimit -v` and `ulimit -d` print unlimited; the run itself needs no V8."
+        )
+    answer = json.loads(ended.stdout)
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return answer["answer"]
+
+
+def _memory_is_limited() -> bool:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return False
+    kinds = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
 
 
 def _vl_convert() -> Any:

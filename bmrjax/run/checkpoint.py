@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,9 +15,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bmrjax.errors import warn
-from bmrjax.files import naming_full_disk, sync_file, sync_tree, write_atomically
+from bmrjax.files import naming_full_disk, replacing_folder, staged_name, write_atomically
 from bmrjax.infer.saved_leaves import with_structure_of
-from bmrjax.run.checkpoint_handlers import ARRAYS, DOCUMENT, file_arguments
 from bmrjax.run.checkpoint_seal import (
     SEAL,
     DamagedCheckpoint,
@@ -24,13 +25,16 @@ from bmrjax.run.checkpoint_seal import (
     read_point,
     seal,
 )
+from bmrjax.run.document import read_bytes, require_file
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
 from bmrjax.run_lock import RunLock
 
-# Orbax would take a third of the time of loading the package, and only runs with checkpoints use it.
-if TYPE_CHECKING:
-    from orbax.checkpoint import CheckpointManager
+# Paths in the folder of a checkpoint.
+ARRAYS = "arrays/arrays.safetensors"
+DOCUMENT = "document/metadata"
+# So many are kept.
+_KEPT = 2
 
 
 def _is_key(leaf: Any) -> bool:
@@ -66,8 +70,8 @@ class CheckpointWarning(UserWarning):
 class Checkpointer:
     """Write what a run needs to go on, and read it back; the last that is complete and undamaged counts.
 
-    Two checkpoints are kept. Each has digests of all that it consists of, the points of the path too. One is
-    on the disk before the next is begun, so a loss of power costs the newest at most.
+    Two checkpoints are kept. Each has digests of all that it consists of, the points of the path too. One has
+    its name when all of it is on the disk, so that neither a kill nor a loss of power leaves a part of one.
 
     Args:
         directory: Folder of the run; checkpoints go to ``directory/checkpoints``, and points of the path to
@@ -81,8 +85,7 @@ class Checkpointer:
         self._interval, self._is_main = interval, is_main
         self._last = time.monotonic()
         self._lock: RunLock | None = None
-        self._writer: CheckpointManager | None = None
-        self._unsynced: int | None = None
+        self._is_tidy = False
         # Digests of the points of the path, and the checkpoints that are not to be used.
         self._points: dict[int, str] = {}
         self._damaged: list[int] = []
@@ -100,6 +103,10 @@ class Checkpointer:
     def steps(self) -> list[int]:
         """Return the numbers of the checkpoints, the newest first."""
         if not self._path.is_dir():
+            if os.path.lexists(self._path):
+                raise ValueError(
+                    f"{self._path} is no folder; remove it, or give another directory."
+                )
             return []
         # Those under way have other names.
         names = [each.name for each in self._path.iterdir() if each.is_dir()]
@@ -124,52 +131,45 @@ class Checkpointer:
             arrays: A pytree of arrays and PRNG keys.
             document: JSON values; those under ``"path"`` are the points that were saved.
         """
-        with naming_full_disk(self._path):
-            self._save(arrays, document)
+        if self._is_main:
+            with naming_full_disk(self._path):
+                self._save(arrays, document)
+        self._last = time.monotonic()
 
     def _save(self, arrays: Any, document: dict[str, Any]) -> None:
-        manager = self._manager()
-        self._sync()
-        # Orbax writes in the background, while the run goes on to change its records and to reuse its
-        # buffers: what is written is a copy of both.
+        self._tidy()
         leaves = jax.tree.leaves(arrays)
-        tree = {f"{i:06d}": np.array(_key_data(leaf), copy=True) for i, leaf in enumerate(leaves)}
+        tree = {f"{i:06d}": np.asarray(_key_data(leaf), order="C") for i, leaf in enumerate(leaves)}
         document = json.loads(json.dumps({**document, "arrays": _describe(arrays)}))
         points = [self._points[i] for i in range(len(document.get("path", [])))]
         document[SEAL] = seal(document, tree, points)
-        import orbax.checkpoint as ocp
-
-        items = ocp.args.Composite(
-            arrays=file_arguments().save_arrays(tree),
-            document=file_arguments().save_document(document),
-        )
         # Checkpoints are numbered by themselves: a run that a schedule stops writes two an epoch.
         step = max(self.steps(), default=-1) + 1
-        manager.save(step, args=items, force=True)
-        self._unsynced = step
-        self._last = time.monotonic()
+        with replacing_folder(self._path / str(step)) as staging:
+            for name in (ARRAYS, DOCUMENT):
+                (staging / name).parent.mkdir()
+            save_file(tree, staging / ARRAYS)
+            (staging / DOCUMENT).write_text(json.dumps(document))
+        for old in self.steps()[_KEPT:]:
+            self._remove(self._path / str(old))
 
-    def _manager(self) -> "CheckpointManager":
-        if self._writer is None:
-            import orbax.checkpoint as ocp
-
-            options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
-            self._writer = ocp.CheckpointManager(self._path, options=options)
-            # Else the good one would be the one to go.
-            for step in self._damaged:
-                self._writer.delete(step)
-            self._damaged = []
-        return self._writer
-
-    def _sync(self) -> None:
-        """Wait until the last checkpoint is complete and on the disk."""
-        if self._writer is None or self._unsynced is None:
+    def _tidy(self) -> None:
+        """Remove what a killed process left, and damaged checkpoints, which would be kept for good ones."""
+        if self._is_tidy:
             return
-        self._writer.wait_until_finished()
-        if self._is_main:
-            sync_tree(self._path / str(self._unsynced))
-            sync_file(self._path)
-        self._unsynced = None
+        self._path.mkdir(parents=True, exist_ok=True)
+        for each in self._path.iterdir():
+            if each.name.startswith(".") or ".orbax-checkpoint-tmp" in each.name:
+                shutil.rmtree(each, ignore_errors=True)
+        for step in self._damaged:
+            self._remove(self._path / str(step))
+        self._damaged, self._is_tidy = [], True
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a checkpoint; a kill meanwhile leaves nothing that looks like one."""
+        going = staged_name(folder)
+        os.replace(folder, going)
+        shutil.rmtree(going, ignore_errors=True)
 
     def document(self) -> Any:
         """Return the JSON values of the newest checkpoint with an undamaged document, or None."""
@@ -257,7 +257,7 @@ class Checkpointer:
     def _document(self, step: int) -> Any:
         path = self._path / str(step) / DOCUMENT
         try:
-            found = json.loads(path.read_bytes())
+            found = json.loads(read_bytes(path))
         except (OSError, ValueError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path} cannot be read ({error!s:.200}).") from None
         check_document(found, self._path / str(step))
@@ -267,6 +267,7 @@ class Checkpointer:
         """Return the arrays of a checkpoint, if they are what was written."""
         path = self._path / str(step) / ARRAYS
         try:
+            require_file(path)
             tree = load_file(path)
         except (OSError, ValueError, SafetensorError) as error:
             raise DamagedCheckpoint(f"{path} cannot be read ({error!s:.200}).") from None
@@ -313,12 +314,6 @@ class Checkpointer:
             write_atomically(path, lambda staged: save_file(arrays, staged))
 
     def close(self) -> None:
-        """Wait for writes under way, and let other runs have the folder."""
-        try:
-            with naming_full_disk(self._path):
-                self._sync()
-            if self._writer is not None:
-                self._writer.close()
-        finally:
-            if self._lock is not None:
-                self._lock.release()
+        """Let other runs have the folder."""
+        if self._lock is not None:
+            self._lock.release()

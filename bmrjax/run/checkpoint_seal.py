@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bmrjax.run.digests import digest, document_digest
+from bmrjax.run.document import require_file
 
 # Of the arrays, of the document, and of each point of the path, in a checkpoint's document.
 SEAL = "seal"
@@ -74,6 +75,7 @@ def read_point(path: Path, expected: str) -> dict[str, np.ndarray]:
         DamagedCheckpoint: If the file is missing, damaged, or of another run.
     """
     try:
+        require_file(path)
         arrays = load_file(path)
     except FileNotFoundError:
         raise DamagedCheckpoint(f"{path} is missing.") from None

@@ -1,17 +1,24 @@
 """What a program, an optimiser or a criterion is made of, as plain values that can be compared later.
 
-Objects are taken apart: attributes of dataclasses and modules, closures and defaults of functions, arrays,
-numbers. So a learning rate in an optimiser's closure or a prior's scale in a program's is seen, and no repr
-with an address in it. Code itself is not compared, nor the module that it is in: a program may be imported or
-run.
+Objects are taken apart: attributes of dataclasses and modules, closures, defaults, constants and globals of
+functions and of the functions that they call, arrays, numbers. So a learning rate in an optimiser's closure
+or a prior's scale in a program's is seen, and no repr with an address in it. Code itself is not compared, nor
+the module that it is in: a program may be imported or run. Of libraries' functions and objects, only what
+they are given counts.
 """
 
+import collections
 import dataclasses
+import datetime
+import enum
 import functools
 import inspect
 import math
+import numbers
+import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
 import jax
@@ -22,10 +29,22 @@ from bmrjax.run.digests import digest
 # Deeper nesting, and more values, are not looked at: a fingerprint is a safeguard, not a proof.
 _DEEPEST = 24
 _MOST_VALUES = 20_000
-# Of an array, so many numbers at most are summed up.
+# Of an array, so many numbers at most are in the sums of before version 2.
 _MOST_NUMBERS = 2**20
 # Two machines differ in the last digits of a random start.
 _RELATIVE = 1e-3
+# An array of floating-point numbers is compared by so many sums of parts at most, each to so many digits.
+_MOST_PARTS = 128
+_RELATIVE_OF_PARTS = 1e-5
+# How fingerprints are made; values of another version are compared where both have them.
+_VERSION_PATH, _VERSION = "version of the fingerprint", 2
+# Modules whose functions are not looked into, nor what their objects hold beside what they were made with.
+_LIBRARIES = sys.stdlib_module_names | set(
+    "bmrjax jax jaxlib numpy scipy numpyro optax flax equinox chex jaxtyping beartype pandas".split()
+)
+_PLAIN = (
+    bytes, numbers.Number, range, slice, enum.Enum, PurePath, np.dtype, datetime.date, datetime.timedelta
+)  # fmt: skip
 
 Fingerprint = dict[str, Any]
 
@@ -37,15 +56,15 @@ def fingerprint(value: Any) -> Fingerprint:
         value: Anything.
 
     Returns:
-        JSON values: numbers, truth values and text as they are; of an array, its shape, type, and sums; of a
-        function or another object, its name.
+        JSON values: numbers, truth values and text as they are; of an array, its shape, type, and sums of its
+        parts or a digest; of a function or another object, its name.
 
     Example:
         >>> import functools
-        >>> fingerprint({"scale": 0.1, "step": functools.partial(max, 3)})
-        {'scale': 0.1, 'step': 'partial', 'step.func': 'max', 'step.args.0': 3}
+        >>> fingerprint(functools.partial(max, 0.1))
+        {'version of the fingerprint': 2, '': 'partial', 'func': 'max', 'args.0': 0.1}
     """
-    found: Fingerprint = {}
+    found: Fingerprint = {_VERSION_PATH: _VERSION}
     _walk(value, "", found, 0, set())
     return found
 
@@ -57,7 +76,10 @@ def first_difference(before: Fingerprint, now: Fingerprint) -> tuple[str, Any, A
         >>> first_difference({"scale": 0.1}, {"scale": 0.2})
         ('scale', 0.1, 0.2)
     """
-    for path in [*now, *(path for path in before if path not in now)]:
+    paths = [*now, *(path for path in before if path not in now)]
+    if before.get(_VERSION_PATH) != now.get(_VERSION_PATH):
+        paths = [path for path in now if path in before and path != _VERSION_PATH]
+    for path in paths:
         had, has = before.get(path), now.get(path)
         if not _alike(had, has):
             return path, had, has
@@ -66,10 +88,21 @@ def first_difference(before: Fingerprint, now: Fingerprint) -> tuple[str, Any, A
 
 def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
-        same = a.get("shape") == b.get("shape") and a.get("dtype") == b.get("dtype")
+        exact = ("shape", "dtype", "digest", "not finite")
+        if any(name in a and name in b and a[name] != b[name] for name in exact):
+            return False
+        if "parts" in a and "parts" in b:
+            return all(
+                abs(x - y) <= _RELATIVE_OF_PARTS * max(size, other)
+                for x, y, size, other in zip(
+                    a["parts"], b["parts"], a["sizes"], b["sizes"], strict=True
+                )
+            )
         sums = a.get("sums", ()), b.get("sums", ())
+        if "digest" in a and "digest" in b or not all(map(math.isfinite, [*sums[0], *sums[1]])):
+            return True  # infinite masks had sums of no use
         size = max(map(abs, [1e-30, *sums[0], *sums[1]]))
-        return same and all(
+        return all(
             math.isclose(x, y, rel_tol=_RELATIVE, abs_tol=_RELATIVE * size)
             for x, y in zip(*sums, strict=True)
         )
@@ -98,7 +131,7 @@ def _walk(value: Any, path: str, found: Fingerprint, depth: int, above: set[int]
     if isinstance(value, Mapping):
         for key, part in value.items():
             inner(part, key)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | collections.deque):
         names = getattr(value, "_fields", range(len(value)))
         for name, part in zip(names, value, strict=True):
             inner(part, name)
@@ -116,6 +149,8 @@ def _walk(value: Any, path: str, found: Fingerprint, depth: int, above: set[int]
         _function(value, path, found, inner)
     elif isinstance(value, type | types.BuiltinFunctionType | types.ModuleType):
         found[path] = _name(value)
+    elif isinstance(value, _PLAIN):
+        found[path] = f"{_name(type(value))} {value}"
     else:
         found[path] = _name(type(value))
         for name, part in _attributes(value).items():
@@ -136,10 +171,39 @@ def _function(value: types.FunctionType, path: str, found: Fingerprint, inner: A
     plain = [c for c in code.co_consts if isinstance(c, bool | int | float | str)]
     if value.__module__ is None or not value.__module__.startswith(("jax.", "optax", "numpyro")):
         inner([c for c in plain if c != value.__doc__], "constants")
-        for name in code.co_names:
-            part = value.__globals__.get(name)
-            if isinstance(part, bool | int | float | str | np.ndarray | jax.Array):
-                inner(part, name)
+    if not _is_own(value):
+        return
+    inner(list(_nested_constants(code)), "inner constants")
+    for name in dict.fromkeys(_global_names(code)):
+        part = value.__globals__.get(name)
+        is_code = isinstance(part, types.ModuleType | types.BuiltinFunctionType | type)
+        if not is_code and (not isinstance(part, types.FunctionType) or _is_own(part)):
+            inner(part, name)
+
+
+def _is_own(value: Any) -> bool:
+    """Return whether a function or a class is of none of the libraries."""
+    return str(value.__module__).partition(".")[0] not in _LIBRARIES
+
+
+def _nested_constants(code: types.CodeType) -> Iterator[Any]:
+    """Yield the constants in tuples and sets of a function, and of the functions that are made in it."""
+    for part in code.co_consts:
+        if isinstance(part, tuple | frozenset):
+            yield from sorted(map(repr, part)) if isinstance(part, frozenset) else part
+        elif isinstance(part, types.CodeType):
+            for number, each in enumerate(part.co_consts):
+                is_docstring = number == 0 and isinstance(each, str)
+                if isinstance(each, bool | int | float | str) and not is_docstring:
+                    yield each
+            yield from _nested_constants(part)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _global_names(part)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -147,16 +211,42 @@ def _attributes(value: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(value):
         fields = [field.name for field in dataclasses.fields(value)]
         return {name: getattr(value, name, None) for name in fields}
+    kind = type(value)
+    slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
+    held = {name: getattr(value, name, None) for name in slots} | getattr(value, "__dict__", {})
+    held = {name: part for name, part in held.items() if not name.startswith(("__", "_pytree__"))}
+    # What it was made with; what an object computes and keeps for later says nothing of what it is. Objects
+    # of one's own may keep what they were made with under other names.
+    names = _parameter_names(kind)
+    kept = {name: [each for each in (name, f"_{name}") if each in held] for name in names}
+    found = {each: held[each] for some in kept.values() for each in some}
     wrapped = getattr(value, "__wrapped__", None)
     if wrapped is not None:
-        return {"wrapped": wrapped}
-    # What it was made with; what an object computes and keeps for later says nothing of what it is.
-    try:
-        names = inspect.signature(type(value)).parameters
-    except (ValueError, TypeError):
-        return {}
-    held = getattr(value, "__dict__", {})
-    return {name: held[name] for name in names if name in held}
+        found = {"wrapped": wrapped} | {
+            name: part for name, part in found.items() if part is not wrapped
+        }
+    if not _is_own(kind):
+        return found
+    if not (names and all(kept.values())):
+        found |= held
+    own = {
+        name: part
+        for name, part in vars(kind).items()
+        if isinstance(part, bool | int | float | np.ndarray | jax.Array)
+    }
+    call = vars(kind).get("__call__")
+    return found | own | ({"__call__": call} if isinstance(call, types.FunctionType) else {})
+
+
+def _parameter_names(kind: type) -> list[str]:
+    for function in (kind, kind.__init__):  # a metaclass may hide what `__init__` takes
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (ValueError, TypeError):
+            continue
+        if any(each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+            return [each.name for each in parameters if each.name != "self"]
+    return []
 
 
 def _name(value: Any) -> str:
@@ -164,13 +254,48 @@ def _name(value: Any) -> str:
 
 
 def _array(value: Any) -> Any:
+    described = {"shape": list(value.shape), "dtype": str(value.dtype)}
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return {"shape": list(value.shape), "dtype": str(value.dtype)}
+        return {**described, "digest": digest(jax.random.key_data(value))}
     array = np.asarray(value)
-    described = {"shape": list(array.shape), "dtype": str(array.dtype)}
     if not jax.numpy.issubdtype(array.dtype, np.number):
         return {**described, "digest": digest(array)}
     flat = array.reshape(-1)
+    if jax.numpy.issubdtype(array.dtype, np.integer):
+        described["digest"] = digest(array)
+    else:
+        described |= _parts(flat)
     flat = np.nan_to_num(np.abs(flat[:: 1 + flat.size // _MOST_NUMBERS]).astype(np.float64))
-    turned = np.cos(np.arange(flat.size) % 1009)  # their order counts too
-    return {**described, "sums": [float(flat.sum()), float(flat @ turned)]}
+    flat = np.where(flat < 1e290, flat, 0)
+    turned = np.cos(np.arange(flat.size) % 1009)
+    return {**described, "sums": [float(flat.sum()), _dot(flat, turned)]}
+
+
+def _parts(flat: np.ndarray) -> dict[str, Any]:
+    """Return sums of parts of an array, to compare it by, with the sums of the sizes for the tolerance.
+
+    A part of n numbers differs if one of them changes by more than about 1e-5 n times their size.
+    """
+    if np.iscomplexobj(flat):
+        flat = np.ascontiguousarray(flat).view(np.finfo(flat.dtype).dtype)
+    length = max(1, -(-flat.size // _MOST_PARTS))
+    turned = 1.5 + 0.5 * np.cos(np.arange(length) % 1009)  # their order counts too
+    parts, sizes, strange = [], [], 0
+    for start in range(0, flat.size, length):
+        part = flat[start : start + length].astype(np.float64)
+        size = _dot(np.abs(part), turned)
+        if not size < 1e290:  # NaN, too
+            finite = np.abs(part) < 1e280
+            places = np.flatnonzero(~finite)
+            kinds = np.where(np.isnan(part[places]), 3, np.where(part[places] > 0, 1, 2))
+            strange += int((kinds * (places + start + 1)).sum())
+            part = np.where(finite, part, 0)
+            size = _dot(np.abs(part), turned)
+        parts.append(float(f"{_dot(part, turned):.8g}"))
+        sizes.append(float(f"{size:.8g}"))
+    return {"parts": parts, "sizes": sizes, "not finite": strange}
+
+
+def _dot(part: np.ndarray, weights: np.ndarray) -> float:
+    # BLAS starts threads, which cost a multiple of this.
+    return float(np.einsum("i,i", part, weights[: part.size]))

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from bmrjax.files import staged_name, sync_file, sync_tree
+from bmrjax.files import naming_full_disk, staged_name, sync_file, sync_tree
 from bmrjax.run_lock import RunLock
 
 # In the folder that is being filled: who fills it. What a killed process leaves is not locked.
@@ -28,7 +28,8 @@ def check_output(folder: Path, out: Path, num_bytes: int) -> None:
         ValueError: If `out` is a file, a link, within `folder` or around it, or holds something.
         OSError: If there is no room or no permission.
     """
-    ours, theirs = folder.resolve(), out.resolve()
+    # `Path.resolve` raises where links go round in a circle.
+    ours, theirs = (Path(os.path.realpath(each)) for each in (folder, out))
     if ours == theirs or ours in theirs.parents or theirs in ours.parents:
         raise ValueError(f"{out} and {folder}: give a folder that is not within the other.")
     if out.is_symlink():
@@ -39,9 +40,9 @@ def check_output(folder: Path, out: Path, num_bytes: int) -> None:
         raise ValueError(f"{out} is not empty; give a new folder.")
     if out.is_mount():
         raise ValueError(f"{out} is where a file system is mounted; give a new folder in it.")
-    above = next(each for each in out.absolute().parents if each.exists())
+    above = next(each for each in out.absolute().parents if os.path.lexists(each))
     if not above.is_dir():
-        raise ValueError(f"{above} is a file; {out} cannot be in it.")
+        raise ValueError(f"{above} is a file, or a link to no folder; {out} cannot be in it.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "no permission to write", str(above))
     free = shutil.disk_usage(above).free
@@ -71,8 +72,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         # Held until the folder has its name: without the lock, what a killed process leaves behind would look
         # like the work of a process that is still running.
         with lock:
-            yield staging
-            sync_tree(staging)
+            with naming_full_disk(out):
+                yield staging
+                sync_tree(staging)
             try:
                 # An empty folder gives way in one step, so that there is no moment without either.
                 os.replace(staging, out)

@@ -111,7 +111,7 @@ def killable(scratch: Path) -> Iterator[tuple[Any, Any]]:
         layer.fault_is_dirty.argtypes = [ctypes.c_ulong, ctypes.c_ulong]
         context = multiprocessing.get_context("forkserver")
         # JAX starts its threads when it is first used, so a process that has only imported it may fork.
-        context.set_forkserver_preload(["orbax.checkpoint", "campaigns.saved_runs"])
+        context.set_forkserver_preload(["campaigns.saved_runs"])
         forkserver._forkserver._stop()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         with _environment(LD_PRELOAD=library):
             forkserver.ensure_running()

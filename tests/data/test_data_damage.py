@@ -29,9 +29,13 @@ def npz(path, **files):
     return path
 
 
-@pytest.mark.parametrize("shape", [(2**40,), (2**20, 2**20), (0, 2**62), (-1,), (2**70,), (3,)])
-def test_a_header_that_the_file_does_not_hold(tmp_path, shape):
-    path = npz(tmp_path / "a.npz", x=header(shape), y=header(shape))
+@pytest.mark.parametrize("dtype", ["<f8", "|S0"])
+@pytest.mark.parametrize(
+    "shape", [(2**40,), (2**20, 2**20), (0, 2**62), (2**32, 0), (-1,), (2**70,), (300,)]
+)
+def test_a_header_that_the_file_does_not_hold(tmp_path, shape, dtype):
+    content = header(shape).replace(b"<f8", dtype.encode())
+    path = npz(tmp_path / "a.npz", x=content, y=content)
     with pytest.raises(ValueError, match=r"a\.npz") as caught:
         load_dataset(str(path))
     assert "\n" not in str(caught.value)

@@ -1,3 +1,5 @@
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,32 @@ def test_the_runtime_is_small_and_has_what_a_page_uses():
     assert len(script) < 650_000
     assert "window.vega" in script
     assert "</script" not in script
+
+
+def test_under_a_limit_on_addresses_charts_are_compiled_or_refused_in_one_line(monkeypatch):
+    resource = pytest.importorskip("resource")
+    unlimited = compiled_chart(CHARTS["curves"])
+    limits = {resource.RLIMIT_AS: (2**50, 2**50)}
+
+    def run_limited(command, **options):
+        return run(
+            command,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limits[resource.RLIMIT_AS]),
+            **options,
+        )
+
+    run = subprocess.run
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda kind: limits.get(kind, (resource.RLIM_INFINITY,) * 2)
+    )
+    monkeypatch.setattr(subprocess, "run", run_limited)
+    assert compiled_chart(CHARTS["curves"]) == unlimited
+    with pytest.raises(ValueError, match=r"\S"):
+        compiled_chart({"mark": 3})
+    limits[resource.RLIMIT_AS] = (2**33, 2**33)
+    with pytest.raises(OSError, match=r"V8.*ulimit -v") as refused:
+        compiled_chart(CHARTS["curves"])
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (7, 9), (0, 0), (0, 5), (12, 2_780), (3, 10**9)])

@@ -1,5 +1,6 @@
 """Damaged, mixed-up and contested folders of runs: noticed, and never made worse."""
 
+import errno
 import os
 import shutil
 import signal
@@ -8,7 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -22,7 +23,7 @@ from bmrjax import cli
 from bmrjax.cli.refit_folders import check_refits
 from bmrjax.cli.run_folder import COMMAND_LOCK
 from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
-from bmrjax.run_lock import LOCK, RunLock
+from bmrjax.run_lock import LOCK, RunLock, is_held
 
 EPOCHS = 8
 OPTIONS = {
@@ -183,39 +184,12 @@ def test_every_row_of_the_data_counts(finished):
     for other in ((x.at[33, 5].add(1e-3), y), (x, y.at[17].set(0.0))):
         with pytest.raises(ValueError, match="had data .their digest"):
             bmr.sparsify(
-                program, other, key=bmr_key(), progress=False,
+                program, other, key=jax.random.key(2), progress=False,
                 checkpoints=bmr.Checkpoints(finished, resume=True, interval=0),
                 batch_size=16, steps_per_epoch=10, optimizer=optax.adabelief(5e-2),
                 criterion=CRITERION, held_out=bmr.HeldOut((x, y), every=3, samples=2, final_samples=4),
                 options=bmr.FitOptions(kl_warmup=60), **OPTIONS,
             )  # fmt: skip
-
-
-def bmr_key():
-    import jax
-
-    return jax.random.key(2)
-
-
-def test_the_same_objects_made_again_are_the_same():
-    from bmrjax.run.fingerprint import fingerprint, first_difference
-
-    def made(scale, rate):
-        weights = np.linspace(0.0, scale, 5)
-
-        def inner(x, y=None):
-            beta = numpyro.sample("beta", dist.Normal(weights, scale))
-            numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
-
-        guide = bmr.infer.AutoMeanField(inner)
-        schedule = optax.warmup_cosine_decay_schedule(0.0, rate, 10, 100)
-        return fingerprint([inner, guide, optax.chain(optax.clip(1.0), optax.adam(schedule))])
-
-    assert first_difference(made(1.0, 0.1), made(1.0, 0.1)) is None
-    for other in (made(2.0, 0.1), made(1.0, 0.2)):
-        assert first_difference(made(1.0, 0.1), other) is not None
-    closed = jnp.ones(3)
-    assert first_difference(fingerprint(closed), fingerprint(closed * (1 + 1e-7))) is None
 
 
 # --- one run at a time --------------------------------------------------------------------
@@ -292,7 +266,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
 def test_a_lock_follows_no_link(tmp_path):
     (tmp_path / "precious").write_text("data")
     (tmp_path / LOCK).symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(ValueError, match="is a link, or no regular file"):
         RunLock(tmp_path)
     assert (tmp_path / "precious").read_text() == "data"
 
@@ -300,7 +274,8 @@ def test_a_lock_follows_no_link(tmp_path):
 # --- what reaches the disk ----------------------------------------------------------------
 
 
-def test_a_checkpoint_is_on_the_disk_before_the_next_is_begun(tmp_path, monkeypatch):
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    # A loss of power between the two would leave the first checkpoint of a run damaged, and none before it.
     events = []
     sync = os.fsync
 
@@ -308,43 +283,81 @@ def test_a_checkpoint_is_on_the_disk_before_the_next_is_begun(tmp_path, monkeypa
         events.append(os.readlink(f"/proc/self/fd/{handle}"))
         return sync(handle)
 
-    save = Checkpointer.save
+    replace = os.replace
 
-    def saving(self, arrays, document):
-        save(self, arrays, document)
-        events.append("saved")
+    def naming(old, new):
+        replace(old, new)
+        events.append(f"{new} has its name")
 
     monkeypatch.setattr("bmrjax.files.os.fsync", noting)
-    monkeypatch.setattr(Checkpointer, "save", saving)
+    monkeypatch.setattr("bmrjax.files.os.replace", naming)
     run(tmp_path, **{**OPTIONS, "num_epochs": 3})
     root = str(tmp_path / "checkpoints")
-    for i in range(events.count("saved") - 1):
-        first = [j for j, event in enumerate(events) if event == "saved"][i]
-        second = [j for j, event in enumerate(events) if event == "saved"][i + 1]
-        between = events[first:second]
-        assert f"{root}/{i}/document/metadata" in between
-        assert f"{root}/{i}" in between
-        assert root in between
+    for i in range(3):
+        named = events.index(f"{root}/{i} has its name")
+        before = [event for event in events[:named] if event.startswith(f"{root}/.{i}.")]
+        ends = ("", "/arrays", "/document", "/document/metadata", "/arrays/arrays.safetensors")
+        assert {event.partition(f".{i}.")[2][16:] for event in before} == set(ends)
+        assert events[named + 1] == root
     # A point is on the disk, and its name is, before the checkpoint that means it.
-    assert events.index(str(tmp_path / "points")) < events.index(f"{root}/1")
+    assert events.index(str(tmp_path / "points")) < events.index(f"{root}/1 has its name")
 
 
-def test_the_files_of_a_checkpoint_are_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
-    # A loss of power between the two would leave the first checkpoint of a run damaged, and none before it.
-    synced = []
-    sync = os.fsync
-
-    def noting(handle):
-        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
-        return sync(handle)
-
-    monkeypatch.setattr("bmrjax.files.os.fsync", noting)
+def test_what_a_kill_left_is_removed_by_the_next_checkpoint(tmp_path):
+    left = ["0.orbax-checkpoint-tmp", ".7.0123456789abcdef"]
+    for name in left:
+        (tmp_path / "checkpoints" / name / "arrays").mkdir(parents=True)
     checkpointer = Checkpointer(tmp_path, interval=0)
-    checkpointer.save({"x": np.zeros(3)}, {"path": []})
-    checkpointer._writer.wait_until_finished()
-    for name in ("arrays.safetensors", "metadata"):
-        assert any(p.endswith(name) and ".orbax-checkpoint-tmp/" in p for p in synced), synced
-    checkpointer.close()
+    for i in range(4):
+        checkpointer.save({"x": np.full(3, i)}, {"path": []})
+        assert checkpointer.check() == []
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["2", "3"]
+
+
+def test_a_disk_without_room_is_one_line_and_leaves_the_checkpoints_before(
+    tmp_path, monkeypatch, capfd
+):
+    checkpointer = Checkpointer(tmp_path, interval=0)
+    for i in range(2):
+        checkpointer.save({"x": np.full(3, i)}, {"path": []})
+    before = contents(tmp_path)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for place in (
+        "bmrjax.run.checkpoint.save_file",
+        "bmrjax.files.Path.mkdir",
+        "bmrjax.files.os.fsync",
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, full)
+            with pytest.raises(
+                OSError, match="the disk is full; what was there before is unchanged"
+            ):
+                checkpointer.save({"x": np.zeros(3)}, {"path": []})
+        assert contents(tmp_path) == before
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere"), os.mkfifo])
+def test_what_is_no_folder_or_file_is_refused_and_not_waited_for(folder, make):
+    newest, _ = steps(folder)
+    point = next((folder / "points").iterdir())
+    for path in (folder / "checkpoints" / str(newest) / "document/metadata", point):
+        path.unlink()
+        if make is not Path.touch:
+            make(path)
+    assert len(Checkpointer(folder, interval=0).check()) == 2
+    shutil.rmtree(folder / "checkpoints")
+    make(folder / "checkpoints")
+    with pytest.raises(ValueError, match="checkpoints is no folder; remove it"):
+        run(folder, **OPTIONS)
+    if make is not Path.touch:
+        make(folder / LOCK)
+        assert not is_held(folder)
+        with pytest.raises(ValueError, match="is a link, or no regular file"):
+            RunLock(folder)
 
 
 # --- bmrjax check -------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_a_second_signal_ends_at_once(first, second, line, said):
 
 
 def test_only_a_whole_checkpoint_goes_on(tmp_path, monkeypatch, capsys):
-    (tmp_path / "checkpoints" / "0.orbax-checkpoint-tmp").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".0.0123456789abcdef").mkdir(parents=True)
     monkeypatch.setattr(cli, "check_options", lambda _: signal.raise_signal(2))
     for line in ("stopped", "stopped; --resume goes on from the last checkpoint"):
         with pytest.raises(SystemExit, match="130"):

@@ -33,6 +33,15 @@ def link_to_nowhere(out):
     out.symlink_to(out.parent / "nowhere")
 
 
+def link_in_a_circle(out):
+    out.symlink_to(out)
+
+
+def in_a_link_in_a_circle(out):
+    out.parent.rmdir()
+    out.parent.symlink_to(out.parent)
+
+
 def in_a_file(out):
     out.parent.rmdir()
     out.parent.write_text("")
@@ -47,7 +56,9 @@ def fifo(out):
     [
         (link_to_an_empty_folder, "is a link; give the folder itself, .*empty"),
         (link_to_nowhere, "is a link; give the folder itself, .*nowhere"),
-        (in_a_file, "is a file; .* cannot be in it"),
+        (link_in_a_circle, "is a link; give the folder itself"),
+        (in_a_link_in_a_circle, "is a file, or a link to no folder; .* cannot be in it"),
+        (in_a_file, "is a file, or a link to no folder; .* cannot be in it"),
         (fifo, "is a file; give a new folder"),
     ],
 )
@@ -214,7 +225,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing(tmp_path, monkeypatch):
     for most in (1, size - 1):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
         try:
-            with pytest.raises(OSError, match="File too large"):
+            with pytest.raises(OSError, match="larger than the system allows"):
                 run(folder, tmp_path / "out", SHRINKAGE, prior_scale=1.0)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -130,10 +130,25 @@ def not_exact(
     ]
 
 
-def not_normal(normality: Normality) -> list[Finding]:
-    """Return that the joint normal does not cover the posterior, if it does not."""
+def not_normal(normality: Normality, *, measured: bool) -> list[Finding]:
+    """Return that the joint normal does not cover the posterior, if it does not.
+
+    Args:
+        normality: What was found of the joint normal.
+        measured: Whether the evidence of submodels was measured, and can be relied on.
+    """
     if normality.trusted is not False:
         return []
+    if measured:
+        return [
+            Finding(
+                "not-normal",
+                "The joint normal does not cover the posterior (Pareto k "
+                f"{normality.pareto_k:.2f}, above {TRUSTED_PARETO_K}). The probabilities of submodels are by "
+                "the measured evidence; means and intervals within a submodel are those of its normal.",
+                "Check that `data` are those of the fit. Fit the chosen submodel for its intervals.",
+            )
+        ]
     return [
         Finding(
             "not-normal",

@@ -26,7 +26,7 @@ def fit_text(reduction: Any, after: MeasuredAverage, text: str, normality: Norma
         f"FitReduction: {kept} of {len(reduction.candidates)} candidates in the most probable submodel "
         f"(probability {probability})",
         text,
-        _how_normal(normality),
+        _how_normal(normality, measured=reduction.is_measured),
     ]
     if reduction.verification is not None:
         lines.append(reduction.verification.line(after.best))
@@ -63,15 +63,17 @@ def _credible_sets(reduction: Any) -> str:
     return "\n".join(["", "credible sets, with an effect in each at 95 %:", *lines])
 
 
-def _how_normal(normality: Normality) -> str:
+def _how_normal(normality: Normality, *, measured: bool) -> str:
     if normality.trusted is None:
         return f"normality was not checked: {normality.reason}"
-    measured = f"Pareto k {normality.pareto_k:.2f} over {normality.num_latent} latent elements"
+    shape = f"Pareto k {normality.pareto_k:.2f} over {normality.num_latent} latent elements"
     if normality.trusted:
         hardly = normality.pareto_k > TRUSTED_PARETO_K
         why = f", in {normality.tail:.0%} of the evidence" if hardly else ""
-        return f"{measured}{why}: the joint normal covers the posterior"
-    return f"do not trust this: {measured}, above {TRUSTED_PARETO_K}"
+        return f"{shape}{why}: the joint normal covers the posterior"
+    if measured:
+        return f"{shape}, above {TRUSTED_PARETO_K}: the joint normal does not cover the posterior"
+    return f"do not trust this: {shape}, above {TRUSTED_PARETO_K}"
 
 
 def _table(reduction: Any) -> str:

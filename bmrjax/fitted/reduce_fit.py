@@ -260,7 +260,10 @@ def reduce_source(
             spread = measure_spread(found, inside, normal, submodel, *program, rng)
         # What follows from a fit of other data says nothing of how normal it is.
         spread = None if elsewhere else spread
-        doubtful = verify is None and spread is not None and spread.largest > MOST_CHANGE
+        doubtful = normality.trusted is False or (
+            spread is not None and spread.largest > MOST_CHANGE
+        )
+        doubtful = verify is None and not elsewhere and doubtful
         if verify or doubtful:
             verification = verify_submodels(found.delta_f, inside, normal, submodel, *program, rng)
             reliable = verification is None or verification.reliable(found)
@@ -272,7 +275,7 @@ def reduce_source(
         # What is refitted does not use the covariance of the draws.
         *(f for f in source.findings if normal is source.normal or f.code not in OF_COVARIANCE),
         *wider_than_prior(source),
-        *not_normal(normality),
+        *not_normal(normality, measured=verification is not None and reliable),
         *elsewhere,
         *not_exact(spread, list(units), measured=verification is not None, reliable=reliable),
         *(evidence_off(verification, reliable=reliable) if verify and verification else ()),

@@ -126,16 +126,18 @@ class RoundEnd(Record):
     """A round is over: elements were removed, or came back. Rounds that change nothing have no record.
 
     Attributes:
-        kind: ``"reduced"``; ``"restored"`` if a reduction or a regrowth was taken back; or ``"regrown"``
-            if the schedule let all elements come back.
+        kind: ``"reduced"``; ``"restored"`` if a reduction or a regrowth was taken back; ``"regrown"`` if
+            the schedule let all elements come back; or ``"exchanged"`` if the run goes on from a state that
+            the schedule had kept (`schedules.Reduce`), and keeps the current one.
         kept_before: Elements kept before the round.
         kept: Elements kept after it, of `total`.
         total: Elements of all reducible sites.
         removed: ``kept_before - kept``; negative where elements came back.
         vfe_before: VFE with the elements kept before, in nats, if it was measured to decide about this
             round. For a round taken back, it is the VFE that was too high.
-        back_to: Where a round was taken back, the epoch whose state the run returned to. `Result.history`
-            marks later epochs as taken back.
+        back_to: Where a round was taken back, or states were exchanged, the epoch whose state the run
+            returned to. `Result.history` marks later epochs as taken back, until a round of the exchanged
+            state is taken back itself.
 
     Example:
         >>> from bmrjax.callbacks import RoundEnd
@@ -144,7 +146,7 @@ class RoundEnd(Record):
         'epoch 5: 5 of 8 reduced'
     """
 
-    kind: Literal["reduced", "restored", "regrown"]
+    kind: Literal["reduced", "restored", "regrown", "exchanged"]
     kept_before: int
     kept: int
     total: int

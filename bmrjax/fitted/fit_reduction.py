@@ -117,11 +117,13 @@ class FitReduction:
             One row per submodel; the window has those that are at least a twentieth as probable as the best.
             The columns are a boolean one for each candidate, ``"size"`` (how many are in), ``"prob"``
             (among all submodels) and ``"delta_f"`` (ln of its evidence over that of the full model, in
-            nats; positive favours the submodel). Where evidence was measured, also ``"measured"`` and
-            ``"measured_prob"``: the two from the program, NaN for submodels that were not measured; the
-            order is then by these.
+            nats; positive favours the submodel). Where evidence was measured, also ``"measured"``, which is
+            `delta_f` from the program; and where `is_measured`, ``"measured_prob"``, by which they are then
+            ordered. Both are NaN for submodels that were not measured.
         """
-        return models_table(self._after, self.verification, self.candidates)
+        return models_table(
+            self._after, self.verification, self.candidates, is_measured=self.is_measured
+        )
 
     def table(self) -> "DataFrame":
         """Return one row per element, by name.
@@ -154,7 +156,7 @@ class FitReduction:
     def select(self, *, false_discovery_rate: float = 0.1) -> dict[str, Bool[np.ndarray, "..."]]:
         """Return the longest list of effects of which a given share is expected to be false, at most.
 
-        Measured evidence is used where there is any. A group counts as one.
+        Measured evidence is used where `is_measured`. A group counts as one.
 
         Args:
             false_discovery_rate: The share, above 0 and below 1; by default a tenth.
@@ -196,7 +198,7 @@ class FitReduction:
         Columns that are nearly collinear, or weights that can be exchanged, share the probability of one
         effect. The members of a set stand in for each other, and at least one of them is in the model, with
         at least the probability `coverage`; a candidate that is certain is a set by itself. An effect that is
-        not certain enough is in no set. Measured evidence is used where there is any.
+        not certain enough is in no set. Measured evidence is used where `is_measured`.
 
         Args:
             coverage: Least probability that a set holds an effect, above 0 and below 1.

@@ -44,7 +44,7 @@ def fit_text(reduction: Any, after: MeasuredAverage, text: str, normality: Norma
 def _by_what(reduction: Any) -> str:
     """Return what the probabilities and averages are by."""
     if not reduction.is_measured:
-        return "all but that line is as predicted: what was measured is not reliable"
+        return "what was measured is not reliable: all else is as predicted"
     prob = reduction.models()[["prob", "measured_prob"]].dropna()
     share = f"{prob['prob'].sum():.2g}" if prob["prob"].sum() < 0.995 else "all"
     return (

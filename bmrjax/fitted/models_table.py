@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 def models_table(
-    after: MeasuredAverage, verification: Verification | None, candidates: Sequence[str]
+    after: MeasuredAverage,
+    verification: Verification | None,
+    candidates: Sequence[str],
+    *,
+    is_measured: bool,
 ) -> "DataFrame":
     """Return one row per submodel; see `FitReduction.models`.
 
@@ -21,6 +25,7 @@ def models_table(
         after: The submodels, and their probabilities by measured evidence.
         verification: Predicted and measured evidence; None where it was not measured.
         candidates: Names of the units.
+        is_measured: Whether the measured evidence can be relied on, and is in the probabilities of `after`.
     """
     import pandas as pd
 
@@ -31,7 +36,10 @@ def models_table(
         return pd.DataFrame(columns)
     measured, prob = np.full((2, len(found.prob)), np.nan)
     count = len(verification.measured)
-    measured[:count], prob[:count] = verification.measured, after.prob[:count]
-    columns |= {"measured": measured, "measured_prob": prob}
+    measured[:count] = verification.measured
+    columns["measured"] = measured
+    if is_measured:
+        prob[:count] = after.prob[:count]
+        columns["measured_prob"] = prob
     order = np.argsort(-after.prob, kind="stable")
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)

@@ -128,7 +128,8 @@ def reduce_fit(
             other programs anew as well, which is Laplace's approximation; measure it with `verify`.
         verify: Whether to measure the evidence of the most probable submodels with the program, by importance
             sampling; 64 of them at most. By default, if by a rougher measurement inclusion
-            probabilities may change by more than 0.03. False leaves it at the rougher one.
+            probabilities may change by more than 0.03, and if `pareto_k` is between 0.7 and 1. False leaves
+            it at the rougher one.
 
     Returns:
         Inclusion probabilities, `delta_f`, averages over submodels, and the submodels themselves.
@@ -260,10 +261,10 @@ def reduce_source(
             spread = measure_spread(found, inside, normal, submodel, *program, rng)
         # What follows from a fit of other data says nothing of how normal it is.
         spread = None if elsewhere else spread
-        doubtful = normality.trusted is False or (
-            spread is not None and spread.largest > MOST_CHANGE
-        )
-        doubtful = verify is None and not elsewhere and doubtful
+        # Above 1, the weights have no mean, and the fit may be one of other data.
+        doubtful = normality.trusted is False and normality.pareto_k < 1.0
+        doubtful |= spread is not None and spread.largest > MOST_CHANGE
+        doubtful &= verify is None and not elsewhere
         if verify or doubtful:
             verification = verify_submodels(found.delta_f, inside, normal, submodel, *program, rng)
             reliable = verification is None or verification.reliable(found)

@@ -112,10 +112,8 @@ def _effects(table: Any) -> Section:
     chart = Chart(
         "Averaged effects", described, intervals_chart(rows, x="Mean over submodels, 95% interval")
     )
-    text = (
-        "Averages over all submodels, by measured evidence where there is any, zeros counted. Grey elements "
-        "are not in the chosen submodel."
-    )
+    by = ", by measured evidence where there is any" if "predicted_inclusion_prob" in table else ""
+    text = f"Averages over all submodels{by}, zeros counted. Grey elements are not in the chosen submodel."
     return Section("effects", "Coefficients", text, [chart])
 
 
@@ -131,13 +129,15 @@ def _submodels(models: Any, candidates: Any) -> Section:
         cells += [float(row["prob"]), shown_nats(float(row["delta_f"]))]
         if "measured" in models:
             cells.append(shown_nats(float(row["measured"])) or "not measured")
+        if "measured_prob" in models:
             own = float(row["measured_prob"])
             cells.append("not measured" if np.isnan(own) else own)
         rows.append(cells)
     columns = ["Submodel", "Size", "Probability", "ΔF, nats"]
-    columns += ["Measured, nats", "By measured evidence"] if "measured" in models else []
+    columns += ["Measured, nats"] if "measured" in models else []
+    columns += ["By measured evidence"] if "measured_prob" in models else []
     numeric = frozenset(range(1, len(columns)))
-    first = ", by measured evidence where there is any" if "measured" in models else ""
+    first = ", by measured evidence where there is any" if "measured_prob" in models else ""
     text = (
         f"The most probable ones first{first}. ΔF is that of the submodel against the full model."
     )

@@ -15,7 +15,7 @@ from bmrjax.fitted.layout import ElementLayout
 from bmrjax.fitted.model_prior import model_prior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality
-from bmrjax.fitted.search import OCCAMS_WINDOW, search
+from bmrjax.fitted.search import OCCAMS_WINDOW, Found, search
 from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
 from bmrjax.group.between import IntegratedLevel, VarianceComponents, integrate_level
@@ -73,7 +73,7 @@ def reduce_effects(
         verification = _measure(
             level, components, integral, inside, -origin / unit, found.delta_f[: len(inside)], seed
         )
-    findings = _off(verification)
+    findings = _off(verification, found)
     for finding in findings:
         warn(f"GroupFit.reduce: {finding}", FitWarning)
     return fit_reduction(
@@ -91,10 +91,20 @@ def reduce_effects(
     )
 
 
-def _off(verification: Verification | None) -> tuple[Finding, ...]:
+def _off(verification: Verification | None, found: Found) -> tuple[Finding, ...]:
     """Return that the posterior of the effects is not normal, if the evidence says so."""
     if verification is None:
         return ()
+    if not verification.reliable(found):
+        return (
+            Finding(
+                "evidence-off",
+                "The measured evidence of submodels with more than half of the probability is not reliable: "
+                "the importance weights of their integrals have no stable mean.",
+                "The probabilities and averages are as predicted; do not rely on them. Give more subjects, "
+                "or fewer covariates.",
+            ),
+        )
     difference = verification.predicted - verification.measured
     off = np.abs(difference) > 1.0 + 3 * verification.standard_error
     # Improbable submodels may be off by any amount without consequence.

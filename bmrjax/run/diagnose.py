@@ -160,8 +160,11 @@ def _rounds(result: Any, codes: Sequence[str]) -> Iterator[Finding]:
     reduced = any("reduce_seconds" in row for row in result.history)
     if not reduced or not result.num_total or result.num_kept < result.num_total:
         return
-    undone = any(row.get("taken_back") for row in result.history)
-    undone = undone or any(point.taken_back for point in result.path)
+    rows = [row for row in result.history if row.get("taken_back")]
+    undone = any(row.get("kept", 0) < result.num_total for row in rows)
+    undone = undone or any(
+        point.taken_back and point.kept < result.num_total for point in result.path
+    )
     if undone:
         yield Finding(
             "rounds-taken-back",

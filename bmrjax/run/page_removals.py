@@ -193,6 +193,8 @@ def _undone(result: Any) -> Iterator[Table]:
         ]
         for start, group in groups
         if not on_path & {row["epoch"] for row in group}
+        # A state that was trained beside the reduced one is no round.
+        and group[-1].get("kept", start) != start
     ]
     if rows:
         yield Table(

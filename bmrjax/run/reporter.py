@@ -163,7 +163,7 @@ class Reporter:
 
     def round(
         self,
-        kind: Literal["reduced", "restored", "regrown"],
+        kind: Literal["reduced", "restored", "regrown", "exchanged"],
         keep: Mapping[str, Array],
         *,
         back_to: int | None = None,

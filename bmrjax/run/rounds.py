@@ -102,8 +102,8 @@ class Rounds:
                 if self._state.snapshot is None:
                     raise ValueError(
                         f"sparsify: {type(self._schedule).__name__} answered with Restore, and there is no "
-                        "earlier state. A schedule that takes reductions back has verifies = True, and "
-                        "restores once after each."
+                        "earlier state. A schedule that takes reductions back has verifies = True, or "
+                        "answers with Train(keep=True), and restores once after each."
                     )
                 self._state.go_back()
                 self._reporter.round(
@@ -132,13 +132,13 @@ class Rounds:
     def _exchange(self) -> None:
         """Go on from the state that a `Train` has kept, and keep the current one."""
         back_to = self._state.snapshot_row
-        if self._state.snapshot is None:
+        if self._state.snapshot is None or self._state.exchanged is not None:
             raise ValueError(
                 f"sparsify: {type(self._schedule).__name__} answered with Reduce(of='kept'), and no state is "
-                "kept. Answer with Train(keep=True) before."
+                "kept, or it has been reduced already. Answer with Train(keep=True) before."
             )
         self._state.exchange()
-        self._reporter.round("restored", self._state.now.keep, back_to=back_to)
+        self._reporter.round("exchanged", self._state.now.keep, back_to=back_to)
 
     def _remove(self, action: Reduce) -> None:
         if action.of == "current" and (self._schedule.verifies or action.by == "beyond"):

@@ -16,7 +16,8 @@ class Train:
 
     Attributes:
         rate: Factor on the learning rate.
-        keep: Whether the state before the epoch is kept, for a `Reduce` of it (``of="kept"``).
+        keep: Whether the state before the epoch is kept, for a `Reduce` of it (``of="kept"``). One state is
+            kept at a time: a reduction of the current state, in a schedule that ``verifies``, keeps another.
         vfe: VFE of the current state in nats, if the schedule measured it and the state shall be a point of
             `Result.path`. So it is for all actions.
 
@@ -64,7 +65,7 @@ class Reduce:
         fraction: Part of the kept elements that may be removed; 1 for no cap.
         by: What chooses them.
         of: Which state is reduced: the current one, or the one that a `Train` has kept. The two then change
-            places: what was current is kept, and `Restore` leads to it.
+            places, once: what was current is kept, and `Restore` leads to it.
         rate: Factor on the learning rate of the epoch.
         vfe: See `Train`.
 
@@ -84,6 +85,11 @@ class Reduce:
     vfe: float | None = None
 
     def __post_init__(self) -> None:
+        if self.by == "search" and self.of == "kept":
+            raise ValueError(
+                "Reduce: a search compares measured VFEs with that of the current state, and cannot start "
+                "from the kept one; write Reduce(by='search', vfe=report.measure()), or another `by`."
+            )
         if self.by == "search" and self.vfe is None:
             raise ValueError(
                 "Reduce: a search compares measured VFEs, and needs that of the current state; write "

@@ -74,11 +74,11 @@ class Verified(Schedule):
             (`Point.vfe_error`), but for that of its best point.
         judge: What has to fall for a round to be kept: ``"vfe"``, ``"corrected"`` or ``"held-out"``; see
             `Schedule`.
-        against: What that of a round is compared with: ``"before"``, that of the state before it; or
-            ``"unreduced"``, what that state reaches without the reduction in the same epochs, so that a fit
-            that still improves does not pay for a bad round. A round then takes twice the epochs. One that is
-            taken back costs half of them, since the unreduced state goes on. Single elements are compared
-            with the state before.
+        against: The state that a round has to be better than: ``"before"`` is the one before it, and
+            ``"unreduced"`` the same after as many epochs without the reduction, so that a fit that still
+            improves does not pay for a bad round. A round then takes twice the epochs. One that is taken back
+            costs half of them, since the unreduced state goes on. Single elements, and rounds for which the
+            epochs before the cooldown are too few, are compared with the state before.
 
     Example:
         >>> import jax, numpyro, numpyro.distributions as dist
@@ -155,12 +155,14 @@ class Verified(Schedule):
             "over": False,
             "end": None,
             "twin": False,
+            "beside": False,
         }
 
     def __call__(self, report: Report, memory: Memory) -> tuple[Action, Memory]:
         """See `Schedule`."""
         wait, refit, cooldown = self.lengths(report.num_epochs, report.warmup)
-        memory = dict(memory)
+        # A run that began with an earlier version has no more than that knew.
+        memory = {**self.init(), **memory}
         cooling = report.num_epochs - report.epoch <= cooldown
         pending = memory["reference"] is not None
 
@@ -202,8 +204,10 @@ class Verified(Schedule):
             return Restore(then=then) if restore else then, memory
 
         def propose(vfe: float | None = None) -> Train | Reduce:
-            """Begin a round: reduce, or train what is not reduced first."""
-            memory.update(since=1, twin=self.against == "unreduced" and memory["by"] != "single")
+            """Begin a round: reduce, or train what is not reduced first, if there is time for both."""
+            left = report.num_epochs - cooldown - report.epoch
+            twin = self.against == "unreduced" and memory["by"] != "single" and left >= 2 * refit
+            memory.update(since=1, twin=twin, beside=twin)
             return Train(keep=True, vfe=vfe) if memory["twin"] else reduce(vfe=vfe)
 
         def reduce(vfe: float | None = None, of: Of = "current") -> Reduce:
@@ -225,7 +229,7 @@ class Verified(Schedule):
             return reduce(vfe, of="kept"), memory
         if pending and report.removed == 0:
             # What was not reduced is the state to go on from.
-            kept = self.against == "unreduced" and memory["by"] != "single"
+            kept = memory["beside"]
             if memory["proposed"] or (later and 2 * report.epoch >= report.num_epochs):
                 return next_pass(restore=kept)
             # The criterion's rounds have trained an epoch, and those of other passes have not.

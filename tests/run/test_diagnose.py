@@ -254,6 +254,9 @@ def test_rounds_and_steps():
     made = bmr.Result({}, whole, {}, 100, history=rows)
     assert codes(made) == ["nothing-removed"]
     rows[-1]["taken_back"] = True
+    # What was trained beside a reduced state is no round.
+    assert codes(made) == ["nothing-removed"]
+    rows[-1]["kept"] = 5
     assert codes(made) == ["rounds-taken-back"]
     made.keep = {"beta": np.arange(9) > 3}
     assert codes(made) == []

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import secrets
 import shutil
@@ -43,6 +44,30 @@ def sync_tree(folder: Path) -> None:
         for name in names:
             sync_file(Path(parent, name))
         sync_file(Path(parent))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those that it is in, and wait until their names are on the disk.
+
+    Args:
+        folder: If it is there, nothing is done.
+
+    Raises:
+        FileExistsError: If it is a file.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp()) / "runs" / "first"
+        >>> make_folder(folder)
+        >>> folder.is_dir()
+        True
+    """
+    places = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
+    made = list(places)
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(made):
+        with contextlib.suppress(PermissionError):  # where one may write, but not read
+            sync_file(each.absolute().parent)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ from bmrjax.cli.waiting import waiting
 from bmrjax.data import split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
-from bmrjax.files import write_atomically
+from bmrjax.files import make_folder, write_atomically
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.choose_point import ChosenPoint, choose_point
 from bmrjax.run.continued import prepared
@@ -83,7 +83,7 @@ def run_sparsify(options: SparsifyOptions) -> None:
     print(proportion_line(given, options, rows))
     model, guide = build_programs(options, found.input_shape, num_outputs(found), found.num_classes)
     schedule, mesh = build_schedule(options), build_mesh(options)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     # One command at a time, and none beside a run that was started from Python.
     with RunLock(out, COMMAND_LOCK):
         RunLock(out).release()

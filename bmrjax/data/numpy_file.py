@@ -11,6 +11,9 @@ _READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+# Rows without columns, and numbers of no bytes, could be as many as one likes: so many rows times columns,
+# where none counts as one.
+_MOST_WITHOUT_BYTES = 2**22
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
@@ -66,12 +69,15 @@ def _read(file: IO[bytes], size: int) -> np.ndarray:
     header: Any = file.tell()
     if dtype.hasobject:
         raise ValueError("it holds Python objects; give numbers")
-    # Rows without columns, or numbers of no bytes, could be as many as one likes.
-    numbers = math.prod(max(length, 1) for length in shape)
     wrong = math.prod(shape) * dtype.itemsize != size - header
-    if min(shape, default=0) < 0 or wrong or (size == header and numbers > size):
+    if min(shape, default=0) < 0 or wrong:
         raise ValueError(
             f"the header tells of an array of shape {shape}, which {size} bytes do not hold"
+        )
+    if size == header and math.prod(max(length, 1) for length in shape) > _MOST_WITHOUT_BYTES:
+        raise ValueError(
+            f"an array of shape {shape} holds no bytes, and {_MOST_WITHOUT_BYTES:,} rows times columns are "
+            "most for such a one"
         )
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)

@@ -36,7 +36,8 @@ def vega_script() -> str:
     It comes out of the package vl-convert-python; nothing is fetched.
 
     Raises:
-        OSError: If the limits on memory of this process leave no room for V8.
+        OSError: If the limits on memory of this process leave no room for V8, or the child process that is
+            used under such limits fails in another way.
         ImportError: Without the package vl-convert-python.
     """
     version = _vl_convert().get_vega_version()
@@ -54,7 +55,8 @@ def compiled_chart(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: If it is not Vega-Lite.
-        OSError: If the limits on memory of this process leave no room for V8.
+        OSError: If the limits on memory of this process leave no room for V8, or the child process that is
+            used under such limits fails in another way.
         ImportError: Without the package vl-convert-python.
     """
     given = copy.deepcopy(dict(spec)) | {
@@ -78,10 +80,13 @@ def _called(name: str, argument: Any) -> Any:
         encoding="utf-8",
         check=False,
     )
+    if ended.returncode > 0:
+        said = ended.stderr.strip().splitlines() or [f"it ended with status {ended.returncode}"]
+        raise OSError(
+            f"The charts of a report could not be made in a child process: {said[-1]:.300}"
+        )
     if ended.returncode:
-        by = f"status {ended.returncode}"
-        if ended.returncode < 0:
-            by = signal.Signals(-ended.returncode).name
+        by = signal.Signals(-ended.returncode).name
         raise OSError(
             "The charts of a report are made by V8, which reserves more than 64 GB of addresses, hardly any "
             f"of which become memory. Under the limits of this process it ended by {by}. Make the report "

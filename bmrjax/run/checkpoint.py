@@ -15,7 +15,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bmrjax.errors import warn
-from bmrjax.files import naming_full_disk, replacing_folder, staged_name, write_atomically
+from bmrjax.files import (
+    make_folder,
+    naming_full_disk,
+    replacing_folder,
+    staged_name,
+    write_atomically,
+)
 from bmrjax.infer.saved_leaves import with_structure_of
 from bmrjax.run.checkpoint_seal import (
     SEAL,
@@ -97,7 +103,7 @@ class Checkpointer:
             ValueError: If one writes to it.
         """
         if self._is_main:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             self._lock = RunLock(self._path.parent)
 
     def steps(self) -> list[int]:
@@ -157,7 +163,7 @@ class Checkpointer:
         """Remove what a killed process left, and damaged checkpoints, which would be kept for good ones."""
         if self._is_tidy:
             return
-        self._path.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path)
         for each in self._path.iterdir():
             if each.name.startswith(".") or ".orbax-checkpoint-tmp" in each.name:
                 shutil.rmtree(each, ignore_errors=True)
@@ -309,7 +315,7 @@ class Checkpointer:
         self._points[index] = point_digest(arrays)
         if self._is_main:
             folder = self._path.parent / "points"
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             path = folder / f"{index:04d}.safetensors"
             write_atomically(path, lambda staged: save_file(arrays, staged))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from bmrjax.files import write_atomically
+from bmrjax.files import make_folder, write_atomically
 from bmrjax.run.checkpoint_options import Checkpoints
 from bmrjax.run.digests import digest
 from bmrjax.run.result import Result
@@ -39,7 +39,7 @@ def prepared(checkpoints: Checkpoints, start: Result) -> Checkpoints:
             raise ValueError(f"{folder}: a run that has not ended writes to it; wait for its end.")
         for name in ("checkpoints", "points"):
             shutil.rmtree(folder / name, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if before != mine:
         write_atomically(folder / _NAME, json.dumps(mine).encode())
     return checkpoints

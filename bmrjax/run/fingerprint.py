@@ -1,15 +1,17 @@
 """What a program, an optimiser or a criterion is made of, as plain values that can be compared later.
 
 Objects are taken apart: attributes of dataclasses and modules, closures, defaults, constants and globals of
-functions and of the functions that they call, arrays, numbers. So a learning rate in an optimiser's closure
-or a prior's scale in a program's is seen, and no repr with an address in it. Code itself is not compared, nor
-the module that it is in: a program may be imported or run. Of libraries' functions and objects, only what
-they are given counts.
+functions and of the functions that they call, the methods that `__call__` calls, arrays, numbers. So a
+learning rate in an optimiser's closure or a prior's scale in a program's is seen, and no repr with an address
+in it. Code itself is not compared, nor the module that it is in: a program may be imported or run. Of
+libraries' functions and objects, only what they are given counts; and of one's own, not what they may have
+kept while they were called.
 """
 
 import collections
 import dataclasses
 import datetime
+import dis
 import enum
 import functools
 import inspect
@@ -45,6 +47,11 @@ _LIBRARIES = sys.stdlib_module_names | set(
 _PLAIN = (
     bytes, numbers.Number, range, slice, enum.Enum, PurePath, np.dtype, datetime.date, datetime.timedelta
 )  # fmt: skip
+# What grows while a program is called, a cache or a record, unless it is a parameter or a field.
+_GROWING = (dict, list, set, collections.deque)
+# Operations in Python's code.
+_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 
 Fingerprint = dict[str, Any]
 
@@ -174,8 +181,10 @@ def _function(value: types.FunctionType, path: str, found: Fingerprint, inner: A
     if not _is_own(value):
         return
     inner(list(_nested_constants(code)), "inner constants")
-    for name in dict.fromkeys(_global_names(code)):
+    for name in dict.fromkeys(_names(code, _OF_GLOBALS)):
         part = value.__globals__.get(name)
+        if isinstance(part, type) and _is_own(part):
+            inner(_class_numbers(part), name)
         is_code = isinstance(part, types.ModuleType | types.BuiltinFunctionType | type)
         if not is_code and (not isinstance(part, types.FunctionType) or _is_own(part)):
             inner(part, name)
@@ -199,19 +208,23 @@ def _nested_constants(code: types.CodeType) -> Iterator[Any]:
             yield from _nested_constants(part)
 
 
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _names(code: types.CodeType, operations: tuple[str, ...]) -> Iterator[str]:
+    """Yield what a function, and those that are made in it, names in some of Python's operations."""
+    for each in dis.get_instructions(code):
+        if each.opname in operations:
+            yield each.argval
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            yield from _global_names(part)
+            yield from _names(part, operations)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Return what an object declares, or holds where it can be taken apart safely."""
+    kind = type(value)
     if dataclasses.is_dataclass(value):
         fields = [field.name for field in dataclasses.fields(value)]
-        return {name: getattr(value, name, None) for name in fields}
-    kind = type(value)
+        declared = {name: getattr(value, name, None) for name in fields}
+        return declared | (_methods(kind) if _is_own(kind) else {})
     slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
     held = {name: getattr(value, name, None) for name in slots} | getattr(value, "__dict__", {})
     held = {name: part for name, part in held.items() if not name.startswith(("__", "_pytree__"))}
@@ -227,15 +240,49 @@ def _attributes(value: Any) -> dict[str, Any]:
         }
     if not _is_own(kind):
         return found
+    methods = _methods(kind)
     if not (names and all(kept.values())):
-        found |= held
-    own = {
+        stored = {
+            name for each in methods.values() for name in _names(each.__code__, ("STORE_ATTR",))
+        }
+        found |= {
+            name: part
+            for name, part in held.items()
+            if name not in stored and not isinstance(part, _GROWING)
+        }
+    return found | _class_numbers(kind) | methods
+
+
+def _own_classes(kind: type) -> list[type]:
+    return [each for each in kind.__mro__ if _is_own(each)]
+
+
+def _class_numbers(kind: type) -> dict[str, Any]:
+    """Return the numbers and arrays that a class of one's own, or one that it inherits from, holds."""
+    return {
         name: part
-        for name, part in vars(kind).items()
-        if isinstance(part, bool | int | float | np.ndarray | jax.Array)
+        for each in reversed(_own_classes(kind))
+        for name, part in vars(each).items()
+        if not name.startswith(("__", "_pytree__"))
+        and isinstance(part, bool | int | float | np.ndarray | jax.Array)
     }
-    call = vars(kind).get("__call__")
-    return found | own | ({"__call__": call} if isinstance(call, types.FunctionType) else {})
+
+
+def _methods(kind: type) -> dict[str, types.FunctionType]:
+    """Return the methods of one's own that a call of an object may run, with those of classes above."""
+    found: dict[str, types.FunctionType] = {}
+    names = ["__call__"]
+    for name in names:  # grows meanwhile
+        for each in _own_classes(kind):
+            method = vars(each).get(name)
+            if isinstance(method, property):
+                method = method.fget
+            method = inspect.unwrap(getattr(method, "__func__", method))
+            if isinstance(method, types.FunctionType) and _is_own(method):
+                found[f"{each.__qualname__}.{name}" if name in found else name] = method
+                used = _names(method.__code__, _OF_ATTRIBUTES)
+                names += dict.fromkeys(used).keys() - set(names)
+    return found
 
 
 def _parameter_names(kind: type) -> list[str]:

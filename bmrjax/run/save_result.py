@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from bmrjax.files import replacing_folder
+from bmrjax.files import make_folder, replacing_folder
 from bmrjax.run.digests import DIGEST, digest, document_digest
 from bmrjax.run.flat_arrays import flatten_arrays
 
@@ -68,7 +68,7 @@ def save_result(result: Any, directory: Path) -> None:
             f"{directory} holds more than a saved result ({sorted(others)[:3]}), which saving "
             "would replace; give another folder."
         )
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(directory.parent)
     with replacing_folder(directory) as staging:
         save_file(arrays, staging / FILES[1])
         document["arrays_digest"] = file_digest((staging / FILES[1]).read_bytes())

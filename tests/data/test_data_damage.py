@@ -14,6 +14,7 @@ from bmrjax import cli
 from bmrjax.data import from_arrays, load_dataset
 from bmrjax.data.csv_file import read_csv
 from bmrjax.data.images import MOST_PIXELS, _image
+from bmrjax.data.numpy_file import read_arrays
 
 
 def header(shape):
@@ -39,6 +40,19 @@ def test_a_header_that_the_file_does_not_hold(tmp_path, shape, dtype):
     with pytest.raises(ValueError, match=r"a\.npz") as caught:
         load_dataset(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_an_array_without_rows_is_read(tmp_path):
+    path = tmp_path / "a.npz"
+    given = {"x": np.zeros((5, 784)), "x_test": np.zeros((0, 784)), "none": np.zeros((5, 0))}
+    np.savez(path, **given)
+    found = read_arrays(path)
+    assert {name: each.shape for name, each in found.items()} == {
+        name: each.shape for name, each in given.items()
+    }
+    npz(path, x=header((2**32, 0)))
+    with pytest.raises(ValueError, match=r"a\.npz .*holds no bytes, and 4,194,304 rows times"):
+        read_arrays(path)
 
 
 def test_predict_reads_no_more_than_the_file_holds(tmp_path, capsys):

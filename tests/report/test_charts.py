@@ -95,6 +95,15 @@ def test_under_a_limit_on_addresses_charts_are_compiled_or_refused_in_one_line(m
     assert "\n" not in str(refused.value)
 
 
+def test_what_fails_in_the_child_is_not_put_down_to_memory(monkeypatch):
+    monkeypatch.setattr("bmrjax.report.vega_runtime._memory_is_limited", lambda: True)
+    monkeypatch.setattr("bmrjax.report.vega_runtime._CHILD", "import no_such_module")
+    with pytest.raises(OSError, match="No module named 'no_such_module'") as refused:
+        compiled_chart({})
+    assert "\n" not in str(refused.value)
+    assert "V8" not in str(refused.value)
+
+
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (7, 9), (0, 0), (0, 5), (12, 2_780), (3, 10**9)])
 def test_ticks_are_few_and_on_the_axis(low, high):
     ticks = log_ticks(low, high)

@@ -291,8 +291,14 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatc
 
     monkeypatch.setattr("bmrjax.files.os.fsync", noting)
     monkeypatch.setattr("bmrjax.files.os.replace", naming)
-    run(tmp_path, **{**OPTIONS, "num_epochs": 3})
-    root = str(tmp_path / "checkpoints")
+    run(tmp_path / "runs" / "first", **{**OPTIONS, "num_epochs": 3})
+    folder = tmp_path / "runs" / "first"
+    root = str(folder / "checkpoints")
+    # Folders that were made: the run's, the one that it is in, and those of checkpoints and points.
+    assert events[:2] == [str(tmp_path), str(tmp_path / "runs")]
+    named = events.index(f"{root}/1 has its name")
+    assert events[:named].count(str(folder)) == 2
+    assert events.index(str(folder)) < events.index(f"{root}/0 has its name")
     for i in range(3):
         named = events.index(f"{root}/{i} has its name")
         before = [event for event in events[:named] if event.startswith(f"{root}/.{i}.")]
@@ -300,7 +306,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatc
         assert {event.partition(f".{i}.")[2][16:] for event in before} == set(ends)
         assert events[named + 1] == root
     # A point is on the disk, and its name is, before the checkpoint that means it.
-    assert events.index(str(tmp_path / "points")) < events.index(f"{root}/1 has its name")
+    assert events.index(str(folder / "points")) < events.index(f"{root}/1 has its name")
 
 
 def test_what_a_kill_left_is_removed_by_the_next_checkpoint(tmp_path):

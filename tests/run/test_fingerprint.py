@@ -96,6 +96,28 @@ PLACES = {
     "the method that is called": lambda scale: written(
         f"class Program:\n  def __call__(self, x):\n    return x * {scale}\nprogram = Program()"
     ),
+    "a method that it calls": lambda scale: written(
+        "class Program:\n  def __call__(self, x):\n    return self.body(x)\n"
+        f"  @staticmethod\n  def body(x):\n    return x * {scale}\nprogram = Program()"
+    ),
+    "a method of a network": lambda scale: written(
+        "class Program(Module):\n  def __call__(self, x):\n    return self.body(x)\n"
+        f"  @jit\n  def body(self, x):\n    return x * {scale}\nprogram = Program()",
+        Module=eqx.Module,
+        jit=eqx.filter_jit,
+    ),
+    "a method that it inherits": lambda scale: written(
+        f"class Base:\n  def __call__(self, x):\n    return x * {scale}\n"
+        "class Program(Base):\n  pass\nprogram = Program()"
+    ),
+    "a method of the class above": lambda scale: written(
+        f"class Base:\n  def __call__(self, x):\n    return x * {scale}\n"
+        "class Program(Base):\n  def __call__(self, x):\n    return super().__call__(x)\n"
+        "program = Program()"
+    ),
+    "a class beside the program": lambda scale: written(
+        f"class H:\n  scale = {scale}\ndef program(x):\n  return dist.Normal(0, H.scale)"
+    ),
     "a handler": lambda scale: numpyro.handlers.scale(lambda x: x, scale=scale),
     "a queue": lambda scale: deque([scale]),
     "a number of another kind": lambda scale: 1j * scale,
@@ -125,6 +147,40 @@ def test_what_a_guide_learns_of_a_program_is_not_what_it_is():
     before = fingerprint(guide)
     numpyro.handlers.trace(numpyro.handlers.seed(guide, 0)).get_trace(np.ones(3))
     assert first_difference(before, fingerprint(guide)) is None
+
+
+def test_a_global_is_not_what_an_attribute_with_its_name_is():
+    for text in (
+        "def program(x):\n  return x.result",
+        "def program(x):\n  return [lambda: each.result for each in x]",
+    ):
+        one, other = (fingerprint(written(text, result=result)) for result in (0.5, None))
+        assert first_difference(one, other) is None
+
+
+class Caching:
+    def __init__(self):
+        self.scale = 0.5
+        self.cache, self.seen, self.calls, self._weights = {}, [], 0, None
+
+    def __call__(self, x):
+        self.cache[x.shape] = self.scale * x
+        return self.weighed(x)
+
+    def weighed(self, x):
+        self.seen.append(x)
+        self.calls += 1
+        self._weights = x
+        return x
+
+
+def test_what_a_program_keeps_of_its_calls_is_not_what_it_is():
+    program = Caching()
+    before = fingerprint(program)
+    program(np.ones(3))
+    assert first_difference(before, fingerprint(program)) is None
+    program.scale = 0.6
+    assert first_difference(before, fingerprint(program)) == ("scale", 0.5, 0.6)
 
 
 def test_a_fingerprint_of_before_is_compared_where_it_can_be():

@@ -274,7 +274,7 @@ def _methods(kind: type) -> dict[str, types.FunctionType]:
     names = ["__call__"]
     for name in names:  # grows meanwhile
         for each in _own_classes(kind):
-            method = vars(each).get(name)
+            method: Any = vars(each).get(name)
             if isinstance(method, property):
                 method = method.fget
             method = inspect.unwrap(getattr(method, "__func__", method))

@@ -1,5 +1,6 @@
 """The checkpoints of one run: what they hold, and whether a run may go on from them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from bmrjax.run.checkpoint import Checkpointer
@@ -25,7 +26,8 @@ class RunFiles:
     def save(self, state: RunState) -> None:
         """Write a checkpoint."""
         document = {**state.document(), "settings": self._settings}
-        self._checkpointer.save(self._fit.placement.fetch(state.arrays()), document)
+        arrays = self._fit.placement.fetch(state.arrays())
+        self._in_all_processes(lambda: self._checkpointer.save(arrays, document))
 
     def save_if_due(self, state: RunState) -> None:
         """Write a checkpoint if enough time has passed since the last one."""
@@ -35,7 +37,20 @@ class RunFiles:
 
     def save_point(self, index: int, point: Point) -> None:
         """Write a point of the path."""
-        self._checkpointer.save_point(index, point)
+        self._in_all_processes(lambda: self._checkpointer.save_point(index, point))
+
+    def _in_all_processes(self, write: Callable[[], None]) -> None:
+        """Write in the first process, and raise in all if it fails there: the others would wait for it."""
+        placement = self._fit.placement
+        try:
+            write()
+        except Exception:
+            placement.agreed(mine=False)
+            raise
+        if not placement.agreed(mine=True):
+            raise OSError(
+                "sparsify: the first process could not write a checkpoint; its error says why."
+            )
 
     def restore(self, state: RunState, *, num_epochs: int) -> None:
         """Go on from the last checkpoint, if there is one.

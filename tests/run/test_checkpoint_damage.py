@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from bmrjax import cli
 from bmrjax.cli.refit_folders import check_refits
 from bmrjax.cli.run_folder import COMMAND_LOCK
 from bmrjax.run.checkpoint import Checkpointer, CheckpointWarning
+from bmrjax.run.run_files import RunFiles
 from bmrjax.run_lock import LOCK, RunLock, is_held
 
 EPOCHS = 8
@@ -344,6 +346,27 @@ def test_a_disk_without_room_is_one_line_and_leaves_the_checkpoints_before(
                 checkpointer.save({"x": np.zeros(3)}, {"path": []})
         assert contents(tmp_path) == before
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_one_process_cannot_write_is_an_error_in_all(tmp_path, monkeypatch, first):
+    told = []
+
+    def agreed(*, mine):
+        told.append(mine)
+        return False
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if first:
+        monkeypatch.setattr("bmrjax.run.checkpoint.save_file", full)
+    checkpointer = Checkpointer(tmp_path, interval=0, is_main=first)
+    fit = SimpleNamespace(placement=SimpleNamespace(agreed=agreed, fetch=lambda tree: tree))
+    state = SimpleNamespace(arrays=lambda: {"x": np.zeros(3)}, document=lambda: {"path": []})
+    with pytest.raises(OSError, match="disk is full" if first else "the first process could not"):
+        RunFiles(checkpointer, fit, {}).save(state)
+    assert told == [not first]
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere"), os.mkfifo])

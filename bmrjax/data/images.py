@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bmrjax.data.dataset import Dataset, Split, from_arrays
+from bmrjax.data.dataset import MOST_CLASSES, Dataset, Split, from_arrays
 
 # Pixels of one image. A file of a few hundred kilobytes may hold an image of a gigabyte.
 MOST_PIXELS = 2**24
@@ -112,6 +112,13 @@ def _decode(table: Any, where: Any) -> Split:
     labels = np.asarray(table["label"])
     if labels.dtype.kind not in "iu":
         raise ValueError(f"{where}: the labels must be whole numbers, and none may be missing.")
+    most = max(MOST_CLASSES, len(labels))
+    wrong = np.flatnonzero((labels < 0) | (labels >= most))
+    if len(wrong):
+        raise ValueError(
+            f"{where}: row {wrong[0]} has the label {labels[wrong[0]]}; labels count classes from 0, and "
+            f"{most:,} is most for {len(labels):,} rows."
+        )
     return stacked, labels
 
 

@@ -146,6 +146,8 @@ SMALL = image(4, 4)
         ([SMALL, None], [0, 1], "image 1 cannot be decoded"),
         ([SMALL, SMALL[:40]], [0, 1], "image 1 cannot be decoded"),
         ([SMALL, SMALL], [0, None], "the labels must be whole numbers"),
+        ([SMALL, SMALL], [0, 10**9], "row 1 has the label 1000000000; labels count"),
+        ([SMALL, SMALL], [-1, 0], "row 0 has the label -1; labels count"),
         ([SMALL, SMALL], ["a", "b"], "the labels must be whole numbers"),
     ],
 )

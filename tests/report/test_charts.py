@@ -69,6 +69,7 @@ def test_the_runtime_is_small_and_has_what_a_page_uses():
     assert "</script" not in script
 
 
+@pytest.mark.slow
 def test_under_a_limit_on_addresses_charts_are_compiled_or_refused_in_one_line(monkeypatch):
     resource = pytest.importorskip("resource")
     unlimited = compiled_chart(CHARTS["curves"])

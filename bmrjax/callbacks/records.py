@@ -136,8 +136,8 @@ class RoundEnd(Record):
         vfe_before: VFE with the elements kept before, in nats, if it was measured to decide about this
             round. For a round taken back, it is the VFE that was too high.
         back_to: Where a round was taken back, or states were exchanged, the epoch whose state the run
-            returned to. `Result.history` marks later epochs as taken back, until a round of the exchanged
-            state is taken back itself.
+            returned to. `Result.history` marks the epochs since then as taken back; those before an exchange
+            count again if the run returns to the state that it left.
 
     Example:
         >>> from bmrjax.callbacks import RoundEnd

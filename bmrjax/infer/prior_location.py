@@ -74,7 +74,7 @@ class PriorFacts:
 
     @property
     def num_axes(self) -> int:
-        """Number of axes that are not plates: 2 for the matrix of a layer, whoever has one of their own."""
+        """Number of axes that are not plates: 2 for the matrix of a layer, also if each group has its own."""
         return len(self.shape) - self.num_plates
 
     @property

@@ -37,8 +37,8 @@ class RunState:
         snapshot: State before the last reduction, if it is kept to go back to; or one that a schedule keeps.
         snapshot_row: Length of `history` at the snapshot.
         snapshot_point: Length of `path` at the snapshot.
-        exchanged: Whether the snapshot has changed places with the current state: where its own rows and
-            points begin; None if it has not.
+        exchanged: Where the rows of `history` and the points of `path` of the snapshot begin, once it has
+            changed places with the current state; None before.
         measured: The state that was measured last, with what was measured.
         snapshot_measured: What was measured of the snapshot, if it was.
     """

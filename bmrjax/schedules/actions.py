@@ -139,7 +139,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """Go back to the state before the last reduction or regrowth, or to the one that is kept.
+    """Go back to the state before the last reduction or regrowth, or to the kept one; then do something else.
 
     Attributes:
         then: What to do there.

@@ -216,6 +216,10 @@ def test_probabilities_that_measured_evidence_would_change_are_a_finding():
     models = found.models()
     assert models["measured_prob"].is_monotonic_decreasing
     assert not models["prob"].is_monotonic_decreasing
+    # What cannot be relied on is shown, and makes no probabilities.
+    unused = replace(found, is_measured=False).models()
+    assert "measured" in unused
+    assert "measured_prob" not in unused
     best = models.iloc[0][list(found.candidates)].to_numpy(bool)
     assert found.chosen["beta"].tolist() == best.tolist()
     drawn = found.draws(20_000)["beta"]

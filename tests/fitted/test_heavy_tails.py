@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.trust.normal_check import study
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.normality import normal_draws, tail_shape, weighted_draws
 from bmrjax.fitted.verification import _measure
@@ -61,3 +62,12 @@ def test_a_normal_posterior_is_measured_exactly():
     found = _measure(whole([0.0], [[1.0]]), density, np.random.default_rng(0))
     assert found.log_evidence == pytest.approx(0.5 * math.log(2 * math.pi), abs=1e-5)
     assert found.pareto_k == 0.0
+
+
+@pytest.mark.filterwarnings("ignore::bmrjax.FitWarning")
+def test_a_posterior_that_its_normal_does_not_cover_is_measured_by_default():
+    # A Poisson regression with 15 rows, beside enumeration.
+    row = study("poisson", 15, 10)
+    assert "not-normal" in row["findings"]
+    assert row["error"] > 0.05
+    assert row["error_reported"] < 0.02

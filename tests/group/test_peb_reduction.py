@@ -1,5 +1,7 @@
 """Reduction of the second level of group studies, against one big Gaussian and over seeds."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from scipy.special import logsumexp
 
 import bmrjax as bmr
 from bmrjax import reduction
+from bmrjax.fitted.verification import Verification
+from bmrjax.group.reduce_effects import _off
 
 # --- reduction of the second level --------------------------------------------------------
 
@@ -94,6 +98,20 @@ def test_a_prediction_that_few_subjects_do_not_bear_is_a_finding():
     assert [finding.code for finding in reduced.findings] == ["evidence-off"]
     assert "evidence-off" in repr(reduced)
     assert found.reduce(forced=["mean"], verify=False).findings == ()
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_evidence_that_is_not_reliable_is_said_not_to_be_used(trusted):
+    verification = Verification(
+        np.array([0.0, -1.0]),
+        np.array([-5.0, -1.0]),
+        np.full(2, 0.01),
+        np.zeros(2),
+        np.full(2, trusted),
+    )
+    (finding,) = _off(verification, SimpleNamespace(prob=np.array([0.6, 0.4])))
+    assert ("by the measured evidence" in finding.advice) == trusted
+    assert ("as predicted" in finding.advice) != trusted
 
 
 @pytest.mark.slow

@@ -350,10 +350,10 @@ def test_a_disk_without_room_is_one_line_and_leaves_the_checkpoints_before(
 
 @pytest.mark.parametrize("first", [True, False])
 def test_what_one_process_cannot_write_is_an_error_in_all(tmp_path, monkeypatch, first):
-    told = []
+    answers = []
 
     def agreed(*, mine):
-        told.append(mine)
+        answers.append(mine)
         return False
 
     def full(*_):
@@ -366,7 +366,7 @@ def test_what_one_process_cannot_write_is_an_error_in_all(tmp_path, monkeypatch,
     state = SimpleNamespace(arrays=lambda: {"x": np.zeros(3)}, document=lambda: {"path": []})
     with pytest.raises(OSError, match="disk is full" if first else "the first process could not"):
         RunFiles(checkpointer, fit, {}).save(state)
-    assert told == [not first]
+    assert answers == [not first]
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere"), os.mkfifo])

@@ -47,6 +47,7 @@ def test_the_last_fit_is_of_the_program_itself_and_has_learned_what_there_is(ann
     assert annealed.evaluate(jax.random.key(5), product()[1])["rmse"] < 0.1
 
 
+@pytest.mark.slow
 def test_no_warning_of_a_fit_that_another_goes_on_from(found):
     result, caught = found
     # The first ones had not converged, as the last one has not.

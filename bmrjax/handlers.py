@@ -330,6 +330,25 @@ def both_masks(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, An
     return {**one, **other, **shared}
 
 
+class known_masks(Messenger):
+    """Say which elements are kept, without removing any.
+
+    For reading a posterior off the parameters of a guide; see `current_masks`.
+
+    Args:
+        keep: Site name to boolean mask.
+    """
+
+    def __init__(self, keep: Mapping[str, Any]):
+        self.keep = dict(keep)
+        super().__init__(None)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer `current_masks`."""
+        if msg["type"] == "current_masks":
+            msg["value"] = both_masks(msg["value"], self.keep)
+
+
 def current_masks() -> dict[str, Bool[Array, "..."]]:
     """Return the masks of the `prune` handlers around the caller, by site; empty without one.
 

@@ -74,6 +74,7 @@ from bmrjax.families.base import read_as_stored as read_as_stored
 from bmrjax.families.base import removed as removed
 from bmrjax.families.base import shown_elements as shown_elements
 from bmrjax.families.base import stored as stored
+from bmrjax.families.collapsed import CollapsedForm as CollapsedForm
 from bmrjax.families.elements import NotElementwiseError as NotElementwiseError
 from bmrjax.families.elements import Prunable as Prunable
 from bmrjax.families.elements import elementwise as elementwise

@@ -2,12 +2,17 @@
 
 import abc
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpyro.distributions as dist
 from jaxtyping import Array
+
+
+def no_other_site(name: str) -> tuple[Any, Any, Any]:
+    """Raise ValueError: the guide has no other site."""
+    raise ValueError(f"There is no site '{name}' beside this one.")
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,9 @@ class GuideSite:
         temperature: Of relaxed indicators: a number, or a function of the training step.
         training_step: Returns the training step that a fit says; None outside of one.
         noise_draws: Returns how multiplicative noise is to be drawn.
+        infer: What the program says in ``infer=``.
+        normal_of: Returns the parameters ``loc`` and ``scale`` of another site of the guide, by its name, and
+            the mask that says which elements are kept.
 
     Example:
         >>> import numpyro.distributions as dist
@@ -37,6 +45,8 @@ class GuideSite:
     temperature: Any = 0.5
     training_step: Callable[[], Any] = field(default=lambda: None)
     noise_draws: Callable[[], Any] | None = None
+    infer: Mapping[str, Any] = field(default_factory=dict)
+    normal_of: Callable[[str], tuple[Any, Any, Any]] = field(default=no_other_site)
 
     def parameter(self, part: str) -> str:
         """Return the name of one of its parameters."""

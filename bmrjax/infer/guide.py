@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro
 import numpyro.distributions as dist
 import optax
 from jaxtyping import Array, Float
@@ -23,7 +24,7 @@ from bmrjax.families import (
     read,
     read_as_stored,
 )
-from bmrjax.handlers import noise_draws, training_step
+from bmrjax.handlers import current_masks, known_masks, noise_draws, training_step
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.init import init_to_network
 from bmrjax.infer.log_scale import log_scale
@@ -132,7 +133,8 @@ class AutoMeanField(ReadableGuide, AutoNormal):
 
     def posterior(self, params: Mapping[str, Any], keep: Keep) -> dict[str, Any]:
         """Return the family of the posterior of each latent site that has one; see `ReadableGuide`."""
-        fitted = self._of_sites(dict(params))
+        with known_masks(keep):
+            fitted = self._of_sites(dict(params))
         return {name: q for name in self._readable() if (q := read(fitted[name])) is not None}
 
     def _readable(self) -> list[str]:
@@ -145,7 +147,7 @@ class AutoMeanField(ReadableGuide, AutoNormal):
                 if is_real(trace[name]["fn"]) or isinstance(trace[name]["fn"], PerDatum)
             ]
 
-    def _site(self, name: str) -> GuideSite:
+    def _site(self, name: str, params: Mapping[str, Array] | None = None) -> GuideSite:
         trace: Any = self.prototype_trace
         return GuideSite(
             name,
@@ -155,7 +157,28 @@ class AutoMeanField(ReadableGuide, AutoNormal):
             self.temperature,
             training_step,
             noise_draws,
+            trace[name].get("infer", {}),
+            functools.partial(self._normal_of, params),
         )
+
+    def _normal_of(self, params: Mapping[str, Array] | None, name: str) -> tuple[Any, Any, Any]:
+        """Return loc and scale of a site, fitted or those of the guide that runs, and its mask."""
+        init = self._init_locs.get(name)
+        if init is None:
+            raise ValueError(
+                f"AutoMeanField: a site asks for a collapsed posterior, and says that it scales '{name}'; "
+                f"the program has no such latent site. It has {sorted(self._init_locs)[:5]}."
+            )
+        loc, scale = (f"{name}_{self.prefix}_{part}" for part in ("loc", "scale"))
+        if params is not None:
+            found: tuple[Any, Any] = params[loc], params[scale]
+        else:
+            start = jnp.full(jnp.shape(init), self._init_scale)
+            found = (
+                numpyro.param(loc, init),
+                numpyro.param(scale, start, constraint=self.scale_constraint),
+            )
+        return *found, current_masks().get(name, True)
 
     def _form(self, name: str) -> GuideForm:
         """Return how the posterior of a site is written."""
@@ -164,15 +187,18 @@ class AutoMeanField(ReadableGuide, AutoNormal):
         return asked_form(asked, site) if asked else default_form(read_as_stored(site.prior), site)
 
     def starting_scale(self, param: str) -> float | None:
-        """Return what a parameter for a scale starts with, if its form says; None for any other parameter."""
+        """Return what a parameter for a scale starts with, if site or form say; None for any other."""
         name = param.removesuffix(f"_{self.prefix}_scale")
-        is_scale = name != param and name in self._init_locs
-        return self._form(name).starting_scale if is_scale else None
+        if name == param or name not in self._init_locs:
+            return None
+        trace: Any = self.prototype_trace
+        asked = trace[name].get("infer", {}).get("init_scale")
+        return self._form(name).starting_scale if asked is None else asked
 
     def _of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
         found: dict[str, dist.Distribution] = {}
         for name in self._init_locs:
-            site = self._site(name)
+            site = self._site(name, params)
             parameter = functools.partial(_parameter, params, site)
             found[name] = self._form(name).unconstrained(site, parameter)
         return found

@@ -19,7 +19,7 @@ from bmrjax.families import (
     read_joint,
     removed,
 )
-from bmrjax.handlers import inference
+from bmrjax.handlers import inference, known_masks
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.pruned_guide import unpruned
@@ -102,7 +102,7 @@ def read_posteriors(
     (model, _), (guide, masks) = unpruned(model), unpruned(guide)
     keep = masks if keep is None else keep
     guide_sites = sites_of(guide, args, kwargs, values=params)
-    values = central_values(guide, params, args, kwargs)
+    values = central_values(guide, params, args, kwargs, keep)
     own = guide.posterior(params, keep) if isinstance(guide, ReadableGuide) else {}
     posterior, prior, layers, unread = {}, {}, {}, {}
     for name, site in sites_of(model, args, kwargs, values={**params, **values}).items():
@@ -142,7 +142,11 @@ def _name(fn: Any) -> str:
 
 
 def central_values(
-    guide: Callable, params: Mapping[str, Array], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    guide: Callable,
+    params: Mapping[str, Array],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    keep: Keep,
 ) -> dict[str, Array]:
     """Return each latent site at the centre of its posterior (its mean, or its median).
 
@@ -151,6 +155,8 @@ def central_values(
         params: Constrained parameters.
         args: Positional arguments of the program: one batch.
         kwargs: Its keyword arguments.
+        keep: Masks by site, which the posteriors of other sites may depend on. Removed elements keep their
+            centre, but for those of a pruned guide, which are zero.
     """
     guide, masks = unpruned(guide)
     if isinstance(guide, JointGuide):
@@ -158,7 +164,9 @@ def central_values(
         values = guide.centre(params)
         return {n: jnp.where(masks[n], v, 0) if n in masks else v for n, v in values.items()}
     values = {}
-    for name, site in sites_of(guide, args, kwargs, values=params).items():
+    with known_masks({**masks, **keep}):
+        sites = sites_of(guide, args, kwargs, values=params)
+    for name, site in sites.items():
         if site["type"] == "sample" and not site["is_observed"]:
             point = center(site["fn"])
             values[name] = site["value"] if point is None else point

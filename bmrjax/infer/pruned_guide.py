@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from numpyro.infer.autoguide import AutoGuide
 
 from bmrjax.families import atoms_are_known
-from bmrjax.handlers import both_masks, inference, prune
+from bmrjax.handlers import both_masks, inference, known_masks, prune
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.joint_guide import JointGuide
@@ -98,7 +98,8 @@ class PrunedGuide(prune):
         if isinstance(guide, JointGuide):
             latents = guide.centre(params)
         else:
-            latents = self._latents(guide.median(dict(params)))
+            with known_masks(self.keep):
+                latents = self._latents(guide.median(dict(params)))
         return self._with_deterministic(params, self._zeroed(latents))
 
     def quantiles(
@@ -123,7 +124,8 @@ class PrunedGuide(prune):
             loc, scale = guide.flat_marginals(params, self.keep)
             z = dist.Normal().icdf(levels)
             return self._zeroed(jax.vmap(lambda at: guide.constrained(loc + scale * at))(z))
-        latents = self._latents(guide.quantiles(dict(params), levels))
+        with known_masks(self.keep):
+            latents = self._latents(guide.quantiles(dict(params), levels))
         if isinstance(guide, CorrelatedGuide):
             for name, q in guide.marginals(params, self.keep).items():
                 z = dist.Normal().icdf(levels.reshape((-1,) + (1,) * jnp.ndim(q.loc)))

@@ -29,7 +29,7 @@ def at_center(
     """
     values = {
         name: jnp.where(keep[name], value, 0) if name in keep else value
-        for name, value in central_values(guide, params, inputs, {}).items()
+        for name, value in central_values(guide, params, inputs, {}, keep).items()
     }
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     return numpyro.handlers.substitute(seeded, data={**params, **values})

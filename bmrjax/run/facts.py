@@ -120,7 +120,7 @@ class Examination:
     ) -> tuple[Array, Array, Array]:
         """Return log density, mean and value of the observed site, with one entry per row."""
         args, kwargs = arguments(batch)
-        values = central_values(self._guide, params, args, kwargs)
+        values = central_values(self._guide, params, args, kwargs, keep)
         values = {n: jnp.where(keep[n], v, 0) if n in keep else v for n, v in values.items()}
         with inference():
             sites = sites_of(self._model, args, kwargs, values={**params, **values})

@@ -5,7 +5,7 @@
 
 `priors.Flat` writes a weight as γ c ŵ and learns c; with ``collapsed=True`` the site is the weight, and the
 posterior of c follows from those of the weights. Each is fitted and reduced in verified rounds under the
-spike-and-slab criterion, at several learning rates of AdaBelief: in units of ŵ for the one, and of the weights
+spike-and-slab criterion, at several learning rates of AdaBelief: in units of ŵ for the one, of the weights
 for the other. Beside them stands the point estimate of `benchmarks.trust.defaults`.
 
 With ``--kept-out``, a share of the training rows is kept out and scored, for choosing; without, the test rows

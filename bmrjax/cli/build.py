@@ -1,5 +1,6 @@
 """From words to objects: networks, programs, schedules."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -141,6 +142,7 @@ def build_prior(options: SparsifyOptions) -> Any:
         return priors.LogUniformPrior()
     kind = {
         "flat": priors.Flat,
+        "collapsed-flat": functools.partial(priors.Flat, collapsed=True),
         "regularized-horseshoe": priors.RegularizedHorseshoePrior,
         "spike-and-slab": priors.SpikeAndSlabPrior,
     }[options.prior]

@@ -6,6 +6,7 @@ from typing import get_args
 from bmrjax.cli.run_folder import check_folder
 from bmrjax.cli.sparsify_options import (
     BLOCK_NETS,
+    FLAT,
     OF_WEIGHTS,
     CriterionName,
     SparsifyOptions,
@@ -130,9 +131,10 @@ def _check_units(options: SparsifyOptions) -> None:
     if options.groups is not None:
         if options.method != "bmr":
             raise ValueError("--groups is of --method bmr; with-noise is on whole units anyway.")
-        if options.prior != "flat" or options.criterion == "regularized-horseshoe":
+        if options.prior not in FLAT or options.criterion == "regularized-horseshoe":
             raise ValueError(
-                "--groups goes with --prior flat, and --criterion shrinkage or spike-and-slab."
+                "--groups goes with --prior flat or collapsed-flat, and --criterion shrinkage or "
+                "spike-and-slab."
             )
     if options.margin is not None:
         if options.method != "with-noise" or options.criterion != "bmrs-normal":

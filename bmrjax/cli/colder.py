@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from bmrjax.cli.point_estimate import best_point_estimate
 from bmrjax.cli.run_folder import COLDER, SLOWLY, WARMER, FurtherFit
-from bmrjax.cli.sparsify_options import SparsifyOptions, is_verified
+from bmrjax.cli.sparsify_options import FLAT, SparsifyOptions, is_verified
 from bmrjax.cli.waiting import waiting
 from bmrjax.errors import NonFiniteError
 from bmrjax.run.choose_point import ChosenPoint
@@ -30,7 +30,7 @@ def may_be_colder(options: SparsifyOptions, rows: int, input_shape: tuple[int, .
     """
     by_rows = (options.validation or 0.0) * rows >= FEWEST and bool(options.within)
     network = options.net == "mlp" and len(input_shape) == 1 and input_shape[0] <= rows
-    plain = options.method == "bmr" and options.prior == "flat" and is_verified(options)
+    plain = options.method == "bmr" and options.prior in FLAT and is_verified(options)
     return options.temperature is None and by_rows and network and plain
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bmrjax.cli.sparsify_options import SparsifyOptions, is_verified
+from bmrjax.cli.sparsify_options import FLAT, SparsifyOptions, is_verified
 
 # Up to so many rows, images are fitted as the bundled digits are.
 _FEW_IMAGES = 10_000
@@ -105,7 +105,7 @@ def in_proportion(
     if options.prior == "log-uniform":
         # Its own default depends on the length of the run.
         filled.pop("kl_warmup_epochs", None)
-    if options.prior != "flat":
+    if options.prior not in FLAT:
         filled.pop("prior_scale", None)
         if "criterion" in filled:
             filled["criterion"] = "spike-and-slab"

@@ -17,7 +17,11 @@ NOISE_RATE = 10.0
 
 NetName = Literal["mlp", "lenet5", "lenet5-caffe", "vit", "mlp-mixer", "gru", "nnx-mlp", "nnx-vit"]
 Method = Literal["bmr", "with-noise", "mean-field", "map"]
-PriorName = Literal["flat", "regularized-horseshoe", "spike-and-slab", "log-uniform"]
+PriorName = Literal[
+    "flat", "collapsed-flat", "regularized-horseshoe", "spike-and-slab", "log-uniform"
+]
+# Normals with one scale per layer.
+FLAT = ("flat", "collapsed-flat")
 # The classes of `bmrjax.criteria`, by their names in words.
 CriterionName = Literal[
     "spike-and-slab",
@@ -69,12 +73,13 @@ class SparsifyOptions(DataOptions):
     """Learning rate of AdaBelief; by default 1e-2 for bmr, 5e-3 for mean-field, 1e-3 for map and with-noise,
     whose own parameters learn ten times faster."""
     prior: PriorName = "flat"
-    """Prior of the weights: normal with a learned scale per layer; regularised horseshoe; spike-and-slab with
-    an indicator per weight, which bmr then reads instead of computing them; or log-uniform, that of sparse
-    variational dropout, which removes weights that are 95 % noise."""
+    """Prior of the weights: normal with a learned scale per layer, or with one that follows the weights in
+    closed form (collapsed-flat), where --learning-rate is in units of the weights; regularised horseshoe;
+    spike-and-slab with an indicator per weight, which bmr then reads instead of computing them; or
+    log-uniform, that of sparse variational dropout, which removes weights that are 95 % noise."""
     prior_scale: float | None = None
-    """flat and spike-and-slab: standard deviation of a weight, 0.1 by default; regularized-horseshoe: its
-    global scale, 0.01 by default."""
+    """flat, collapsed-flat and spike-and-slab: standard deviation of a weight, 0.1 by default;
+    regularized-horseshoe: its global scale, 0.01 by default."""
     criterion: CriterionName | None = None
     """What decides which elements are kept. For bmr, what is put in the prior's place to see which weights
     the evidence needs: spike-and-slab, the default; regularized-horseshoe; or shrinkage, a normal around zero

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from failing import fails
 
-from bmrjax import cli
+from bmrjax import cli, priors
+from bmrjax.cli.build import build_prior
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.run_folder import resumed
 from bmrjax.cli.run_report import used_inputs
@@ -47,6 +48,9 @@ def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
     horseshoe = filled(prior="regularized-horseshoe")
     assert (horseshoe.criterion, horseshoe.stop_early) == ("spike-and-slab", True)
     assert filled(prior="regularized-horseshoe", criterion="shrinkage").criterion == "shrinkage"
+    collapsed = filled(prior="collapsed-flat")
+    assert (collapsed.criterion, collapsed.prior_scale) == ("shrinkage", filled().prior_scale)
+    assert build_prior(collapsed) == priors.Flat(collapsed.prior_scale, collapsed=True)
     for given in ({"prior": "log-uniform"}, {"schedule": "every"}):
         assert not filled(**given).stop_early
 

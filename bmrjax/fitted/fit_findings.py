@@ -39,14 +39,8 @@ def wider_than_prior(source: Source) -> list[Finding]:
 def evidence_off(verification: Verification, *, reliable: bool) -> list[Finding]:
     """Return that measured evidence is more than a nat from the predicted one, or not to be relied on."""
     if not reliable:
-        return [
-            Finding(
-                "evidence-off",
-                "The measured evidence of submodels with more than half of the probability is not reliable: "
-                "their importance weights have no stable mean.",
-                "Do not rely on the probabilities: call reduce_fit with refit=True, or take more draws.",
-            )
-        ]
+        advice = "call reduce_fit with refit=True, or take more draws"
+        return [unreliable_evidence("their importance weights", advice)]
     difference = float(verification.predicted[0] - verification.measured[0])
     if abs(difference) <= 1.0 + 3 * float(verification.standard_error[0]):
         return []
@@ -60,6 +54,21 @@ def evidence_off(verification: Verification, *, reliable: bool) -> list[Finding]
             "draws, or fit the guide until it has converged.",
         )
     ]
+
+
+def unreliable_evidence(weights: str, advice: str) -> Finding:
+    """Return that measured evidence is not to be relied on.
+
+    Args:
+        weights: Whose mean is not stable, in words.
+        advice: What to do, in words.
+    """
+    return Finding(
+        "evidence-off",
+        "The measured evidence of submodels with more than half of the probability is not reliable: "
+        f"{weights} have no stable mean.",
+        f"The probabilities and averages are as predicted. Do not rely on them: {advice}.",
+    )
 
 
 def mean_elsewhere(normality: Normality, source: Source) -> list[Finding]:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
+from bmrjax.fitted.fit_findings import unreliable_evidence
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.joint_normal import JointNormal
@@ -96,15 +97,8 @@ def _off(verification: Verification | None, found: Found) -> tuple[Finding, ...]
     if verification is None:
         return ()
     if not verification.reliable(found):
-        return (
-            Finding(
-                "evidence-off",
-                "The measured evidence of submodels with more than half of the probability is not reliable: "
-                "the importance weights of their integrals have no stable mean.",
-                "The probabilities and averages are as predicted; do not rely on them. Give more subjects, "
-                "or fewer covariates.",
-            ),
-        )
+        weights = "the importance weights of their integrals"
+        return (unreliable_evidence(weights, "give more subjects, or fewer covariates"),)
     difference = verification.predicted - verification.measured
     off = np.abs(difference) > 1.0 + 3 * verification.standard_error
     # Improbable submodels may be off by any amount without consequence.

@@ -47,7 +47,7 @@ def run(row: dict[str, Any], root: Any, kept_out: float) -> dict[str, Any]:
     """Return a row with the scores of its setting.
 
     Args:
-        row: The setting: set, net, seed, epochs, form and rate.
+        row: The setting: set, net, seed, epochs, form, rate and temperature.
         root: Folder of the data.
         kept_out: Share of the training rows that is scored in place of the test rows; 0 for the test rows.
     """
@@ -77,6 +77,7 @@ def run(row: dict[str, Any], root: Any, kept_out: float) -> dict[str, Any]:
         batch_size=BATCH,
         num_epochs=epochs,
         progress=False,
+        options=bmr.FitOptions(temperature=row["temperature"]),
     )
     row = row | {"removed": result.sparsity, "kept": result.num_kept, "vfe": result.vfe_per_datum}
     return row | {"seconds": time.process_time() - begin} | score(result, test)
@@ -85,14 +86,14 @@ def run(row: dict[str, Any], root: Any, kept_out: float) -> dict[str, Any]:
 def write_table(rows: Rows) -> None:
     """Write a row for each data set, form and learning rate."""
     header = (
-        "rows scored | set | network | epochs | scale | learning rate | removed | kept | VFE / row | NLL | "
+        "rows scored | set | network | epochs | scale | learning rate | temperature | removed | kept | VFE / row | NLL | "
         "RMSE | accuracy | ECE | CPU seconds"
     )
     digits = {"removed": 3, "kept": 0, "vfe": 3, "nll": 3}
     digits |= {"rmse": 3, "accuracy": 4, "ece": 4, "seconds": 0}
     lines = [
         [*map(str, names), *means(some, **digits)]
-        for names, some in group(rows.rows, "scored set net epochs form rate").items()
+        for names, some in group(rows.rows, "scored set net epochs form rate temperature").items()
     ]
     rows.write_table(markdown(header, lines), "layer_scales.md")
 
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument(
         "--kept-out", type=float, default=0.0, help="share of the training rows to score"
     )
+    parser.add_argument("--temperature", type=float, default=1.0)
     args = options.parse(parser)
     rows = Rows(args.out, "layer_scales.json", shared=True)
     scored = f"{args.kept_out:g} of training" if args.kept_out else "test"
@@ -119,6 +121,7 @@ def main() -> None:
             row = {"set": name, "net": net if name in IMAGES else "table", "seed": seed}
             row |= {"epochs": args.epochs, "form": form, "scored": scored}
             row["rate"] = None if form == "point" else rate
+            row["temperature"] = 1.0 if form == "point" else args.temperature
             if not rows.has(**row):
                 rows.add(run(row, args.data_root, args.kept_out))
                 print({k: rows.rows[-1].get(k) for k in (*row, "kept", "vfe", "nll")}, flush=True)

@@ -86,8 +86,8 @@ def run(row: dict[str, Any], root: Any, kept_out: float) -> dict[str, Any]:
 def write_table(rows: Rows) -> None:
     """Write a row for each data set, form and learning rate."""
     header = (
-        "rows scored | set | network | epochs | scale | learning rate | temperature | removed | kept | VFE / row | NLL | "
-        "RMSE | accuracy | ECE | CPU seconds"
+        "rows scored | set | network | epochs | scale | learning rate | temperature | removed | kept | "
+        "VFE / row | NLL | RMSE | accuracy | ECE | CPU seconds"
     )
     digits = {"removed": 3, "kept": 0, "vfe": 3, "nll": 3}
     digits |= {"rmse": 3, "accuracy": 4, "ece": 4, "seconds": 0}

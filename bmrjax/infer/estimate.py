@@ -192,7 +192,7 @@ class PropagatedELBO(ELBO):
             if centre is not None and variance is not None and _is_location(leaves, at_mean):
                 (loc, scale), (variance, _) = centre, variance
                 at_centre = jnp.asarray(dist.Normal(loc, scale).log_prob(value))
-                return at_centre - 0.5 * variance / scale**2
+                return _over_events(at_centre - 0.5 * variance / scale**2, fn)
         drawn = [last.draw(x) for x in leaves]
         return jnp.asarray(jax.tree.unflatten(structure, drawn).log_prob(value))
 
@@ -214,9 +214,12 @@ class PropagatedELBO(ELBO):
             else:
                 loc = last.draw(loc)
         square = jnp.square(value - _mean(loc)) + spread
-        found = expected_log_prob(square, precision.concentration, precision.rate)
-        rank = fn.event_dim
-        return jnp.sum(found, range(found.ndim - rank, found.ndim))
+        return _over_events(expected_log_prob(square, precision.concentration, precision.rate), fn)
+
+
+def _over_events(log_prob: Array, fn: Any) -> Array:
+    """Return the log density of each event of a distribution, given that of each element."""
+    return jnp.sum(log_prob, range(log_prob.ndim - fn.event_dim, log_prob.ndim))
 
 
 def _carried(

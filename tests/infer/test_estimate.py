@@ -72,6 +72,23 @@ def test_all_three_estimate_the_same_free_energy(batch):
         assert abs(found[estimator].mean() - exact[0]) < 4 * error
 
 
+def test_rows_count_once_in_unequal_batches_of_targets_with_an_axis():
+    def program(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([4, 2]).to_event(2))
+        numpyro.sample("y", dist.Normal(x @ w, 0.5).to_event(1), obs=y)
+
+    guide, data = infer.AutoMeanField(program), (X, TARGET)
+    numpyro.handlers.seed(guide, 0)(*data)
+    params = {"w_auto_loc": jnp.ones((4, 2)), "w_auto_scale": jnp.full((4, 2), 0.1)}
+    whole, parts = (
+        infer.FreeEnergy(program, guide, loss=elbo("moments"), batch_size=size)(
+            params, {}, data, jax.random.key(0)
+        )
+        for size in (32, 12)
+    )
+    assert parts == pytest.approx(whole, rel=1e-5)
+
+
 def test_classes_are_sampled_at_the_last_layer():
     data = X, jnp.arange(32) % 3
     found = {e: losses(classification(), data, e, init_scale=0.1) for e in ESTIMATORS}

@@ -125,7 +125,10 @@ def _is_plain(site: dict[str, Any]) -> bool:
     """Return whether nothing about a latent site asks for a factorised posterior."""
     fn, infer = site["fn"], site.get("infer", {})
     # A prior that is sampled by itself, for plain coefficients, is a layer of the site's own name.
-    if infer.get("layer", site["name"]) != site["name"] or "posterior" in infer:
+    if infer.get("layer", site["name"]) != site["name"]:
+        return False
+    # A collapsed posterior is the best factorised one; a joint one has no need of it.
+    if infer.get("posterior", "collapsed") != "collapsed":
         return False
     family = read_as_stored(fn)
     # A family without a location, as of noise or with indicators, needs a posterior of its own.

@@ -13,6 +13,7 @@ from numpyro.infer import SVI, TraceMeanField_ELBO
 import bmrjax as bmr
 from bmrjax import families, handlers, infer, priors
 from bmrjax.families.collapsed import _LogNormal, log_precision
+from bmrjax.infer.default_guide import default_guide
 
 UNIT = 0.5
 
@@ -127,7 +128,8 @@ def test_the_fit_reaches_the_vfe_of_a_learned_scale_and_keeps_what_matters():
 def test_a_saved_result_is_read_again(tmp_path):
     x, y = data()
     program = regression(priors.Flat(collapsed=True))
-    result = bmr.sparsify(program, (x, y), key=jax.random.key(0), num_epochs=4, progress=False)
+    guide, key = infer.AutoMeanField(program), jax.random.key(0)
+    result = bmr.sparsify(program, (x, y), key=key, guide=guide, num_epochs=4, progress=False)
     result.save(tmp_path / "run")
     again = bmr.load(tmp_path / "run", model=program)
     key = jax.random.key(1)
@@ -175,11 +177,18 @@ def test_what_it_cannot_do_is_refused_by_name():
         jax.jit(lambda scale: priors.Flat(scale, collapsed=True).sample("w", (2,)))(0.1)
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_have_scales_of_their_own():
     x, y = data()
     program = regression(priors.Flat(collapsed=True))
     settings = dict(num_epochs=3, progress=False)
-    keys = jax.random.split(jax.random.key(0), 2)
-    members = bmr.ensemble(program, (x, y), keys=keys, **settings)
-    alone = bmr.sparsify(program, (x, y), key=keys[1], **settings)
+    keys, kind = jax.random.split(jax.random.key(0), 2), infer.AutoMeanField
+    members = bmr.ensemble(program, (x, y), keys=keys, guide=kind, **settings)
+    alone = bmr.sparsify(program, (x, y), key=keys[1], guide=kind(program), **settings)
     assert members[1].vfe == pytest.approx(alone.vfe, rel=1e-4)
+
+
+def test_plain_coefficients_have_a_joint_posterior_by_default():
+    program = regression(priors.Flat(collapsed=True))
+    guide = default_guide(program, data(), criterion=bmr.criteria.SpikeAndSlab())
+    assert guide is infer.AutoMultivariate

@@ -47,7 +47,8 @@ def smallest_snr_first(posterior: Sites, decision: Decision) -> Mapping[str, Arr
 def smallest_magnitude_first(posterior: Sites, decision: Decision) -> Mapping[str, Array]:
     """Score by the size of the mean in units of the site: what a removal moves in the function.
 
-    Under `priors.Flat` the site holds the standardised weight, so layers compare.
+    Under `priors.Flat` the site holds the standardised weight, so layers compare; with ``collapsed=True`` it
+    holds the weight itself.
 
     Example:
         >>> import jax.numpy as jnp

@@ -82,6 +82,7 @@ from bmrjax.families.gamma import GammaForm as GammaForm
 from bmrjax.families.gamma import LogGamma as LogGamma
 from bmrjax.families.guide_form import GuideForm as GuideForm
 from bmrjax.families.guide_form import GuideSite as GuideSite
+from bmrjax.families.guide_form import NormalForm as NormalForm
 from bmrjax.families.guide_form import asked_form as asked_form
 from bmrjax.families.guide_form import default_form as default_form
 from bmrjax.families.guide_form import offer as offer

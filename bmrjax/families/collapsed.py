@@ -1,6 +1,6 @@
 """The best posterior of a precision, in closed form, given the posteriors of the elements that it scales."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,28 +26,37 @@ class CollapsedForm(GuideForm):
     once, as in the collapsed bound. The best gamma posterior, Γ(A, B), has the same mean, and nearly the
     same width.
 
-    A site asks for it by ``infer={"posterior": "collapsed", "scales": {"w": u}, "name": "tau"}``, with the
-    sites that it scales, their unit u, and its own name before any `numpyro.handlers.scope`. Whatever it
-    says there, the ELBO stays a bound. The site's own parameters in the guide, ``loc`` and ``scale``, are not
-    used.
+    A program requests it by ``infer={"posterior": "collapsed", "scales": {"w": u}, "name": "tau"}``, with the
+    sites that the precision scales, their units u, and its own name, which is needed inside a
+    `numpyro.handlers.scope`. The precision has no plates, or those of all the sites that it scales, and the
+    parameters of its prior are constants. The ELBO is a bound whatever ``scales`` specifies; it is the
+    best one only if that is what the program does. The parameters ``loc`` and ``scale`` of the precision
+    are not used.
 
     References:
         Tomczak, Swaroop, Foong and Turner (2021), Collapsed variational bounds for Bayesian neural networks.
     """
 
     def check(self, site: GuideSite) -> None:
-        """Raise ValueError if the site has no gamma prior, or does not say what it scales."""
+        """Raise ValueError if the site has no gamma prior, or no units of what it scales."""
         is_gamma = isinstance(_element(site.prior), dist.Gamma)
         if not is_gamma:
             raise ValueError(
                 f"AutoMeanField: site '{site.name}' asks for a collapsed posterior, and its prior is not a "
                 "Gamma. Give it one, or take infer={'posterior': 'collapsed'} away."
             )
-        if not site.infer.get("scales"):
+        units = site.infer.get("scales")
+        if not isinstance(units, Mapping) or not units:
             raise ValueError(
                 f"AutoMeanField: site '{site.name}' asks for a collapsed posterior; name the sites that it "
                 "is the precision of, in infer={'posterior': 'collapsed', 'scales': {'w': 1.0}}."
             )
+        for name, unit in units.items():
+            if isinstance(unit, int | float) and not unit > 0:
+                raise ValueError(
+                    f"AutoMeanField: site '{site.name}' scales '{name}' in units of {unit}; the unit must be "
+                    "positive."
+                )
 
     def distribution(self, site: GuideSite, normal: Any) -> dist.Distribution:
         """See `GuideForm`."""

@@ -131,6 +131,7 @@ def _not_constant(site: SiteReport, prior: PriorFacts) -> SiteReport:
     advice = (
         "Write it non-centred, as numpyro.handlers.reparam(program, config="
         f"{{'{site.name}': numpyro.infer.reparam.LocScaleReparam(centered=0)}}) does, and fit it again: the "
-        f"prior of '{site.name}_decentered' is constant. Or fix the scale."
+        f"prior of '{site.name}_decentered' is constant. Or fix the scale; or, where it is of "
+        "priors.Flat(collapsed=True), fit priors.Flat()."
     )
     return dataclasses.replace(site, judged=False, why=why, advice=advice)

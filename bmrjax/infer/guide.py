@@ -16,6 +16,7 @@ from numpyro.primitives import Messenger
 from bmrjax.families import (
     GuideForm,
     GuideSite,
+    NormalForm,
     PerDatum,
     asked_form,
     atoms_are_known,
@@ -47,8 +48,9 @@ class AutoMeanField(ReadableGuide, AutoNormal):
     A site with a gamma prior, a precision say, gets a log-normal posterior, or a gamma one if the
     program asks for it: ``numpyro.sample("precision", dist.Gamma(1, 1), infer={"posterior":
     "gamma"})``. Of that, the parameter ``loc`` is the logarithm of the mean, and ``scale`` the
-    standard deviation over the mean. A site that asks for ``"laplace"`` gets a Laplace posterior, and one
-    that asks for ``"point"`` a point estimate. The noise
+    standard deviation over the mean. A site that asks for ``"laplace"`` gets a Laplace posterior, one
+    that asks for ``"point"`` a point estimate, and one that asks for ``"collapsed"`` that of
+    `families.CollapsedForm`. The noise
     of a `nn.MultiplicativeNoise` gets a truncated log-normal posterior, whose parameters are those of
     ln θ.
 
@@ -56,7 +58,8 @@ class AutoMeanField(ReadableGuide, AutoNormal):
         model: NumPyro program.
         prefix: Of the guide's parameters.
         init_loc_fn: Where each site starts.
-        init_scale: Standard deviation that each site starts with.
+        init_scale: Standard deviation that each site starts with, but where the program specifies
+            ``infer={"init_scale": ...}``, as `priors.Flat` does with ``collapsed=True``.
         init_inclusion: Probability that each spike-and-slab indicator starts with.
         temperature: Of the relaxation: a number, or an optax schedule of the training step.
 
@@ -158,27 +161,52 @@ class AutoMeanField(ReadableGuide, AutoNormal):
             training_step,
             noise_draws,
             trace[name].get("infer", {}),
-            functools.partial(self._normal_of, params),
+            functools.partial(self._normal_of, name, params),
         )
 
-    def _normal_of(self, params: Mapping[str, Array] | None, name: str) -> tuple[Any, Any, Any]:
+    def _normal_of(
+        self, precision: str, params: Mapping[str, Array] | None, name: str
+    ) -> tuple[Any, Any, Any]:
         """Return loc and scale of a site, fitted or those of the guide that runs, and its mask."""
-        init = self._init_locs.get(name)
-        if init is None:
-            raise ValueError(
-                f"AutoMeanField: a site asks for a collapsed posterior, and says that it scales '{name}'; "
-                f"the program has no such latent site. It has {sorted(self._init_locs)[:5]}."
-            )
+        self._check_scaled(precision, name)
         loc, scale = (f"{name}_{self.prefix}_{part}" for part in ("loc", "scale"))
         if params is not None:
             found: tuple[Any, Any] = params[loc], params[scale]
         else:
+            init = self._init_locs[name]
             start = jnp.full(jnp.shape(init), self._init_scale)
             found = (
                 numpyro.param(loc, init),
                 numpyro.param(scale, start, constraint=self.scale_constraint),
             )
         return *found, current_masks().get(name, True)
+
+    def _check_scaled(self, precision: str, name: str) -> None:
+        """Refuse a site that a precision with a collapsed posterior cannot be that of."""
+        trace: Any = self.prototype_trace
+        subject = (
+            f"AutoMeanField: site '{precision}' has a collapsed posterior, and scales '{name}'"
+        )
+        if name not in self._init_locs:
+            raise ValueError(
+                f"{subject}, which is not a latent site of the program: it has {sorted(self._init_locs)[:5]}. A "
+                "site that is observed or conditioned cannot be scaled so; inside a scope, give "
+                "infer={'name': ...}, the precision's own name, too."
+            )
+        scaled, own = trace[name], trace[precision]
+        if type(self._form(name)) is not NormalForm or not is_real(scaled["fn"]):
+            raise ValueError(f"{subject}, whose posterior is not normal on the real line.")
+        plates = own["cond_indep_stack"]
+        if not plates and not own["fn"].shape():
+            return
+        is_part = any(
+            frame.size != self._prototype_frame_full_sizes[frame.name] for frame in plates
+        )
+        if is_part or own["fn"].shape() != scaled["fn"].batch_shape:
+            raise ValueError(
+                f"{subject}; then both are in the same plates, without subsampling, or the precision is in "
+                f"none. It has shape {own['fn'].shape()}, and the other {scaled['fn'].batch_shape}."
+            )
 
     def _form(self, name: str) -> GuideForm:
         """Return how the posterior of a site is written."""
@@ -192,8 +220,14 @@ class AutoMeanField(ReadableGuide, AutoNormal):
         if name == param or name not in self._init_locs:
             return None
         trace: Any = self.prototype_trace
-        asked = trace[name].get("infer", {}).get("init_scale")
-        return self._form(name).starting_scale if asked is None else asked
+        start = trace[name].get("infer", {}).get("init_scale")
+        if start is None:
+            return self._form(name).starting_scale
+        if isinstance(start, int | float) and not start > 0:
+            raise ValueError(
+                f"AutoMeanField: site '{name}' has infer={{'init_scale': {start}}}; it must be positive."
+            )
+        return start
 
     def _of_sites(self, params: dict[str, Array]) -> dict[str, dist.Distribution]:
         found: dict[str, dist.Distribution] = {}

@@ -10,7 +10,13 @@ import numpyro.distributions as dist
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
-from bmrjax.families import ScaledMatrixNormal, normal_parameters
+from bmrjax.families import (
+    CollapsedForm,
+    GuideForm,
+    NormalForm,
+    ScaledMatrixNormal,
+    normal_parameters,
+)
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.guide import AutoMeanField, Temperature
@@ -100,6 +106,11 @@ class AutoMatrixNormal(CorrelatedGuide, AutoMeanField):
         """See `ReadableGuide.with_params`."""
         factors = ("_auto_row_factor", "_auto_column_factor")
         return cls if any(name.endswith(factors) for name in params) else None
+
+    def _form(self, name: str) -> GuideForm:
+        """Learn the precisions that are collapsed otherwise: their form is that of independent normals."""
+        form = super()._form(name)
+        return NormalForm() if isinstance(form, CollapsedForm) else form
 
     def site_posterior(self, name: str, fn: Any) -> dist.Distribution:
         """See `AutoMeanField.site_posterior`."""

@@ -19,7 +19,7 @@ from bmrjax.families import (
     read_joint,
     removed,
 )
-from bmrjax.handlers import inference, known_masks
+from bmrjax.handlers import both_masks, inference, known_masks
 from bmrjax.infer.arguments import Keep
 from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.pruned_guide import unpruned
@@ -164,7 +164,7 @@ def central_values(
         values = guide.centre(params)
         return {n: jnp.where(masks[n], v, 0) if n in masks else v for n, v in values.items()}
     values = {}
-    with known_masks({**masks, **keep}):
+    with known_masks(both_masks(masks, keep)):
         sites = sites_of(guide, args, kwargs, values=params)
     for name, site in sites.items():
         if site["type"] == "sample" and not site["is_observed"]:

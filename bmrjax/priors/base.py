@@ -3,7 +3,8 @@
 A prior is an object with one method to write, `layer`. It may sample what it likes (scales,
 indicators) beside the tensors, under names from `Layer.site`, and returns the tensors. A site that
 a criterion may reduce is a normal one; ``infer={"layer": layer.name}`` makes it share the
-statistics of its layer, and ``infer={"init": value}`` says where a fit starts.
+statistics of its layer, and ``infer={"init": value}`` says where a fit starts, and
+``infer={"init_scale": value}`` with which standard deviation under `infer.AutoMeanField`.
 """
 
 import abc

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float
 from bmrjax.priors.base import Prior, require_positive, standard_normal
 from bmrjax.priors.layer import Layer
 
-# Standard deviation that the posterior of a weight starts with, in units of its prior: as that of ŵ does.
+# Standard deviation that the posterior of a weight starts with, in units of its prior. That of ŵ starts with
+# the same, by the default of `infer.AutoMeanField`.
 _START = 0.1
 
 
@@ -30,7 +31,9 @@ class Flat(Prior):
     weights w themselves, and ``<layer>.weight_precision`` holds c_l⁻², whose posterior `infer.AutoMeanField`
     computes from those of the weights at every step (`families.CollapsedForm`). It is not learned, so it is
     right at once, and does not have to move together with all weights of its layer. Learning rates are then
-    in units of the weights.
+    in units of the weights, and so is the order in which a capped round removes them
+    (`criteria.smallest_magnitude_first`). Guides with correlations learn the scale. `reduce_fit` takes
+    fits of the other form only.
 
     Args:
         scale: γ_0, the prior standard deviation of a weight at c_l = 1.

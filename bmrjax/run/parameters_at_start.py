@@ -42,6 +42,7 @@ class GivenStart:
             key: PRNG key.
         """
         if self.params:
+            _check_form(engine.constrain(state), self.params)
             state = engine.adopt(state, points_to_locations(engine.guide, self.params))
         found = engine.constrain(state)
         points = [
@@ -57,6 +58,25 @@ class GivenStart:
         if self.params:
             warn_of_the_rest(state.params, self.params, [site.scale for site in points])
         return state
+
+
+def _check_form(params: Mapping[str, Any], start: Mapping[str, Any]) -> None:
+    """Refuse parameters of the other form of `priors.Flat`: the same names in other units."""
+    here, there = "{}.precision_auto_loc", "{}.weight_precision_auto_loc"
+    for own, other in ((here, there), (there, here)):
+        end = own.format("")
+        for name in params:
+            layer = name.removesuffix(end)
+            if (
+                name.endswith(end)
+                and own.format(layer) not in start
+                and other.format(layer) in start
+            ):
+                raise ValueError(
+                    f"FitOptions: start is of the other form of priors.Flat: layer '{layer}' holds weights "
+                    "with collapsed=True, and weights over their scale without. Start from a network, or fit "
+                    "both with the same form."
+                )
 
 
 def as_start(start: Any) -> GivenStart | None:

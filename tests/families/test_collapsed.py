@@ -168,7 +168,9 @@ def test_what_it_cannot_do_is_refused_by_name():
     for said, message in [
         (asks, "name the sites"),
         (asks | {"scales": {"w": 1.0}, "prior": dist.HalfNormal(1.0)}, "not a Gamma"),
-        (asks | {"scales": {"v": 1.0}}, "scales 'v'"),
+        (asks | {"scales": {"v": 1.0}}, "scales 'v', which is not a latent site"),
+        (asks | {"scales": ["w"]}, "name the sites"),
+        (asks | {"scales": {"w": 0.0}}, "must be positive"),
     ]:
         guide = infer.AutoMeanField(lambda said=said: program(**dict(said)))
         with pytest.raises(ValueError, match=message):
@@ -192,3 +194,59 @@ def test_plain_coefficients_have_a_joint_posterior_by_default():
     program = regression(priors.Flat(collapsed=True))
     guide = default_guide(program, data(), criterion=bmr.criteria.SpikeAndSlab())
     assert guide is infer.AutoMultivariate
+
+
+def test_plates_that_differ_and_sites_that_are_not_normal_are_refused():
+    asks = {"posterior": "collapsed", "scales": {"w": 1.0}}
+
+    def inner(subsample=None):
+        w = dist.Normal(0, 1)
+        with numpyro.plate("groups", 3, subsample_size=subsample, dim=-1):
+            numpyro.sample("tau", dist.Gamma(1, 1), infer=asks)
+            if subsample:
+                numpyro.sample("w", w)
+        if not subsample:
+            with numpyro.plate("rows", 2, dim=-2), numpyro.plate("groups again", 3, dim=-1):
+                numpyro.sample("w", w)
+
+    def positive():
+        numpyro.sample("tau", dist.Gamma(1, 1), infer=asks)
+        numpyro.sample("w", dist.HalfNormal(1.0))
+
+    for program, message in [
+        (inner, "same plates"),
+        (lambda: inner(2), "without subsampling"),
+        (positive, "not normal"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            numpyro.handlers.seed(infer.AutoMeanField(program), 0)()
+
+
+def test_a_start_of_the_other_form_is_refused():
+    x, y = data()
+    network = bmr.zoo.MLP(8, (4,), 1, key=jax.random.key(0))
+    learned, collapsed = (
+        bmr.programs.regression(network, priors.Flat(collapsed=c)) for c in (False, True)
+    )
+    rows, settings = (x, y[:, None]), dict(num_epochs=1, steps_per_epoch=2, progress=False)
+    first = bmr.sparsify(learned, rows, key=jax.random.key(0), criterion=None, **settings)
+    with pytest.raises(ValueError, match=r"other form of priors\.Flat"):
+        bmr.sparsify(
+            collapsed,
+            rows,
+            key=jax.random.key(0),
+            options=bmr.FitOptions(start=first),
+            **settings,
+        )
+
+
+def test_a_weight_starts_as_wide_as_the_program_specifies():
+    def program(**said):
+        numpyro.sample("w", dist.Normal(0, 1), infer=said)
+
+    guide = infer.AutoMeanField(lambda: program(init_scale=0.03), init_scale=0.5)
+    with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
+        guide()
+    assert trace["w_auto_scale"]["value"] == pytest.approx(0.03)
+    with pytest.raises(ValueError, match="site 'w' has infer"):
+        numpyro.handlers.seed(infer.AutoMeanField(lambda: program(init_scale=0.0)), 0)()

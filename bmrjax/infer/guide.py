@@ -189,9 +189,9 @@ class AutoMeanField(ReadableGuide, AutoNormal):
         )
         if name not in self._init_locs:
             raise ValueError(
-                f"{subject}, which is not a latent site of the program: it has {sorted(self._init_locs)[:5]}. A "
-                "site that is observed or conditioned cannot be scaled so; inside a scope, give "
-                "infer={'name': ...}, the precision's own name, too."
+                f"{subject}, which is not a latent site of the program: it has "
+                f"{sorted(self._init_locs)[:5]}. A site that is observed or conditioned cannot be scaled so; "
+                "inside a scope, give infer={'name': ...}, the precision's own name, too."
             )
         scaled, own = trace[name], trace[precision]
         if type(self._form(name)) is not NormalForm or not is_real(scaled["fn"]):

@@ -336,7 +336,7 @@ class known_masks(Messenger):
     For reading a posterior off the parameters of a guide; see `current_masks`.
 
     Args:
-        keep: Site name to boolean mask.
+        keep: Site name to boolean mask, True = kept.
     """
 
     def __init__(self, keep: Mapping[str, Any]):

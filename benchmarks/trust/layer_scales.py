@@ -1,7 +1,9 @@
 """The scale of a layer's weights, learned or in closed form, at several learning rates.
 
     python -m benchmarks.trust.layer_scales --data-root DIR --kept-out 0.2
-    python -m benchmarks.trust.layer_scales --data-root DIR --sets fashion_mnist --nets deep --epochs 20
+    python -m benchmarks.trust.layer_scales --data-root DIR
+    python -m benchmarks.trust.layer_scales --data-root DIR --sets fashion_mnist --nets deep --epochs 40
+        --temperature 0.25 --forms collapsed --rates 5e-3 --seeds 1
 
 `priors.Flat` writes a weight as γ c ŵ and learns c; with ``collapsed=True`` the site is the weight, and the
 posterior of c follows from those of the weights. Each is fitted and reduced in verified rounds under the

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions.kl import kl_divergence
 
+from bmrjax.families.gamma import LogGamma
 from bmrjax.families.guide_form import GuideForm, GuideSite, offer
 
 
@@ -107,11 +108,8 @@ class _LogNormal(dist.LogNormal):
 
 @kl_divergence.register(_LogNormal, dist.Gamma)
 def _kl_log_normal_gamma(q: Any, p: Any) -> Array:
-    entropy = q.loc + jnp.log(q.scale) + 0.5 * (1 + jnp.log(2 * jnp.pi))
-    mean = jnp.exp(q.loc + 0.5 * jnp.square(q.scale))
-    # ln p is linear in ln τ and τ, whose means these are.
-    expected = p.log_prob(mean) + (p.concentration - 1) * (q.loc - jnp.log(mean))
-    return -entropy - expected
+    # That of the logarithms, which is the same.
+    return kl_divergence(dist.Normal(q.loc, q.scale), LogGamma(p.concentration, p.rate))
 
 
 offer("collapsed", CollapsedForm(), where="for the precision of normal sites")

@@ -8,6 +8,7 @@ from failing import fails
 
 from bmrjax import cli, priors
 from bmrjax.cli.build import build_prior
+from bmrjax.cli.colder import may_be_colder
 from bmrjax.cli.proportion import in_proportion, proportion_line
 from bmrjax.cli.run_folder import resumed
 from bmrjax.cli.run_report import used_inputs
@@ -51,6 +52,8 @@ def test_other_methods_priors_and_schedules_keep_what_suits_them(tmp_path):
     collapsed = filled(prior="collapsed-flat")
     assert (collapsed.criterion, collapsed.prior_scale) == ("shrinkage", filled().prior_scale)
     assert build_prior(collapsed) == priors.Flat(collapsed.prior_scale, collapsed=True)
+    assert may_be_colder(collapsed, 400, (13,))
+    assert not may_be_colder(horseshoe, 400, (13,))
     for given in ({"prior": "log-uniform"}, {"schedule": "every"}):
         assert not filled(**given).stop_early
 

@@ -27,9 +27,11 @@ class Capture:
     def __init__(self, traced: jec.ClosedJaxpr, layers: Sequence[TracedLayer]):
         self.jaxpr: Any = traced.jaxpr
         self._consts = traced.consts
-        self._uses = {
-            use.position: (k, use) for k, layer in enumerate(layers) for use in layer.uses
-        }
+        # By position: the layers that share the product, and the use, which is the same of all.
+        self._uses: dict[int, tuple[list[int], Use]] = {}
+        for k, layer in enumerate(layers):
+            for use in layer.uses:
+                self._uses.setdefault(use.position, ([], use))[0].append(k)
         self.layers: list[TracedLayer] = list(layers)
 
     def size(self) -> int:
@@ -42,10 +44,11 @@ class Capture:
     def positions(self) -> list[int]:
         """Return how often each layer is used in one row, at all its positions."""
         found = [0] * len(self.layers)
-        for position, (k, _) in self._uses.items():
+        for position, (layers, _) in self._uses.items():
             eqn: Any = self.jaxpr.eqns[position]
-            outputs = int(np.prod(self.layers[k].index.shape[:2]))
-            found[k] += int(np.prod(eqn.outvars[0].aval.shape)) // max(outputs, 1)
+            outputs = int(np.prod(self.layers[layers[0]].index.shape[:2]))
+            for k in layers:
+                found[k] += int(np.prod(eqn.outvars[0].aval.shape)) // max(outputs, 1)
         return found
 
     def run(
@@ -60,7 +63,7 @@ class Capture:
             arrays: Arrays of the network.
             inputs: The row.
             some: Positions of each layer whose inputs and outputs are wanted, one at least of each; all by
-                default.
+                default. Layers that share a product have the same.
 
         Returns:
             The outputs, and for each layer its inputs and outputs (without a bias), positions of all uses one
@@ -69,12 +72,13 @@ class Capture:
         found: list[list[Ends]] = [[] for _ in self.layers]
 
         def record(position: int, eqn: Any, operands: Sequence[Any], result: Any) -> Any:
-            k, use = self._uses[position]
-            layer = self.layers[k]
-            here = None if some is None or len(layer.uses) > 1 else some[k]
-            x = _inputs(eqn, use, layer, operands[1 - use.side], here)
+            layers, use = self._uses[position]
+            layer = self.layers[layers[0]]
+            here = None if some is None or len(layer.uses) > 1 else some[layers[0]]
+            x = _inputs(eqn, use, layer.index.shape[0], operands[1 - use.side], here)
             z = _outputs(eqn, use, layer, result)
-            found[k].append((x, z if here is None else z[here]))
+            for k in layers:
+                found[k].append((_part(x, self.layers[k]), z if here is None else z[here]))
             return result
 
         outputs = self._evaluate(arrays, inputs, record)
@@ -110,8 +114,10 @@ class Capture:
             by_layer: list[list[Array]] = [[] for _ in self.layers]
             for position, eqn in enumerate(self.jaxpr.eqns):
                 if position in self._uses:
-                    k, use = self._uses[position]
-                    by_layer[k].append(_outputs(eqn, use, self.layers[k], next(gradients)))
+                    layers, use = self._uses[position]
+                    of = _outputs(eqn, use, self.layers[layers[0]], next(gradients))
+                    for k in layers:
+                        by_layer[k].append(of)
             return [jnp.concatenate(some) for some in by_layer]
 
         return outputs, back
@@ -146,17 +152,25 @@ class Capture:
         return read(jaxpr.outvars[0])
 
 
-def _inputs(eqn: Any, use: Use, layer: TracedLayer, x: Array, some: Any) -> Array:
+def _part(x: Array, layer: TracedLayer) -> Array:
+    """Return those of a product's inputs that a layer has."""
+    if layer.part is None:
+        return x
+    return x[..., layer.part.start : layer.part.start + layer.index.shape[2]]
+
+
+def _inputs(eqn: Any, use: Use, groups: int, x: Array, some: Any) -> Array:
     """Return the other operand as (positions, groups, inputs), at some positions or, for None, at all."""
-    groups, _, size = layer.index.shape
     if eqn.primitive.name == "dot_general":
         contract, batch = eqn.params["dimension_numbers"]
         contract, batch = contract[1 - use.side], batch[1 - use.side]
         free = [d for d in range(x.ndim) if d not in (*batch, *contract)]
+        size = int(np.prod([x.shape[d] for d in contract], dtype=int))
         ordered = x.transpose(*free, *batch, *contract).reshape(-1, groups, size)
         return ordered if some is None else ordered[some]
     number, feature, *space = eqn.params["dimension_numbers"].lhs_spec
-    return _patches(eqn, x.transpose(feature, number, *space), some).reshape(-1, groups, size)
+    patches = _patches(eqn, x.transpose(feature, number, *space), some)
+    return patches.reshape(len(patches), groups, -1)
 
 
 def _patches(eqn: Any, x: Array, some: Any) -> Array:

@@ -35,6 +35,21 @@ class Use:
     side: int
 
 
+@dataclass(frozen=True)
+class InputPart:
+    """Which of the inputs of a product a layer has, where several layers share them.
+
+    Attributes:
+        number: Of the part.
+        count: How many parts there are.
+        start: First input of this one.
+    """
+
+    number: int
+    count: int
+    start: int
+
+
 @dataclass(frozen=True, eq=False)
 class TracedLayer:
     """The weights of a matrix product or a convolution, as groups of matrices.
@@ -47,6 +62,7 @@ class TracedLayer:
         bias: Number of the array that is added to the outputs and the places in it; None if there is none.
         uses: The operations that read these weights; more than one for a layer that is used again.
         places: Places of a convolution's kernel; inputs are channels times places, channels first.
+        part: Which of the inputs of its products these are; None for all. See `wide_layers`.
     """
 
     name: str
@@ -55,6 +71,12 @@ class TracedLayer:
     bias: tuple[int, Int[np.ndarray, "groups outputs"]] | None
     uses: tuple[Use, ...]
     places: int = 1
+    part: InputPart | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the first of the layers that share its products, or the only one."""
+        return self.part is None or self.part.number == 0
 
 
 @dataclass(frozen=True)
@@ -160,7 +182,7 @@ def _assemble(
                     # What else reads it, or is not a parameter, must not move.
                     mine = bias[0] not in by_array and len(other.get(bias[0], [])) == len(uses)
                     bias = bias if mine and (trained is None or trained[bias[0]]) else None
-                kernel = _kernel_places(jaxpr.eqns[uses[0].position])
+                kernel = kernel_places(jaxpr.eqns[uses[0].position])
                 layers.append(TracedLayer(label, i, index, bias, tuple(uses), kernel))
     layers.sort(key=lambda layer: layer.uses[0].position)
     return _one_bias_each(layers), refused
@@ -259,7 +281,8 @@ def _bias(
     return None
 
 
-def _kernel_places(eqn: Any) -> int:
+def kernel_places(eqn: Any) -> int:
+    """Return the places of a convolution's kernel; 1 for a product."""
     if eqn.primitive.name == "dot_general":
         return 1
     space = eqn.params["dimension_numbers"].rhs_spec[2:]

@@ -13,6 +13,7 @@ from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import fold_in
 from bmrjax.backend.threefry import unrolled
 from bmrjax.trained.capture import Capture
+from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.losses import Loss
 
 # Rows in one call, and numbers that go into layers in one call, at most.
@@ -44,7 +45,9 @@ class LayerMoments(NamedTuple):
 
     Attributes:
         inputs: E[Σ x xᵀ], by group.
-        targets: E[Σ x yᵀ], y what the given network puts out of the layer, by group.
+        targets: E[Σ x yᵀ], y what the given network puts out of the layer, by group. For one of n parts
+            of a layer, y is what this part puts out, and an nth of what the layer's outputs are short of
+            that: if all parts minimise their distance to it, the layer's outputs come nearer in any case.
         outputs: Diagonal of the curvature of the loss in the layer's outputs, a mean over positions.
     """
 
@@ -88,13 +91,15 @@ class Calibration:
         self._batch_size = max(
             1, min(CALIBRATION_BATCH, CAPTURED // max(capture.size(), 1), len(inputs[0]))
         )
-        self._positions = [
-            (n, min(n, max(POSITIONS, -(-SAMPLES * layer.index.shape[2] // count))))
-            for n, layer in zip(capture.positions(), capture.layers, strict=True)
-        ]
+        self._positions: list[tuple[int, int]] = []
+        for n, layer in zip(capture.positions(), capture.layers, strict=True):
+            wanted = max(POSITIONS, -(-SAMPLES * layer.index.shape[2] // count))
+            # Parts of one layer have the same positions.
+            self._positions.append((n, min(n, wanted)) if layer.leads else self._positions[-1])
         outputs = sum(
             used * layer.index[..., 0].size
             for (_, used), layer in zip(self._positions, capture.layers, strict=True)
+            if layer.leads
         )
         self._keep_outputs = 4 * outputs * count <= KEPT_OUTPUTS
         self._outputs: dict[int, list[Array]] = {}
@@ -106,7 +111,8 @@ class Calibration:
             biases = [_bias_of(layer, dense) for layer in capture.layers]
             return [
                 z if bias is None else z + jnp.broadcast_to(bias, z.shape)
-                for (_, z), bias in zip(ends, biases, strict=True)
+                for layer, (_, z), bias in zip(capture.layers, ends, biases, strict=True)
+                if layer.leads
             ]
 
         shares = [n / used for n, used in self._positions]
@@ -115,17 +121,25 @@ class Calibration:
             arrays: Sequence[Array], zs: Sequence[Array], x: Any, weight: Array, chosen: Any
         ) -> list[tuple[Array, Array]]:
             found = []
-            for layer, (x_layer, _), z, share in zip(
+            wanted = iter(zs)
+            for layer, (x_layer, now), share in zip(
                 capture.layers,
                 jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x),
-                zs,
                 shares,
                 strict=True,
             ):
                 wide = jnp.promote_types(x_layer.dtype, jnp.float32)
-                x_layer, z = x_layer.astype(wide), z.astype(wide)
+                x_layer = x_layer.astype(wide)
+                if layer.leads:
+                    z = next(wanted).astype(wide)
+                    missing = z - now.astype(wide)
+                    if (bias := _bias_of(layer, arrays)) is not None:
+                        missing = missing - bias.astype(wide)
                 if layer.bias is not None:
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
+                if layer.part is not None:
+                    own = jnp.einsum("ntgi,goi->ntgo", x_layer, _weights_of(layer, arrays, wide))
+                    z = own + missing / layer.part.count
                 weighted = x_layer * (share * weight)[:, None, None, None]
                 found.append(
                     (
@@ -178,7 +192,11 @@ class Calibration:
         if all(n == used for n, used in self._positions):
             return None
         rng = np.random.default_rng(batch)
-        return [jnp.asarray(np.sort(rng.permutation(n)[:used])) for n, used in self._positions]
+        found: list[Array] = []
+        for (n, used), layer in zip(self._positions, self._capture.layers, strict=True):
+            fresh = layer.leads
+            found.append(jnp.asarray(np.sort(rng.permutation(n)[:used])) if fresh else found[-1])
+        return found
 
     def moments(
         self,
@@ -253,7 +271,16 @@ def _regular(moments: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     return (vectors * np.maximum(values, 0)) @ vectors.T
 
 
-def _bias_of(layer: Any, arrays: Sequence[Array]) -> Array | None:
+def _weights_of(layer: TracedLayer, arrays: Sequence[Array], dtype: Any) -> Array:
+    """Return weights, the bias behind them if there is one, as (groups, outputs, inputs)."""
+    weights = arrays[layer.array].ravel()[layer.index].astype(dtype)
+    bias = _bias_of(layer, arrays)
+    if bias is None:
+        return weights
+    return jnp.concatenate([weights, bias.astype(dtype)[..., None]], -1)
+
+
+def _bias_of(layer: TracedLayer, arrays: Sequence[Array]) -> Array | None:
     if layer.bias is None:
         return None
     array, places = layer.bias

@@ -12,7 +12,7 @@ from bmrjax.trained.evaluation import Evaluation
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import Calibration, LayerMoments
-from bmrjax.trained.quadratic import Quadratic, prior_precision
+from bmrjax.trained.quadratic import LayerWeights, Quadratic, prior_precision
 from bmrjax.trained.weight_rows import filled, layer_weights, masks_of, refresh
 
 # Each round keeps this share of the weights.
@@ -84,16 +84,37 @@ def quadratics_of(
     dense: Sequence[Array],
     scale: float,
     precisions: Sequence[float],
+    now: Sequence[Array] | None = None,
 ) -> list[list[Quadratic]]:
-    """Return the quadratic loss of each layer and group."""
+    """Return the quadratic loss of each layer and group.
+
+    Args:
+        layers: The layers.
+        moments: Of each.
+        dense: The prior keeps weights to these.
+        scale: Number of data points over the temperature.
+        precisions: Prior precision of each layer.
+        now: Arrays that the moments are of; by default `dense`.
+    """
     return [
         [
-            Quadratic(of, group, scale, precision, weights[group], layer.bias is not None)
-            for group in range(len(weights))
+            Quadratic(of, group, scale, precision, start[group], layer.bias is not None)
+            for group in range(len(start))
         ]
         for layer, of, precision in zip(layers, moments, precisions, strict=True)
-        for weights in [layer_weights(layer, dense)]
+        for start in [_start(layer, dense, dense if now is None else now)]
     ]
+
+
+def _start(
+    layer: TracedLayer, dense: Sequence[Array], now: Sequence[Array]
+) -> Float[np.ndarray, "groups outputs inputs"]:
+    """Return the weights that the prior keeps those of a layer to; a part goes an nth of the way at once."""
+    start = layer_weights(layer, dense)
+    if layer.part is None:
+        return start
+    at = layer_weights(layer, now)
+    return at + (start - at) / layer.part.count
 
 
 def prior_precisions(
@@ -102,11 +123,15 @@ def prior_precisions(
     dense: Sequence[Array],
     scale: float,
 ) -> list[float]:
-    """Return the prior precision of each layer by marginal likelihood."""
-    found = []
-    for layer, of in zip(layers, moments, strict=True):
+    """Return the prior precision of each layer by marginal likelihood; parts of a layer have one."""
+    found: list[float] = []
+    together: list[LayerWeights] = []
+    for k, (layer, of) in enumerate(zip(layers, moments, strict=True)):
         weights = layer_weights(layer, dense)[..., : layer.index.shape[2]]
-        found.append(prior_precision(of, weights, scale, has_bias=layer.bias is not None))
+        together.append((of, weights, layer.bias is not None))
+        if k + 1 == len(layers) or layers[k + 1].leads:
+            found += [prior_precision(together, scale)] * len(together)
+            together = []
     return found
 
 
@@ -166,7 +191,7 @@ def walk(
     for count in counts(total, last, ratio):
         if steps:
             moments = calibration.moments(arrays, reference)
-        quadratics = quadratics_of(layers, moments, reference, scale, precisions)
+        quadratics = quadratics_of(layers, moments, reference, scale, precisions, arrays)
         removed = remove_elements(rows, quadratics, left - count)
         if len(removed.saliency) == 0:
             break

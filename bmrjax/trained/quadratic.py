@@ -1,6 +1,7 @@
 """The loss of one layer as a quadratic function of its weights, one row of weights at a time."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,28 +149,31 @@ def inverse(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     return whole
 
 
-def prior_precision(
-    moments: LayerMoments,
-    weights: Float[np.ndarray, "groups outputs inputs"],
-    scale: float,
-    *,
-    has_bias: bool,
-) -> float:
+# Moments of a layer, its weights without the bias, and whether it has one.
+LayerWeights = tuple[LayerMoments, Float[np.ndarray, "groups outputs inputs"], bool]
+
+
+def prior_precision(parts: Sequence[LayerWeights], scale: float) -> float:
     """Return the prior precision of largest marginal likelihood of a layer (MacKay's fixed point).
 
     The evidence of N(0, 1/δ) on all weights of the layer, in the Laplace approximation with the curvature
     scale · A ⊗ diag(g), the bias integrated out under a flat prior.
+
+    Args:
+        parts: The layer; more than one where it is taken in parts.
+        scale: Number of data points over the temperature.
     """
     spectrum = []
-    for a, g in zip(moments.inputs, moments.outputs, strict=True):
-        if has_bias:
-            a = a[:-1, :-1] - np.outer(a[:-1, -1], a[-1, :-1]) / a[-1, -1]
-        spectrum.append(np.outer(g, np.maximum(np.linalg.eigvalsh(a), 0)).ravel())
+    for moments, _, has_bias in parts:
+        for a, g in zip(moments.inputs, moments.outputs, strict=True):
+            if has_bias:
+                a = a[:-1, :-1] - np.outer(a[:-1, -1], a[-1, :-1]) / a[-1, -1]
+            spectrum.append(np.outer(g, np.maximum(np.linalg.eigvalsh(a), 0)).ravel())
     curvature = scale * np.concatenate(spectrum)
-    square = float(np.sum(weights**2))
+    square = float(sum(np.sum(weights**2) for _, weights, _ in parts))
     if square == 0:
         return 1.0
-    precision = weights.size / square
+    precision = sum(weights.size for _, weights, _ in parts) / square
     for _ in range(200):
         new = max(float(np.sum(curvature / (curvature + precision))), 1e-3) / square
         if abs(new - precision) < 1e-6 * precision:

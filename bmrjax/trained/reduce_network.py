@@ -111,7 +111,9 @@ def reduce_network(
 
     Layers are found among the network's operations and not by their class: any array that is multiplied
     with what depends on the input, by a matrix product or a convolution, grouped or not, once or several
-    times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`.
+    times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`. Layers that
+    sum over more than 1,024 inputs are taken in parts that are judged side by side: later rounds correct for
+    what parts have in common.
 
     Args:
         network: An Equinox module that is written for one row; an ``(equinox module, equinox.nn.State)``
@@ -373,6 +375,7 @@ def _settle(
     arrays = [jnp.asarray(x) for x in packed.arrays()]
     for _ in range(SETTLE):
         moments = calibration.moments(arrays)
-        remove_elements(rows, quadratics_of(found.layers, moments, dense, scale, precisions), 0)
+        quadratics = quadratics_of(found.layers, moments, dense, scale, precisions, arrays)
+        remove_elements(rows, quadratics, 0)
         arrays = filled(found.layers, dense, rows)
     return arrays

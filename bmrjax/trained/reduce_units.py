@@ -110,7 +110,8 @@ def reduce_units(
         arrays = [jnp.asarray(x) for x in packed[taken].arrays()]
         for _ in range(SETTLE):
             fresh = moments.moments(arrays)
-            walked.refit(rows, quadratics_of(found.layers, fresh, dense, scale, precisions), gone)
+            quadratics = quadratics_of(found.layers, fresh, dense, scale, precisions, arrays)
+            walked.refit(rows, quadratics, gone)
             arrays = filled(found.layers, dense, rows)
         point = measured_point(scores, evaluate(arrays), points[taken])
         better = point.measured <= points[taken].measured

@@ -14,9 +14,7 @@ from bmrjax.structure.network_arrays import Parts, checked_inputs, is_equinox, p
 from bmrjax.structure.weight_norm import finite_weight_norms
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.layers import TracedLayer, find_layers
-
-# The covariance of the inputs of a row is inverted for each row of weights.
-MAX_INPUTS = 2048
+from bmrjax.trained.wide_layers import in_parts
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Traced:
     Attributes:
         parts: Its arrays, and how to put it together again.
         capture: Its operations for one row.
-        layers: Weights that can be judged.
+        layers: Weights that can be judged; those that sum over many inputs in several parts.
         refused: Every other array, and why it cannot.
         outputs: How its outputs lie in the one array that the operations give.
     """
@@ -103,10 +101,7 @@ def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
 
     traced = flatten(row, *parts.arrays, *(jnp.asarray(part[0]) for part in inputs))
     layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained)
-    for layer in layers:
-        if (size := layer.index.shape[2]) > MAX_INPUTS:
-            refused[layer.name] = f"an output is a sum over {size} inputs, {MAX_INPUTS} at most"
-    layers = [layer for layer in layers if layer.index.shape[2] <= MAX_INPUTS]
+    layers = in_parts(layers)
     if not layers:
         why = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         raise ValueError(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bmrjax.structure.units import Units
-from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.layers import TracedLayer, kernel_places
 from bmrjax.trained.traced import Traced
 
 _NOT_READ = "no layer that can be judged sums over them"
@@ -166,12 +166,20 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
 
 def _summed(units: Units, jaxpr: Any, layer: TracedLayer) -> list[np.ndarray]:
     """Return the unit of each input of a layer, once for each axis that it sums over."""
+    found = _summed_by_product(units, jaxpr, layer)
+    if layer.part is None:
+        return found
+    mine = slice(layer.part.start, layer.part.start + layer.index.shape[2])
+    return [axis[mine] for axis in found]
+
+
+def _summed_by_product(units: Units, jaxpr: Any, layer: TracedLayer) -> list[np.ndarray]:
     eqn = jaxpr.eqns[layer.uses[0].position]
     side = layer.uses[0].side
     labels = units.of(eqn.invars[side])
     if eqn.primitive.name == "conv_general_dilated":
         into = units.roots(labels[eqn.params["dimension_numbers"].rhs_spec[1]])
-        return [np.repeat(into, layer.places)]
+        return [np.repeat(into, kernel_places(eqn))]
     contract = eqn.params["dimension_numbers"][0][side]
     grid = np.indices([len(labels[axis]) for axis in contract])
     return [

@@ -99,7 +99,7 @@ class UnitWalk:
         for share in shares:
             if steps:
                 moments = self.calibration.moments(arrays, reference)
-            quadratics = quadratics_of(layers, moments, reference, scale, precisions)
+            quadratics = quadratics_of(layers, moments, reference, scale, precisions, arrays)
             before = self.posteriors(quadratics, gone)
             removed = remove_units(
                 graph,

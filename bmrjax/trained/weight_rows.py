@@ -39,6 +39,9 @@ def rows_of(
         arrays: Arrays of the network.
         left: Numbers of layers that are left alone: they have no rows.
         pattern: ``(n, m)``: no block of m consecutive inputs may lose more than m − n.
+
+    Raises:
+        ValueError: If blocks would cross the ends of the parts of a wide layer.
     """
     rows = []
     for k, layer in enumerate(layers):
@@ -48,7 +51,7 @@ def rows_of(
         groups, outputs, size = weights.shape
         fixed = np.zeros(size, bool)
         fixed[layer.index.shape[2] :] = True
-        block = None if pattern is None else _blocks(layer, size, pattern[1])
+        block = None if pattern is None else _blocks(layer, size, pattern)
         for group in range(groups):
             for output in range(outputs):
                 room = None
@@ -69,9 +72,16 @@ def rows_of(
     return rows
 
 
-def _blocks(layer: TracedLayer, size: int, m: int) -> np.ndarray:
+def _blocks(layer: TracedLayer, size: int, pattern: Pattern) -> np.ndarray:
     """Return the block of each input; −1 for a last one that is not full, and for a bias."""
-    inputs = layer.index.shape[2]
+    inputs, m = layer.index.shape[2], pattern[1]
+    part = layer.part
+    if part is not None and part.number + 1 < part.count and (inputs // layer.places) % m:
+        raise ValueError(
+            f"reduce_network: {layer.name} is wide and taken in parts of {inputs // layer.places} inputs or "
+            f"channels, which pattern={pattern} does not divide; take blocks whose size is a power of "
+            f"two, or leave={[layer.name]}."
+        )
     channel, place = np.divmod(np.arange(inputs), layer.places)
     whole = inputs // layer.places // m
     block = np.full(size, -1)

@@ -160,7 +160,7 @@ def test_prior_precision_maximises_the_evidence():
     x, _, weights = regression(np.random.default_rng(6))
     a = x.T @ x / len(x)
     moments = LayerMoments(a[None], np.zeros((1, 6, 3)), np.array([[1.0, 0.1, 3.0]]))
-    found = prior_precision(moments, weights[None], 40.0, has_bias=False)
+    found = prior_precision([(moments, weights[None], False)], 40.0)
 
     def evidence(log_precision):
         curvature = np.kron(np.diag([1.0, 0.1, 3.0]), 40 * a)

@@ -1,0 +1,166 @@
+"""Layers that sum over many inputs are taken in parts, which together are the layer."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import bmrjax as bmr
+from bmrjax.trained import wide_layers
+from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.traced import trace
+from bmrjax.trained.weight_rows import rows_of
+from bmrjax.trained.wide_layers import in_parts
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Take layers in parts of nine inputs or so."""
+    monkeypatch.setattr(wide_layers, "WIDEST", 12)
+    monkeypatch.setattr(wide_layers, "NARROWEST_PART", 9)
+    monkeypatch.setattr(wide_layers, "WIDEST_PART", 9)
+
+
+def matrix(outputs: int, inputs: int, places: int = 1) -> TracedLayer:
+    index = np.arange(outputs * inputs).reshape(1, outputs, inputs)
+    return TracedLayer("w", 0, index, (1, np.arange(outputs)[None]), (), places)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "places"),
+    [
+        (16, 8192, 64), (512, 4608, 9), (128, 1152, 9), (768, 3072, 1), (8, 5000, 5000),
+        (1000, 1025, 1), (4, 12_000, 3),
+    ],
+)  # fmt: skip
+def test_parts_are_the_layer(outputs, inputs, places):
+    layer = matrix(outputs, inputs, places)
+    parts = in_parts([layer])
+    assert len(parts) > 1
+    np.testing.assert_array_equal(np.concatenate([p.index for p in parts], 2), layer.index)
+    assert [p.part.start for p in parts] == np.cumsum(
+        [0, *[p.index.shape[2] for p in parts[:-1]]]
+    ).tolist()
+    assert [p.bias is None for p in parts] == [False] + [True] * (len(parts) - 1)
+    # About equally wide, and no wider than is affordable.
+    widths = [p.index.shape[2] for p in parts]
+    assert max(widths) <= wide_layers.WIDEST_PART
+    assert all(width % p.places == 0 for width, p in zip(widths, parts, strict=True))
+
+
+def test_what_is_not_wide_or_has_few_outputs_is_whole():
+    assert in_parts([matrix(5000, 1024)])[0].part is None
+    assert in_parts([matrix(10, 2000)])[0].part is None
+
+
+def separate(rows: int, seed: int) -> np.ndarray:
+    """Return inputs of which each row has values in one part only: parts are uncorrelated."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 16)) @ rng.normal(size=(16, 16))
+    x[::2, :8], x[1::2, 8:] = 0, 0
+    return x.astype(np.float32)
+
+
+def test_uncorrelated_parts_are_judged_as_the_whole_layer_is(monkeypatch, narrow):
+    network = eqx.nn.Linear(16, 3, use_bias=False, key=jax.random.key(0))
+    x = separate(600, 0)
+    noise = 0.3 * jax.random.normal(jax.random.key(1), (600, 3))
+    data = (x, jax.vmap(network)(x) + noise)
+    parts = bmr.reduce_network(network, data, keep=0.4)
+    monkeypatch.setattr(wide_layers, "WIDEST", 100)
+    whole = bmr.reduce_network(network, data, keep=0.4)
+    np.testing.assert_array_equal(parts.masks["weight"], whole.masks["weight"])
+    np.testing.assert_allclose(parts.network.weight, whole.network.weight, rtol=1e-3, atol=1e-3)
+    assert parts.prior_precision == pytest.approx(whole.prior_precision, rel=1e-4)
+
+
+def test_rounds_come_nearer_to_the_layer_with_correlated_parts(narrow):
+    rng = np.random.default_rng(2)
+    x = (rng.normal(size=(500, 4)) @ rng.normal(size=(4, 32))).astype(np.float32)
+    x += 0.1 * rng.normal(size=x.shape).astype(np.float32)
+    network = eqx.nn.Linear(32, 2, key=jax.random.key(0))
+    y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(1), (500, 2))
+    found = bmr.reduce_network(network, (x, y), keep=0.5)
+    y = jax.vmap(network)(x)
+    rest = y - jax.vmap(found.network)(x)
+    masked = eqx.tree_at(lambda n: n.weight, network, network.weight * found.masks["weight"])
+    assert jnp.mean(rest**2) < 0.1 * jnp.mean((y - jax.vmap(masked)(x)) ** 2)
+
+
+class Convolutions(eqx.Module):
+    """A convolution with 27 inputs for each output, behind one with nine."""
+
+    first: eqx.nn.Conv2d
+    second: eqx.nn.Conv2d
+    last: eqx.nn.Linear
+
+    def __init__(self, key):
+        a, b, c = jax.random.split(key, 3)
+        self.first = eqx.nn.Conv2d(1, 3, 3, padding=1, key=a)
+        self.second = eqx.nn.Conv2d(3, 4, 3, key=b)
+        self.last = eqx.nn.Linear(16, 3, key=c)
+
+    def __call__(self, x):
+        x = jax.nn.relu(self.second(jax.nn.relu(self.first(x))))
+        return self.last(x.reshape(-1))
+
+
+def test_captured_parts_give_the_gradients_of_the_weights(narrow):
+    network = Convolutions(jax.random.key(0))
+    x = np.asarray(jax.random.normal(jax.random.key(1), (1, 1, 4, 4)))
+    found = trace(network, [x])
+    assert [layer.name for layer in found.layers] == [
+        "first.weight", *["second.weight"] * 3, *["last.weight"] * 2,
+    ]  # fmt: skip
+    outputs, ends = found.capture.run(found.parts.arrays, [x[0]])
+    _, back = found.capture.gradients(found.parts.arrays, [x[0]])
+    cotangent = jnp.asarray([1.0, -2.0, 0.5])
+    gradient = eqx.filter_grad(lambda n: n(x[0]) @ cotangent)(network)
+    wanted = {
+        "first.weight": gradient.first.weight,
+        "second.weight": gradient.second.weight,
+        "last.weight": gradient.last.weight,
+    }
+    np.testing.assert_allclose(outputs, network(x[0]), rtol=1e-5)
+    for layer, (inputs, _), g in zip(found.layers, ends, back(cotangent), strict=True):
+        mine = jnp.einsum("tgi,tgo->goi", inputs, g)
+        np.testing.assert_allclose(
+            mine, wanted[layer.name].ravel()[layer.index], rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_networks_with_wide_layers_are_reduced(narrow, units):
+    network = Convolutions(jax.random.key(0))
+    x = np.asarray(jax.random.normal(jax.random.key(1), (300, 1, 4, 4)))
+    y = np.asarray(jax.vmap(network)(x).argmax(1))
+    found = bmr.reduce_network(network, (x, y), units=units, keep=0.6)
+    # The inputs of the network are no units.
+    assert [name for name in found.not_judged if "weight" in name] == [
+        "inputs of first.weight"
+    ] * units
+    assert 0.3 < found.path[found.chosen].kept < 0.61
+    assert np.isfinite(jax.vmap(found.network)(x)).all()
+    # A row of the report for the layer, not for each part.
+    if not units:
+        assert set(found.prior_precision) == {"first.weight", "second.weight", "last.weight"}
+
+
+def test_blocks_of_a_pattern_do_not_cross_parts(narrow):
+    layers = in_parts([matrix(4, 32)])
+    rows = rows_of(layers, [np.ones((4, 32)), np.zeros(4)], pattern=(2, 4))
+    assert len(rows) == 4 * len(layers)
+    with pytest.raises(
+        ValueError, match=r"w is wide and taken in parts of 8 .*power of two, or leave=\['w'\]"
+    ):
+        rows_of(layers, [np.ones((4, 32)), np.zeros(4)], pattern=(2, 5))
+
+
+@pytest.mark.parametrize("method", ["wanda", "obs_uniform", "obs_global", "magnitude"])
+def test_baselines_take_wide_layers(narrow, method):
+    network = nnx.Linear(32, 4, rngs=nnx.Rngs(0))
+    x = np.asarray(jax.random.normal(jax.random.key(1), (200, 32)))
+    (found,) = bmr.trained.reduce_by(network, (x, np.asarray(network(x))), method, keep=[0.5])
+    assert found.kept == pytest.approx(0.5, abs=0.02)

@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
 ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
-.PHONY: install demo test all-checks campaigns costs-check notebooks lint types docs newest external-links tables clean
+.PHONY: install demo test suite first-notebooks all-checks campaigns costs-check notebooks lint types docs newest external-links tables clean
 
 install: $(INSTALLED)
 
@@ -24,8 +24,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/bmrjax sparsify --data digits --out runs/demo --overwrite
 
+# Side by side: a notebook is one process, and most of what it does is compilation.
 test: $(INSTALLED)
+	$(MAKE) --no-print-directory -j2 suite first-notebooks
+
+suite: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal --durations=40
+
+first-notebooks: $(INSTALLED)
 	$(NBMAKE) $(NOTEBOOKS)
 
 # Attacks with damaged and made-up files, in processes with limits: about three hours. SOAK is the minutes of kill and resume.

@@ -73,8 +73,8 @@ def anneal(
         >>> y = jnp.sin(6 * x[:, 0])
         >>> network = bmr.zoo.MLP(1, (20,), 1, key=jax.random.key(1))
         >>> program = bmr.programs.regression(network, bmr.priors.Flat())
-        >>> settings = {"key": jax.random.key(2), "num_epochs": 20, "progress": False}
-        >>> annealed = bmr.anneal(program, (x, y), **settings)
+        >>> settings = {"key": jax.random.key(2), "num_epochs": 10, "progress": False}
+        >>> annealed = bmr.anneal(program, (x, y), temperatures=(0.1, 1.0), **settings)
         >>> annealed.temperature, annealed.history[-1]["epoch"]
         (1.0, 5)
 

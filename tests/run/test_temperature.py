@@ -105,7 +105,11 @@ def test_is_saved_with_the_result(fits, tmp_path):
 
 @pytest.mark.parametrize(
     ("estimator", "batch_size"),
-    [("global", 50), pytest.param("local", None, marks=pytest.mark.slow), ("moments", 50)],
+    [
+        ("global", 50),
+        pytest.param("local", None, marks=pytest.mark.slow),
+        pytest.param("moments", 50, marks=pytest.mark.slow),
+    ],
 )
 def test_every_estimator_counts_it(data, estimator, batch_size):
     network = bmr.zoo.MLP(4, (3,), 1, key=jax.random.key(0))

@@ -168,13 +168,15 @@ class _Limits:
     def __init__(self, share: float, rows: int):
         self._share, self._rows = share, rows
         self._prices: list[np.ndarray] = []
-        self._limit = np.inf
+        self._limit, self._next = np.inf, 1
 
     def limit(self, prices: np.ndarray) -> float:
         """Add the prices of one row and return the limit."""
         self._prices.append(prices)
         n = len(self._prices)
-        if n % 32 == 0 or n & (n - 1) == 0 or n == self._rows:
+        if n >= self._next or n == self._rows:
+            # All prices are looked at again: rarely enough that it takes time in proportion to the rows.
+            self._next = 2 * n if n < 32 else n + 32 * -(-n // 1024)
             margin = WIDER if n == self._rows else WIDER + 1.5 / np.sqrt(n)
             seen = np.concatenate(self._prices)
             wanted = int(margin * self._share * len(seen)) + 8
@@ -282,15 +284,14 @@ def _apply(offer: _Offer, number: int, quadratics: Sequence[Sequence[Quadratic]]
     gone = np.searchsorted(where, offer.order[:number])
     mean = offer.mean
     quadratic = quadratics[row.layer][row.group]
-    if number:
-        c = offer.columns
-        if c is None:
-            found = quadratic.row(row.output, row.keep)
-            c = found.covariance.columns(gone)
-        c = c[:, :number]
+    if number and offer.columns is not None:
+        c = offer.columns[:, :number]
         mean = mean - c @ np.linalg.solve(c[gone], mean[gone])
         mean[gone] = 0.0
     row.keep[where[gone]] = False
+    if number and offer.columns is None:
+        mean = np.zeros_like(mean)
+        mean[row.keep[where]] = quadratic.mean(row.output, row.keep)
     if row.block is not None and row.room is not None:
         np.subtract.at(row.room, row.block[where[gone]], 1)
     row.weights[:] = 0.0

@@ -46,6 +46,17 @@ class Quadratic:
             covariance = _Dense(inverse(self._precision(output, where)))
         return RowPosterior(covariance.times(pull), covariance.diagonal(), covariance)
 
+    def mean(self, output: int, keep: Bool[np.ndarray, " inputs"]) -> Float[np.ndarray, " kept"]:
+        """Return the posterior mean of the kept weights of one row alone: a third of the work, or less."""
+        where = np.flatnonzero(keep)
+        if not len(where):
+            return np.zeros(0)
+        pull, precision = self._pull(output, where), self._precision(output, where)
+        _, found, info = _lapack.dposv(precision, pull, lower=1)
+        if info != 0:
+            raise FloatingPointError("the curvature of a layer is not positive definite")
+        return found
+
     def _strength(self, output: int) -> float:
         return self.scale * float(self.moments.outputs[self.group, output])
 

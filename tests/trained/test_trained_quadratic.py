@@ -213,3 +213,13 @@ def test_losses_are_minus_log_likelihoods():
     np.testing.assert_allclose(BinaryCrossEntropy().value(z, y), binary, rtol=1e-5)
     labels = -np.log(scipy.special.softmax(np.asarray(z))[1])
     np.testing.assert_allclose(CrossEntropy().value(z, np.array(1)), labels, rtol=1e-5)
+
+
+def test_the_mean_alone_is_that_of_the_posterior():
+    x, y, weights = regression(np.random.default_rng(7))
+    moments = LayerMoments((x.T @ x)[None] / len(x), (x.T @ y)[None] / len(x), np.ones((1, 3)))
+    quadratic = Quadratic(moments, 0, len(x), 0.3, weights, has_bias=False)
+    for keep in (np.ones(6, bool), np.array([1, 0, 1, 1, 0, 1], bool), np.zeros(6, bool)):
+        np.testing.assert_allclose(
+            quadratic.mean(1, keep), quadratic.row(1, keep).mean, rtol=1e-9, atol=1e-12
+        )

@@ -43,18 +43,14 @@ SPEAKER = 4 * 256 * (40 + 256 + 1) + 2 * 4 * 256 * (256 + 256 + 1) + 256 * 257
         ("EfficientNetLite", 4_652_008, (3, 224, 224), 1000),
     ],
 )
-def test_the_architecture_has_the_parameters_of_the_weights(
-    name, parameters, input_shape, outputs
-):
+def test_the_architecture_has_the_parameters_of_the_weights(name, parameters, input_shape, outputs):
     build = getattr(pretrained, name)
     x = jax.ShapeDtypeStruct(input_shape, jnp.float32)
     if name == "Speaker":
         network = eqx.filter_eval_shape(build, key=jax.random.key(0))
         found = eqx.filter_eval_shape(network, x)
     else:
-        network, state = eqx.filter_eval_shape(
-            eqx.nn.make_with_state(build), key=jax.random.key(0)
-        )
+        network, state = eqx.filter_eval_shape(eqx.nn.make_with_state(build), key=jax.random.key(0))
         network = eqx.nn.inference_mode(network)
         found, _ = eqx.filter_eval_shape(network, x, state)
     assert count(network) == parameters

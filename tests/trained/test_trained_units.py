@@ -330,6 +330,25 @@ class TestNetworks:
         assert left.network.layers[0].weight.shape[0] < 24
         assert left.not_judged["inputs of layers.2.weight"] == "a layer that has them is left alone"
 
+    def test_units_that_only_an_array_that_is_not_judged_reads_are_named(self):
+        class Network(eqx.Module):
+            first: eqx.nn.Linear
+            twice: jax.Array
+            last: eqx.nn.MLP
+
+            def __call__(self, x):
+                h = self.twice @ jnp.tanh(self.first(x))
+                return self.last(jnp.tanh(h) @ self.twice)
+
+        keys = jax.random.split(jax.random.key(0), 3)
+        network = Network(
+            eqx.nn.Linear(3, 6, key=keys[0]),
+            jax.random.normal(keys[1], (6, 6)),
+            eqx.nn.MLP(6, 2, 5, 1, key=keys[2]),
+        )
+        found = unit_graph(trace(network, (np.ones((1, 3), np.float32),)))
+        assert found.refused["inputs of twice"] == "no layer that can be judged sums over them"
+
     @pytest.mark.slow
     def test_it_beats_other_choices_of_as_many_parameters(self):
         network = eqx.nn.MLP(4, 2, 24, 2, jnp.tanh, key=jax.random.key(6))

@@ -130,6 +130,19 @@ def remove_elements(
     )
 
 
+def fit(rows: Sequence[WeightRow], quadratics: Sequence[Sequence[Quadratic]]) -> None:
+    """Set the weights that rows keep to their posterior mean.
+
+    Args:
+        rows: Changed in place.
+        quadratics: By layer and group.
+    """
+    with _threads.limit(limits=1, user_api="blas"):
+        for row in rows:
+            row.weights[:] = 0.0
+            row.weights[row.keep] = quadratics[row.layer][row.group].mean(row.output, row.keep)
+
+
 def _remove(
     rows: Sequence[WeightRow], quadratics: Sequence[Sequence[Quadratic]], count: int
 ) -> Removed:

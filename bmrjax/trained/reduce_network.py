@@ -10,7 +10,7 @@ from jaxtyping import Array
 from bmrjax.backend.forked import not_after_fork
 from bmrjax.errors import FitWarning, warn
 from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
-from bmrjax.trained.eliminate import WeightRow, remove_elements
+from bmrjax.trained.eliminate import WeightRow, fit
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
@@ -375,7 +375,6 @@ def _settle(
     arrays = [jnp.asarray(x) for x in packed.arrays()]
     for _ in range(SETTLE):
         moments = calibration.moments(arrays)
-        quadratics = quadratics_of(found.layers, moments, dense, scale, precisions, arrays)
-        remove_elements(rows, quadratics, 0)
+        fit(rows, quadratics_of(found.layers, moments, dense, scale, precisions, arrays))
         arrays = filled(found.layers, dense, rows)
     return arrays

@@ -79,7 +79,8 @@ def reduce_by(
         method: ``"magnitude"``: the absolute weight, over all layers. ``"wanda"``: the absolute weight
             times the norm of its input, the same share of each row. ``"obd"``: half the squared weight
             times the diagonal of the curvature, over all layers. ``"obs_uniform"``: Optimal Brain
-            Surgeon with compensation, one weight at a time, the same share of each row.
+            Surgeon with compensation, one weight at a time, the same share of each row (of each part of it,
+            where a layer is taken in parts).
             ``"obs_global"``: the same over all layers. ``"posterior_damage"``: the squared weight times the
             diagonal of its posterior precision, prior included. ``"random"``. For units: ``"magnitude"`` is
             the norm of all weights that make or read a unit, over the mean of its layer; ``"l1"`` is the sum
@@ -158,7 +159,7 @@ def _surgeon(
 ) -> None:
     layers, dense = ready.traced.layers, ready.traced.parts.arrays
     precisions = prior_precisions(layers, moments, dense, ready.num_data)
-    quadratics = quadratics_of(layers, moments, dense, ready.num_data, precisions)
+    quadratics = quadratics_of(layers, moments, dense, ready.num_data, precisions, dense)
     if uniform:
         for row in rows:
             size = int(np.sum(~row.fixed))

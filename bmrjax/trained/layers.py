@@ -1,13 +1,14 @@
 """Which arrays of a network are the weights of a matrix product or a convolution, from its operations."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.extend.core as jec
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
 from bmrjax.backend.jaxprs import bind_one
 
@@ -38,6 +39,8 @@ class Use:
 @dataclass(frozen=True)
 class InputPart:
     """Which of the inputs of a product a layer has, where several layers share them.
+
+    Parts of one layer follow each other in the order of their inputs.
 
     Attributes:
         number: Of the part.
@@ -75,8 +78,31 @@ class TracedLayer:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first of the layers that share its products, or the only one."""
+        """Whether it is the first part of its layer, or all of it."""
         return self.part is None or self.part.number == 0
+
+
+def layer_weights(
+    layer: TracedLayer, arrays: Sequence[Array]
+) -> Float[np.ndarray, "groups outputs inputs"]:
+    """Return the weights of a layer as float64, its bias behind them if it has one; a part has its share."""
+    weights = np.asarray(arrays[layer.array], np.float64).ravel()[layer.index]
+    if layer.bias is None:
+        return weights
+    array, places = layer.bias
+    share = 1 if layer.part is None else layer.part.count
+    bias = np.asarray(arrays[array], np.float64).ravel()[places] / share
+    return np.concatenate([weights, bias[..., None]], -1)
+
+
+def by_layer(layers: Sequence[TracedLayer]) -> list[list[int]]:
+    """Return the numbers of the parts of each layer; of a layer that is not in parts, its own."""
+    found: list[list[int]] = []
+    for k, layer in enumerate(layers):
+        if layer.leads:
+            found.append([])
+        found[-1].append(k)
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import fold_in
 from bmrjax.backend.threefry import unrolled
 from bmrjax.trained.capture import Capture
-from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.layers import TracedLayer, layer_weights
 from bmrjax.trained.losses import Loss
 
 # Rows in one call, and numbers that go into layers in one call, at most.
@@ -46,8 +46,8 @@ class LayerMoments(NamedTuple):
     Attributes:
         inputs: E[Σ x xᵀ], by group.
         targets: E[Σ x yᵀ], y what the given network puts out of the layer, by group. For one of n parts
-            of a layer, y is what this part puts out, and an nth of what the layer's outputs are short of
-            that: if all parts minimise their distance to it, the layer's outputs come nearer in any case.
+            of a layer, y is the part's own present output and an nth of what the layer's present outputs
+            lack. Without removals and without the prior, the outputs of the layer then come nearer.
         outputs: Diagonal of the curvature of the loss in the layer's outputs, a mean over positions.
     """
 
@@ -120,26 +120,19 @@ class Calibration:
         def ends(
             arrays: Sequence[Array], zs: Sequence[Array], x: Any, weight: Array, chosen: Any
         ) -> list[tuple[Array, Array]]:
-            found = []
-            wanted = iter(zs)
-            for layer, (x_layer, now), share in zip(
-                capture.layers,
-                jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x),
-                shares,
-                strict=True,
-            ):
+            found, wanted = [], iter(zs)
+            run = jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x)
+            z = jnp.zeros(())
+            for layer, (x_layer, now), share in zip(capture.layers, run, shares, strict=True):
                 wide = jnp.promote_types(x_layer.dtype, jnp.float32)
                 x_layer = x_layer.astype(wide)
                 if layer.leads:
                     z = next(wanted).astype(wide)
-                    missing = z - now.astype(wide)
-                    if (bias := _bias_of(layer, arrays)) is not None:
-                        missing = missing - bias.astype(wide)
+                    if layer.part is not None:  # what the outputs lack: the same for all parts
+                        bias = _bias_of(layer, arrays)
+                        z = z - now.astype(wide) - (0.0 if bias is None else bias.astype(wide))
                 if layer.bias is not None:
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
-                if layer.part is not None:
-                    own = jnp.einsum("ntgi,goi->ntgo", x_layer, _weights_of(layer, arrays, wide))
-                    z = own + missing / layer.part.count
                 weighted = x_layer * (share * weight)[:, None, None, None]
                 found.append(
                     (
@@ -194,8 +187,10 @@ class Calibration:
         rng = np.random.default_rng(batch)
         found: list[Array] = []
         for (n, used), layer in zip(self._positions, self._capture.layers, strict=True):
-            fresh = layer.leads
-            found.append(jnp.asarray(np.sort(rng.permutation(n)[:used])) if fresh else found[-1])
+            if layer.leads:
+                found.append(jnp.asarray(np.sort(rng.permutation(n)[:used])))
+            else:
+                found.append(found[-1])
         return found
 
     def moments(
@@ -245,7 +240,8 @@ class Calibration:
                     f"reduce_network: what goes into {layer.name}, or the gradient behind it, is not finite "
                     "on some row."
                 )
-        return [of._replace(inputs=_positive(of.inputs)) for of in total]
+        total = [of._replace(inputs=_positive(of.inputs)) for of in total]
+        return [_of_part(of, k, arrays) for of, k in zip(total, self._capture.layers, strict=True)]
 
 
 def _sum(total: Any, part: Any) -> Any:
@@ -271,13 +267,12 @@ def _regular(moments: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     return (vectors * np.maximum(values, 0)) @ vectors.T
 
 
-def _weights_of(layer: TracedLayer, arrays: Sequence[Array], dtype: Any) -> Array:
-    """Return weights, the bias behind them if there is one, as (groups, outputs, inputs)."""
-    weights = arrays[layer.array].ravel()[layer.index].astype(dtype)
-    bias = _bias_of(layer, arrays)
-    if bias is None:
-        return weights
-    return jnp.concatenate([weights, bias.astype(dtype)[..., None]], -1)
+def _of_part(moments: LayerMoments, layer: TracedLayer, arrays: Sequence[Array]) -> LayerMoments:
+    """Return moments whose targets are those of a part, from E[Σ x rᵀ], r what the layer's outputs lack."""
+    if layer.part is None:
+        return moments
+    own = moments.inputs @ np.swapaxes(layer_weights(layer, arrays), 1, 2)
+    return moments._replace(targets=own + moments.targets / layer.part.count)
 
 
 def _bias_of(layer: TracedLayer, arrays: Sequence[Array]) -> Array | None:

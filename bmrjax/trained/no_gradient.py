@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from bmrjax.run.diagnose import Finding
 from bmrjax.trained.evaluation import Evaluation
-from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.layers import TracedLayer, by_layer
 from bmrjax.trained.moments import LayerMoments
 
 WHY = (
@@ -41,21 +41,22 @@ def without_gradient(
         evaluate: Gives losses of rows that are kept out.
         losses: Of the given network there.
     """
-    found = set()
-    for k, (layer, of_layer) in enumerate(zip(layers, moments, strict=True)):
-        flat = np.asarray(of_layer.outputs) == 0
+    found: set[int] = set()
+    for parts in by_layer(layers):
+        flat = np.asarray(moments[parts[0]].outputs) == 0
         if not flat.any():
             continue
-        weights = np.array(dense[layer.array])
-        at = layer.index[flat].ravel()
-        moved = np.random.default_rng(k).uniform(1 - _MOVE, 1 + _MOVE, len(at))
+        array = layers[parts[0]].array
+        weights = np.array(dense[array])
+        at = np.concatenate([layers[k].index[flat].ravel() for k in parts])
+        moved = np.random.default_rng(parts[0]).uniform(1 - _MOVE, 1 + _MOVE, len(at))
         weights.reshape(-1)[at] *= moved.astype(weights.dtype)
         arrays = list(dense)
-        arrays[layer.array] = jnp.asarray(weights)
+        arrays[array] = jnp.asarray(weights)
         changed = np.asarray(evaluate(arrays)["loss"]) != np.asarray(losses)
         # Some units of a layer may be dead on the calibration rows, and alive on a few others.
         if changed.mean() >= _MOST if not flat.all() else changed.any():
-            found.add(k)
+            found.update(parts)
     return found
 
 

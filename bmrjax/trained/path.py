@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float
 from bmrjax.trained.eliminate import Removed, WeightRow, remove_elements
 from bmrjax.trained.evaluation import Evaluation
 from bmrjax.trained.fine_tune import TuneArrays
-from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.layers import TracedLayer, by_layer, layer_weights
 from bmrjax.trained.moments import Calibration, LayerMoments
-from bmrjax.trained.quadratic import LayerWeights, Quadratic, prior_precision
-from bmrjax.trained.weight_rows import filled, layer_weights, masks_of, refresh
+from bmrjax.trained.quadratic import Quadratic, prior_precision
+from bmrjax.trained.weight_rows import filled, masks_of, refresh
 
 # Each round keeps this share of the weights.
 RATIO = 0.85
@@ -81,40 +81,40 @@ def pack_arrays(arrays: Sequence[Array], masks: dict[int, Bool[np.ndarray, "..."
 def quadratics_of(
     layers: Sequence[TracedLayer],
     moments: Sequence[LayerMoments],
-    dense: Sequence[Array],
+    reference: Sequence[Array],
     scale: float,
     precisions: Sequence[float],
-    now: Sequence[Array] | None = None,
+    current: Sequence[Array],
 ) -> list[list[Quadratic]]:
     """Return the quadratic loss of each layer and group.
 
     Args:
         layers: The layers.
         moments: Of each.
-        dense: The prior keeps weights to these.
+        reference: The prior keeps weights to these.
         scale: Number of data points over the temperature.
         precisions: Prior precision of each layer.
-        now: Arrays that the moments are of; by default `dense`.
+        current: Arrays at which the moments were taken.
     """
     return [
         [
-            Quadratic(of, group, scale, precision, start[group], layer.bias is not None)
-            for group in range(len(start))
+            Quadratic(of, group, scale, precision, means[group], layer.bias is not None)
+            for group in range(len(means))
         ]
         for layer, of, precision in zip(layers, moments, precisions, strict=True)
-        for start in [_start(layer, dense, dense if now is None else now)]
+        for means in [_prior_means(layer, reference, current)]
     ]
 
 
-def _start(
-    layer: TracedLayer, dense: Sequence[Array], now: Sequence[Array]
+def _prior_means(
+    layer: TracedLayer, reference: Sequence[Array], current: Sequence[Array]
 ) -> Float[np.ndarray, "groups outputs inputs"]:
-    """Return the weights that the prior keeps those of a layer to; a part goes an nth of the way at once."""
-    start = layer_weights(layer, dense)
+    """Return the reference weights; for one of n parts, the current ones moved an nth of the way to them."""
+    means = layer_weights(layer, reference)
     if layer.part is None:
-        return start
-    at = layer_weights(layer, now)
-    return at + (start - at) / layer.part.count
+        return means
+    before = layer_weights(layer, current)
+    return before + (means - before) / layer.part.count
 
 
 def prior_precisions(
@@ -125,13 +125,11 @@ def prior_precisions(
 ) -> list[float]:
     """Return the prior precision of each layer by marginal likelihood; parts of a layer have one."""
     found: list[float] = []
-    together: list[LayerWeights] = []
-    for k, (layer, of) in enumerate(zip(layers, moments, strict=True)):
-        weights = layer_weights(layer, dense)[..., : layer.index.shape[2]]
-        together.append((of, weights, layer.bias is not None))
-        if k + 1 == len(layers) or layers[k + 1].leads:
-            found += [prior_precision(together, scale)] * len(together)
-            together = []
+    for parts in by_layer(layers):
+        weights = [layer_weights(layers[k], dense)[..., : layers[k].index.shape[2]] for k in parts]
+        has_bias = layers[parts[0]].bias is not None
+        of_layer = [(moments[k], w, has_bias) for k, w in zip(parts, weights, strict=True)]
+        found += [prior_precision(of_layer, scale)] * len(parts)
     return found
 
 

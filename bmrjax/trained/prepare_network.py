@@ -64,15 +64,16 @@ def prepare(
     leave: Sequence[str],
     num_data: int | None,
     seed: int,
+    block: int = 1,
 ) -> Prepared:
-    """See the arguments of `bmrjax.reduce_network`."""
+    """See the arguments of `bmrjax.reduce_network`; for `block`, the m of a pattern."""
     rows, given = checked_rows(data), None
     if num_data is not None and num_data < 1:
         raise ValueError(f"reduce_network: num_data is at least 1, got {num_data}.")
     if held_out is not None:
         given = checked_rows(held_out, "held_out")
         _check_alike(rows, given)
-    found = trace(network, rows.inputs)
+    found = trace(network, rows.inputs, block)
     dense = found.parts.arrays
     left = _left(found.layers, found.parts.names, leave)
     calibrate_by, choose_by, rest = split_calibration(rows, given, np.random.default_rng(seed))

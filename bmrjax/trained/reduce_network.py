@@ -111,9 +111,9 @@ def reduce_network(
 
     Layers are found among the network's operations and not by their class: any array that is multiplied
     with what depends on the input, by a matrix product or a convolution, grouped or not, once or several
-    times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`. Layers that
-    sum over more than 1,024 inputs are taken in parts that are judged side by side: later rounds correct for
-    what parts have in common.
+    times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`. A layer
+    that sums over more than 1,024 inputs may be split into parts of about 256 to 2,048 inputs, the narrower
+    the more weights it has. Parts are judged side by side; later rounds correct for what they have in common.
 
     Args:
         network: An Equinox module that is written for one row; an ``(equinox module, equinox.nn.State)``
@@ -193,7 +193,14 @@ def reduce_network(
         round_to=round_to,
     )
     ready = prepare(
-        network, data, loss=loss, held_out=held_out, leave=leave, num_data=num_data, seed=seed
+        network,
+        data,
+        loss=loss,
+        held_out=held_out,
+        leave=leave,
+        num_data=num_data,
+        seed=seed,
+        block=1 if pattern is None else pattern[1],
     )
     tune = tuner(fine_tune, ready.traced, ready.loss, ready.rest)
     if units:
@@ -271,7 +278,9 @@ def reduce_network(
     refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
     findings = few_rows(len(ready.held_out), points[taken])
     if unknown:
-        findings.append(no_gradient([found.layers[k].name for k in sorted(unknown)]))
+        findings.append(
+            no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))
+        )
     for finding in findings:
         warn(f"reduce_network: {finding}", FitWarning)
     return NetworkReduction(

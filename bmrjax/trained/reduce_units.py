@@ -120,7 +120,9 @@ def reduce_units(
             points[taken] = point
     findings = few_rows(len(ready.held_out), points[taken])
     if unknown:
-        findings.append(no_gradient([found.layers[k].name for k in sorted(unknown)]))
+        findings.append(
+            no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))
+        )
     reached = points[-1].flops if by_flops else points[-1].kept
     if last is not None and reached > last + 1e-9:
         findings.append(not_reached("flops" if by_flops else "keep", last, reached))

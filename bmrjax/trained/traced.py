@@ -60,13 +60,14 @@ class Traced:
     outputs: OutputTree
 
 
-def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
+def trace(network: Any, inputs: Sequence[np.ndarray], block: int = 1) -> Traced:
     """Trace a network on one row and find its layers.
 
     Args:
         network: An Equinox module, written for one row; an ``(equinox module, State)`` pair; or a Flax NNX
             module, written for a batch.
         inputs: Rows of each input.
+        block: Channels that are judged together; see `wide_layers.in_parts`.
 
     Raises:
         TypeError: For anything but a network.
@@ -101,7 +102,7 @@ def trace(network: Any, inputs: Sequence[np.ndarray]) -> Traced:
 
     traced = flatten(row, *parts.arrays, *(jnp.asarray(part[0]) for part in inputs))
     layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained)
-    layers = in_parts(layers)
+    layers = in_parts(layers, block)
     if not layers:
         why = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         raise ValueError(

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from bmrjax.trained.layers import layer_weights
 from bmrjax.trained.moments import LayerMoments
 from bmrjax.trained.path import prior_precisions, quadratics_of
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.remove_units import remove_units
 from bmrjax.trained.unit_graph import UnitGraph
 from bmrjax.trained.unit_path import UnitWalk
-from bmrjax.trained.weight_rows import filled, layer_weights, masks_of, rows_of
+from bmrjax.trained.weight_rows import filled, masks_of, rows_of
 
 UnitMethod = Literal["magnitude", "l1", "obd", "posterior_damage", "obs_global", "random"]
 UNIT_METHODS: tuple[UnitMethod, ...] = (
@@ -63,7 +64,7 @@ def reduced_units(
             1,
             lambda _: True,
         )
-        quadratics = quadratics_of(layers, moments, dense, ready.num_data, precisions)
+        quadratics = quadratics_of(layers, moments, dense, ready.num_data, precisions, dense)
         before = walk.posteriors(quadratics, gone)
         remove_units(
             graph,

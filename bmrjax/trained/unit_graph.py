@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bmrjax.structure.units import Units
-from bmrjax.trained.layers import TracedLayer, kernel_places
+from bmrjax.trained.layers import TracedLayer, by_layer, kernel_places
 from bmrjax.trained.traced import Traced
 
 _NOT_READ = "no layer that can be judged sums over them"
@@ -226,13 +226,16 @@ def _reading_axes(
 ) -> set[tuple[int, int]]:
     """Return the axes of arrays, as (array, axis), that layers sum over."""
     found = set()
-    for layer, axes in zip(layers, readers, strict=True):
+    for parts in by_layer(layers):
+        layer = layers[parts[0]]
+        inputs = np.concatenate([layers[k].index for k in parts], 2)
         shape = tuple(len(axis) for axis in on[layer.array])
-        for units in axes:
+        for number in range(len(readers[parts[0]])):
+            units = np.concatenate([readers[k][number] for k in parts])
             if not (units >= 0).any():
                 continue
             unit = int(units[units >= 0][0])
-            places = np.unravel_index(layer.index[:, :, units == unit].ravel(), shape)
+            places = np.unravel_index(inputs[:, :, units == unit].ravel(), shape)
             for axis, (index, size) in enumerate(zip(places, shape, strict=True)):
                 mine = np.flatnonzero(on[layer.array][axis] == unit)
                 if len(mine) and len(mine) < size and set(index.tolist()) == set(mine.tolist()):

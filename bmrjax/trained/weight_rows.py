@@ -4,25 +4,13 @@ from collections.abc import Collection, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from bmrjax.trained.eliminate import WeightRow
-from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.layers import TracedLayer, layer_weights
 
 # An n:m pattern: n of each m consecutive inputs stay.
 Pattern = tuple[int, int]
-
-
-def layer_weights(
-    layer: TracedLayer, arrays: Sequence[Array]
-) -> Float[np.ndarray, "groups outputs inputs"]:
-    """Return the weights of a layer as float64, its bias behind them if it has one."""
-    weights = np.asarray(arrays[layer.array], np.float64).ravel()[layer.index]
-    if layer.bias is None:
-        return weights
-    array, places = layer.bias
-    bias = np.asarray(arrays[array], np.float64).ravel()[places]
-    return np.concatenate([weights, bias[..., None]], -1)
 
 
 def rows_of(
@@ -39,9 +27,6 @@ def rows_of(
         arrays: Arrays of the network.
         left: Numbers of layers that are left alone: they have no rows.
         pattern: ``(n, m)``: no block of m consecutive inputs may lose more than m − n.
-
-    Raises:
-        ValueError: If blocks would cross the ends of the parts of a wide layer.
     """
     rows = []
     for k, layer in enumerate(layers):
@@ -51,7 +36,7 @@ def rows_of(
         groups, outputs, size = weights.shape
         fixed = np.zeros(size, bool)
         fixed[layer.index.shape[2] :] = True
-        block = None if pattern is None else _blocks(layer, size, pattern)
+        block = None if pattern is None else _blocks(layer, size, pattern[1])
         for group in range(groups):
             for output in range(outputs):
                 room = None
@@ -72,16 +57,9 @@ def rows_of(
     return rows
 
 
-def _blocks(layer: TracedLayer, size: int, pattern: Pattern) -> np.ndarray:
+def _blocks(layer: TracedLayer, size: int, m: int) -> np.ndarray:
     """Return the block of each input; −1 for a last one that is not full, and for a bias."""
-    inputs, m = layer.index.shape[2], pattern[1]
-    part = layer.part
-    if part is not None and part.number + 1 < part.count and (inputs // layer.places) % m:
-        raise ValueError(
-            f"reduce_network: {layer.name} is wide and taken in parts of {inputs // layer.places} inputs or "
-            f"channels, which pattern={pattern} does not divide; take blocks whose size is a power of "
-            f"two, or leave={[layer.name]}."
-        )
+    inputs = layer.index.shape[2]
     channel, place = np.divmod(np.arange(inputs), layer.places)
     whole = inputs // layer.places // m
     block = np.full(size, -1)
@@ -100,7 +78,10 @@ def filled(
         found[layer.array].reshape(-1)[layer.index[row.group, row.output]] = row.weights[:size]
         if layer.bias is not None:
             array, places = layer.bias
-            found[array].reshape(-1)[places[row.group, row.output]] = row.weights[size]
+            place = places[row.group, row.output]
+            # Each part has its share of the bias.
+            before = 0.0 if layer.leads else found[array].reshape(-1)[place]
+            found[array].reshape(-1)[place] = before + row.weights[size]
     return [jnp.asarray(array, old.dtype) for array, old in zip(found, arrays, strict=True)]
 
 

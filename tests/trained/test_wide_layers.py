@@ -1,5 +1,7 @@
 """Layers that sum over many inputs are taken in parts, which together are the layer."""
 
+from itertools import pairwise
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,14 @@ import pytest
 from flax import nnx
 
 import bmrjax as bmr
-from bmrjax.trained import wide_layers
-from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained import SquaredError, wide_layers
+from bmrjax.trained.eliminate import fit
+from bmrjax.trained.layers import TracedLayer, layer_weights
+from bmrjax.trained.moments import Calibration
+from bmrjax.trained.path import quadratics_of
 from bmrjax.trained.traced import trace
-from bmrjax.trained.weight_rows import rows_of
+from bmrjax.trained.unit_graph import unit_graph
+from bmrjax.trained.weight_rows import filled, rows_of
 from bmrjax.trained.wide_layers import in_parts
 
 
@@ -32,7 +38,7 @@ def matrix(outputs: int, inputs: int, places: int = 1) -> TracedLayer:
     ("outputs", "inputs", "places"),
     [
         (16, 8192, 64), (512, 4608, 9), (128, 1152, 9), (768, 3072, 1), (8, 5000, 5000),
-        (1000, 1025, 1), (4, 12_000, 3),
+        (1000, 1025, 1), (4, 12_000, 3), (5, 4050, 9), (64, 1170, 9),
     ],
 )  # fmt: skip
 def test_parts_are_the_layer(outputs, inputs, places):
@@ -43,10 +49,12 @@ def test_parts_are_the_layer(outputs, inputs, places):
     assert [p.part.start for p in parts] == np.cumsum(
         [0, *[p.index.shape[2] for p in parts[:-1]]]
     ).tolist()
-    assert [p.bias is None for p in parts] == [False] + [True] * (len(parts) - 1)
+    bias = np.arange(outputs, dtype=float)
+    arrays = [np.zeros((outputs, inputs)), bias]
+    np.testing.assert_allclose(sum(layer_weights(p, arrays)[0, :, -1] for p in parts), bias)
     # About equally wide, and no wider than is affordable.
     widths = [p.index.shape[2] for p in parts]
-    assert max(widths) <= wide_layers.WIDEST_PART
+    assert 2 * min(widths) >= max(widths) <= wide_layers.WIDEST_PART
     assert all(width % p.places == 0 for width, p in zip(widths, parts, strict=True))
 
 
@@ -76,17 +84,37 @@ def test_uncorrelated_parts_are_judged_as_the_whole_layer_is(monkeypatch, narrow
     assert parts.prior_precision == pytest.approx(whole.prior_precision, rel=1e-4)
 
 
-def test_rounds_come_nearer_to_the_layer_with_correlated_parts(narrow):
+def test_rounds_come_nearer_to_the_fit_of_the_whole_layer(monkeypatch, narrow):
     rng = np.random.default_rng(2)
-    x = (rng.normal(size=(500, 4)) @ rng.normal(size=(4, 32))).astype(np.float32)
+    x = (rng.normal(size=(500, 4)) @ rng.normal(size=(4, 32)) + 1.0).astype(np.float32)
     x += 0.1 * rng.normal(size=x.shape).astype(np.float32)
     network = eqx.nn.Linear(32, 2, key=jax.random.key(0))
-    y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(1), (500, 2))
-    found = bmr.reduce_network(network, (x, y), keep=0.5)
-    y = jax.vmap(network)(x)
-    rest = y - jax.vmap(found.network)(x)
-    masked = eqx.tree_at(lambda n: n.weight, network, network.weight * found.masks["weight"])
-    assert jnp.mean(rest**2) < 0.1 * jnp.mean((y - jax.vmap(masked)(x)) ** 2)
+    y = np.asarray(jax.vmap(network)(x))
+    keep = rng.random((2, 32)) < 0.5
+
+    def fits(number):
+        found = trace(network, [x])
+        layers, dense = found.layers, found.parts.arrays
+        key = jax.random.key(1)
+        calibration = Calibration(found.capture, SquaredError(1.0), dense, [x], y, key=key)
+        rows = rows_of(layers, dense)
+        for row in rows:
+            row.keep[:-1] = keep.ravel()[layers[row.layer].index[0, row.output]]
+        arrays, errors = dense, []
+        for _ in range(number):
+            moments = calibration.moments(arrays)
+            precisions = [1e-3] * len(layers)
+            fit(rows, quadratics_of(layers, moments, dense, len(x), precisions, arrays))
+            arrays = filled(layers, dense, rows)
+            weight, bias = (np.asarray(a) for a in arrays)
+            errors.append(float(np.mean((x @ weight.T + bias - y) ** 2)))
+        return errors
+
+    errors = fits(30)
+    assert all(after < before * 1.0001 for before, after in pairwise(errors))
+    monkeypatch.setattr(wide_layers, "WIDEST", 100)
+    (best,) = fits(1)
+    assert best < errors[-1] < best + 0.2 * (errors[0] - best)
 
 
 class Convolutions(eqx.Module):
@@ -148,14 +176,85 @@ def test_networks_with_wide_layers_are_reduced(narrow, units):
         assert set(found.prior_precision) == {"first.weight", "second.weight", "last.weight"}
 
 
-def test_blocks_of_a_pattern_do_not_cross_parts(narrow):
-    layers = in_parts([matrix(4, 32)])
-    rows = rows_of(layers, [np.ones((4, 32)), np.zeros(4)], pattern=(2, 4))
-    assert len(rows) == 4 * len(layers)
-    with pytest.raises(
-        ValueError, match=r"w is wide and taken in parts of 8 .*power of two, or leave=\['w'\]"
-    ):
-        rows_of(layers, [np.ones((4, 32)), np.zeros(4)], pattern=(2, 5))
+@pytest.mark.parametrize(("places", "block"), [(1, 4), (1, 5), (9, 4), (343, 4)])
+def test_blocks_of_a_pattern_do_not_cross_parts(narrow, places, block):
+    layer = matrix(2, 40 * places, places)
+    arrays = [np.ones((2, 40 * places)), np.zeros(2)]
+    parts = in_parts([layer], block)
+    assert len(parts) > 1
+    whole = rows_of([layer], arrays, pattern=(1, block))[0]
+    found = [row for row in rows_of(parts, arrays, pattern=(1, block)) if row.output == 0]
+    assert sum(len(row.room) for row in found) == len(whole.room) == 40 // block * places
+    assert sum(int(row.loose().sum()) for row in found) == int(whole.loose().sum())
+
+
+def test_a_mean_of_the_inputs_is_no_price(narrow):
+    """A bias takes up the mean of an input that is removed, in whatever part it is."""
+    network = eqx.nn.Linear(36, 40, key=jax.random.key(0))
+    x = np.random.default_rng(3).normal(size=(800, 36)).astype(np.float32)
+    kept, losses = [], []
+    for mean in (0.0, 5.0):
+        y = jax.vmap(network)(x + mean)
+        y = y + 0.1 * jax.random.normal(jax.random.key(1), y.shape)
+        found = bmr.reduce_network(network, (x + mean, y), keep=0.2)
+        kept.append(found.masks["weight"].reshape(40, 4, 9).mean((0, 2)))
+        losses.append(found.path[found.chosen].measured)
+    np.testing.assert_allclose(kept[1], kept[0], atol=0.03)
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+class Sign(eqx.Module):
+    """A layer that no gradient reaches, a part of whose inputs is zero."""
+
+    first: eqx.nn.Linear
+    last: eqx.nn.Linear
+
+    def __init__(self, key):
+        a, b = jax.random.split(key)
+        self.first, self.last = eqx.nn.Linear(32, 8, key=a), eqx.nn.Linear(8, 2, key=b)
+
+    def __call__(self, x):
+        return self.last(jnp.sign(self.first(x)))
+
+
+@pytest.mark.filterwarnings("ignore::bmrjax.FitWarning")
+def test_a_layer_without_gradient_is_left_alone_in_all_its_parts(narrow):
+    x = np.array(jax.random.normal(jax.random.key(1), (300, 32)))
+    x[:, 16:24] = 0
+    network = Sign(jax.random.key(0))
+    y = np.asarray(jax.vmap(network)(x).argmax(1))
+    found = bmr.reduce_network(network, (x, y), keep=0.5)
+    assert set(found.masks) == {"last.weight"}
+    assert sum("first.weight" in finding.message for finding in found.findings) == 1
+
+
+class ChannelsLast(eqx.Module):
+    """Channels whose pixels are in all parts of the layer that reads them."""
+
+    first: eqx.nn.Conv2d
+    last: eqx.nn.Linear
+
+    def __init__(self, key):
+        a, b = jax.random.split(key)
+        self.first, self.last = eqx.nn.Conv2d(1, 4, 3, key=a), eqx.nn.Linear(36, 3, key=b)
+
+    def __call__(self, x):
+        return self.last(jax.nn.relu(self.first(x)).transpose(1, 2, 0).ravel())
+
+
+def test_units_are_those_of_the_whole_layers(monkeypatch, narrow):
+    network, x = ChannelsLast(jax.random.key(0)), [np.zeros((1, 1, 5, 5), np.float32)]
+    traced = trace(network, x)
+    parts = unit_graph(traced)
+    assert len(traced.layers) == 5
+    monkeypatch.setattr(wide_layers, "WIDEST", 100)
+    whole = unit_graph(trace(network, x))
+    assert (parts.names, parts.kinds, parts.arrays) == (whole.names, whole.kinds, whole.arrays)
+    np.testing.assert_array_equal(
+        np.concatenate([axes[0] for axes in parts.readers[1:]]), whole.readers[1][0]
+    )
+    for of in parts.outputs[1:]:
+        np.testing.assert_array_equal(of, whole.outputs[1])
 
 
 @pytest.mark.parametrize("method", ["wanda", "obs_uniform", "obs_global", "magnitude"])

@@ -111,14 +111,14 @@ class Capture:
 
         def back(cotangent: Any) -> list[Array]:
             gradients = iter(pull(jnp.asarray(cotangent, outputs.dtype))[0])
-            by_layer: list[list[Array]] = [[] for _ in self.layers]
+            layer_parts: list[list[Array]] = [[] for _ in self.layers]
             for position, eqn in enumerate(self.jaxpr.eqns):
                 if position in self._uses:
                     layers, use = self._uses[position]
                     of = _outputs(eqn, use, self.layers[layers[0]], next(gradients))
                     for k in layers:
-                        by_layer[k].append(of)
-            return [jnp.concatenate(some) for some in by_layer]
+                        layer_parts[k].append(of)
+            return [jnp.concatenate(some) for some in layer_parts]
 
         return outputs, back
 

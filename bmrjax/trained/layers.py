@@ -95,7 +95,7 @@ def layer_weights(
     return np.concatenate([weights, bias[..., None]], -1)
 
 
-def by_layer(layers: Sequence[TracedLayer]) -> list[list[int]]:
+def layer_parts(layers: Sequence[TracedLayer]) -> list[list[int]]:
     """Return the numbers of the parts of each layer; of a layer that is not in parts, its own."""
     found: list[list[int]] = []
     for k, layer in enumerate(layers):

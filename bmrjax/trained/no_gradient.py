@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from bmrjax.run.diagnose import Finding
 from bmrjax.trained.evaluation import Evaluation
-from bmrjax.trained.layers import TracedLayer, by_layer
+from bmrjax.trained.layers import TracedLayer, layer_parts
 from bmrjax.trained.moments import LayerMoments
 
 WHY = (
@@ -42,7 +42,7 @@ def without_gradient(
         losses: Of the given network there.
     """
     found: set[int] = set()
-    for parts in by_layer(layers):
+    for parts in layer_parts(layers):
         flat = np.asarray(moments[parts[0]].outputs) == 0
         if not flat.any():
             continue

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from bmrjax.trained.eliminate import Removed, WeightRow, remove_elements
 from bmrjax.trained.evaluation import Evaluation
 from bmrjax.trained.fine_tune import TuneArrays
-from bmrjax.trained.layers import TracedLayer, by_layer, layer_weights
+from bmrjax.trained.layers import TracedLayer, layer_parts, layer_weights
 from bmrjax.trained.moments import Calibration, LayerMoments
 from bmrjax.trained.quadratic import Quadratic, prior_precision
 from bmrjax.trained.weight_rows import filled, masks_of, refresh
@@ -125,7 +125,7 @@ def prior_precisions(
 ) -> list[float]:
     """Return the prior precision of each layer by marginal likelihood; parts of a layer have one."""
     found: list[float] = []
-    for parts in by_layer(layers):
+    for parts in layer_parts(layers):
         weights = [layer_weights(layers[k], dense)[..., : layers[k].index.shape[2]] for k in parts]
         has_bias = layers[parts[0]].bias is not None
         of_layer = [(moments[k], w, has_bias) for k, w in zip(parts, weights, strict=True)]

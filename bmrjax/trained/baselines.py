@@ -77,10 +77,10 @@ def reduce_by(
         network: See `bmrjax.reduce_network`.
         data: See `bmrjax.reduce_network`.
         method: ``"magnitude"``: the absolute weight, over all layers. ``"wanda"``: the absolute weight
-            times the norm of its input, the same share of each row. ``"obd"``: half the squared weight
+            times the norm of its input, the same share of each row, or of each part of it where a layer is
+            split. ``"obd"``: half the squared weight
             times the diagonal of the curvature, over all layers. ``"obs_uniform"``: Optimal Brain
-            Surgeon with compensation, one weight at a time, the same share of each row (of each part of it,
-            where a layer is taken in parts).
+            Surgeon with compensation, one weight at a time, the same shares.
             ``"obs_global"``: the same over all layers. ``"posterior_damage"``: the squared weight times the
             diagonal of its posterior precision, prior included. ``"random"``. For units: ``"magnitude"`` is
             the norm of all weights that make or read a unit, over the mean of its layer; ``"l1"`` is the sum

@@ -111,14 +111,14 @@ class Capture:
 
         def back(cotangent: Any) -> list[Array]:
             gradients = iter(pull(jnp.asarray(cotangent, outputs.dtype))[0])
-            layer_parts: list[list[Array]] = [[] for _ in self.layers]
+            by_layer: list[list[Array]] = [[] for _ in self.layers]
             for position, eqn in enumerate(self.jaxpr.eqns):
                 if position in self._uses:
                     layers, use = self._uses[position]
                     of = _outputs(eqn, use, self.layers[layers[0]], next(gradients))
                     for k in layers:
-                        layer_parts[k].append(of)
-            return [jnp.concatenate(some) for some in layer_parts]
+                        by_layer[k].append(of)
+            return [jnp.concatenate(some) for some in by_layer]
 
         return outputs, back
 
@@ -191,7 +191,7 @@ def _patches(eqn: Any, x: Array, some: Any) -> Array:
     first = _flat([rows, *counts], [whole, *starts])
     offset = _flat(kernel, [d * n for d, n in zip(params["rhs_dilation"], steps, strict=True)])
     first = jnp.asarray(first) if some is None else jnp.asarray(first)[some]
-    found = x.reshape(x.shape[0], -1)[:, first[:, None] + offset]
+    found = x.reshape(x.shape[0], -1)[:, first[:, None] + offset[None]]
     return found.transpose(1, 0, 2)
 
 

@@ -108,10 +108,9 @@ class Calibration:
 
         def dense_outputs(dense: Sequence[Array], x: Any, chosen: Any) -> list[Array]:
             ends = jax.vmap(lambda x: capture.run(dense, x, chosen)[1])(x)
-            biases = [_bias_of(layer, dense) for layer in capture.layers]
             return [
-                z if bias is None else z + jnp.broadcast_to(bias, z.shape)
-                for layer, (_, z), bias in zip(capture.layers, ends, biases, strict=True)
+                _add_bias(z, layer, dense)
+                for layer, (_, z) in zip(capture.layers, ends, strict=True)
                 if layer.leads
             ]
 
@@ -129,8 +128,7 @@ class Calibration:
                 if layer.leads:
                     z = next(wanted).astype(wide)
                     if layer.part is not None:  # what the outputs lack: the same for all parts
-                        bias = _bias_of(layer, arrays)
-                        z = z - now.astype(wide) - (0.0 if bias is None else bias.astype(wide))
+                        z = z - _add_bias(now.astype(wide), layer, arrays)
                 if layer.bias is not None:
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
                 weighted = x_layer * (share * weight)[:, None, None, None]
@@ -275,8 +273,9 @@ def _of_part(moments: LayerMoments, layer: TracedLayer, arrays: Sequence[Array])
     return moments._replace(targets=own + moments.targets / layer.part.count)
 
 
-def _bias_of(layer: TracedLayer, arrays: Sequence[Array]) -> Array | None:
+def _add_bias(z: Array, layer: TracedLayer, arrays: Sequence[Array]) -> Array:
+    """Return the outputs of a product with the bias of its layer, if it has one."""
     if layer.bias is None:
-        return None
+        return z
     array, places = layer.bias
-    return arrays[array].ravel()[places]
+    return z + jnp.broadcast_to(arrays[array].ravel()[places], z.shape)

@@ -53,8 +53,8 @@ def _parts(layer: TracedLayer, block: int) -> list[TracedLayer]:
 
 def _ends(size: int, places: int, wide: int, block: int) -> list[int]:
     """Return where each part ends: after whole blocks, or whole channels if these are not wide themselves."""
-    step = places * block
-    if block == 1 and places > wide:
+    step = places * block if places * block <= size else places
+    if step == places > wide:
         step = 1
     steps = -(-size // step)
     count = -(-steps // max(1, wide // step))

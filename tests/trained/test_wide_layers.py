@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import bmrjax as bmr
-from bmrjax.trained import SquaredError, wide_layers
+from bmrjax.trained import CrossEntropy, SquaredError, wide_layers
 from bmrjax.trained.eliminate import fit
 from bmrjax.trained.layers import TracedLayer, layer_weights
 from bmrjax.trained.moments import Calibration
@@ -56,6 +56,29 @@ def test_parts_are_the_layer(outputs, inputs, places):
     widths = [p.index.shape[2] for p in parts]
     assert 2 * min(widths) >= max(widths) <= wide_layers.WIDEST_PART
     assert all(width % p.places == 0 for width, p in zip(widths, parts, strict=True))
+
+
+def test_a_wide_kernel_of_one_channel_is_split_for_patterns_too():
+    layer = matrix(8, 5000, 5000)
+    parts = in_parts([layer], 4)
+    assert max(p.index.shape[2] for p in parts) <= wide_layers.WIDEST_PART
+    # It has no blocks of channels.
+    rows = rows_of(parts, [np.ones((8, 5000)), np.zeros(8)], pattern=(2, 4))
+    assert not any(row.loose().any() for row in rows)
+
+
+def test_no_dimensions_are_added_without_a_word(narrow):
+    x = np.asarray(jax.random.normal(jax.random.key(1), (300, 1, 4, 4)))
+    network = Convolutions(jax.random.key(0))
+    y = np.asarray(jax.vmap(network)(x).argmax(1))
+    with jax.numpy_rank_promotion("raise"):
+        found = trace(network, [x[:1]])
+        key = jax.random.key(0)
+        arrays = found.parts.arrays
+        moments = Calibration(found.capture, CrossEntropy(), arrays, [x], y, key=key).moments(
+            arrays
+        )
+    assert len(moments) == len(found.layers)
 
 
 def test_what_is_not_wide_or_has_few_outputs_is_whole():
@@ -225,7 +248,7 @@ def test_a_layer_without_gradient_is_left_alone_in_all_its_parts(narrow):
     y = np.asarray(jax.vmap(network)(x).argmax(1))
     found = bmr.reduce_network(network, (x, y), keep=0.5)
     assert set(found.masks) == {"last.weight"}
-    assert sum("first.weight" in finding.message for finding in found.findings) == 1
+    assert sum(finding.message.count("first.weight") for finding in found.findings) == 1
 
 
 class ChannelsLast(eqx.Module):
@@ -263,3 +286,11 @@ def test_baselines_take_wide_layers(narrow, method):
     x = np.asarray(jax.random.normal(jax.random.key(1), (200, 32)))
     (found,) = bmr.trained.reduce_by(network, (x, np.asarray(network(x))), method, keep=[0.5])
     assert found.kept == pytest.approx(0.5, abs=0.02)
+    mask = found.masks["kernel"]
+    if method == "magnitude":
+        size = np.abs(np.asarray(network.kernel))
+        np.testing.assert_array_equal(mask, size > np.median(size))
+    elif method in ("wanda", "obs_uniform"):
+        # Half of each row of each part, so half of each row.
+        np.testing.assert_array_equal(mask.sum(0), 16)
+        np.testing.assert_array_equal(mask[:8].sum(0), 4)

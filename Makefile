@@ -8,17 +8,21 @@ BIN := $(VENV)/bin
 NOTEBOOKS ?= notebooks/01*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
+# uv takes a sixth of pip's time. Where it is not to be had, or finds no index, because pip is configured for another one, pip does it.
+CONSTRAINED := --quiet --constraint constraints.txt
+add = $(BIN)/uv pip install --python $(BIN)/python $(CONSTRAINED) $(1) || $(BIN)/python -m pip install $(CONSTRAINED) $(1)
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
 ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
-.PHONY: install demo test suite first-notebooks all-checks campaigns costs-check notebooks lint types docs newest external-links tables clean
+.PHONY: install demo test suite first-notebooks all-checks campaigns costs-check notebooks lint types docs newest other-libraries external-links tables clean
 
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(ONNX)
+	$(BIN)/python -m pip install --quiet 'uv>=0.5' || true
+	$(call add,--editable '.[dev]')
+	$(call add,--no-deps $(ONNX))
 	touch $@
 
 demo: $(INSTALLED)
@@ -62,8 +66,6 @@ costs-check: $(INSTALLED)
 all-checks: lint types demo
 	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
 	BMRJAX_ALL_CHECKS=1 $(MAKE) first-notebooks NOTEBOOKS=notebooks
-	$(BIN)/python -m pytest docs/guide.md docs/plots.md docs/quickstart.md docs/scale.md \
-		docs/groups.md docs/report.md docs/howto/temperature.md docs/howto/judge.md
 	$(BIN)/python -m pytest -m slow tests
 	$(MAKE) docs
 	$(MAKE) newest
@@ -85,20 +87,28 @@ tables: $(INSTALLED)
 	$(BIN)/python -m benchmarks.tables
 
 docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(call add,--editable '.[docs]')
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 	$(BIN)/python tools/links.py docs/_build
 
 # The wheel with the newest dependencies, in an empty environment of this Python; tools/matrix.py alone does all.
 newest: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
+	$(call add,--editable '.[release]')
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/matrix.py --dependencies newest \
 		--pythons $$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
+# The blocks that need PyTorch or Bambi, in an environment of their own.
+other-libraries:
+	$(PYTHON) -m venv $(VENV)-others
+	$(VENV)-others/bin/python -m pip install --quiet --constraint constraints.txt --editable . platformdirs pytest scikit-learn sybil hypothesis \
+		'arviz-stats' torch
+	$(VENV)-others/bin/python -m pip install --quiet 'bambi>=0.17' 'matplotlib<3.11'
+	$(VENV)-others/bin/python -m pytest -W default docs/fitted.md docs/pytorch.md
+
 # Those that lead to other sites; needs a network.
 external-links: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(call add,--editable '.[docs]')
 	$(BIN)/sphinx-build -W -b linkcheck docs docs/_links
 
 clean:
-	rm -rf $(VENV) runs docs/_build docs/_links docs/reference docs/notebooks
+	rm -rf $(VENV) $(VENV)-others runs docs/_build docs/_links docs/reference docs/notebooks

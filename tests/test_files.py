@@ -169,6 +169,7 @@ def test_plots_on_a_full_disk_and_at_a_link(tmp_path, monkeypatch):
         path.write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    pytest.importorskip("matplotlib")
     drawn = types.SimpleNamespace(savefig=full)
     monkeypatch.setattr("bmrjax.plot.learning_curves", lambda _: drawn)
     with pytest.raises(OSError, match=r"the disk is full.*learning_curves\.png"):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 def common_values(
     params: Mapping[str, Any], now: Mapping[str, Any], names: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the parameters of an earlier fit that the program has too.
+    """Return the parameters of an earlier fit that the program has too, in the program's types.
 
     Args:
         params: Constrained parameters and mutable sites of the earlier fit.
@@ -32,7 +32,13 @@ def common_values(
             raise ValueError(
                 f"sparsify: '{name}' has shape {shapes} in `start`, and {old} in the program."
             )
-    return common
+    return {name: jax.tree.map(_as_type_of, now[name], value) for name, value in common.items()}
+
+
+def _as_type_of(own: Any, value: Any) -> Any:
+    """Return a value in another's type: a fit in double precision may be the start of one in single."""
+    dtype = jnp.result_type(own)
+    return value if jnp.result_type(value) == dtype else jnp.asarray(value, dtype)
 
 
 def mutable_values(

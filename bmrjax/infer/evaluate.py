@@ -195,8 +195,12 @@ class Evaluator:
             # Filled by NumPy, which compiles nothing.
             carry = {name: np.zeros(s.shape, s.dtype) for name, s in shapes.items()}
             carry["log_prob"] = np.full_like(carry["log_prob"], -np.inf)
-            for name in {"mean", "variance"} & set(carry):  # sums, of counts too
-                carry[name] = carry[name].astype(jnp.promote_types(carry[name].dtype, jnp.float32))
+            for name in {"mean", "variance"} & set(
+                carry
+            ):  # sums, of counts too, in the type of the means
+                carry[name] = carry[name].astype(
+                    jnp.promote_types(shapes["mean"].dtype, jnp.float32)
+                )
             if "variance" in carry:
                 carry["square"] = np.zeros_like(carry["mean"])
             if draw is not None and with_draws:

@@ -19,8 +19,8 @@ def on_device(tree: Any) -> Any:
     Args:
         tree: Arrays of NumPy or of JAX, or numbers.
     """
-    # A program that closed over an array has left it on the device, and JAX takes that for it, in single precision
-    # after double precision was switched on. A view is another array.
+    # A program that closed over an array has left it on the device, and JAX takes that for it: in single
+    # precision, also after double precision was switched on. A view is another array.
     return jax.device_put(
         jax.tree.map(lambda a: a.view() if isinstance(a, np.ndarray) else a, tree)
     )

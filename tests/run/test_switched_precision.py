@@ -22,11 +22,12 @@ SHORT = {"num_epochs": 2, "steps_per_epoch": 20, "progress": False, "batch_size"
 @contextlib.contextmanager
 def double_precision():
     """Switch it on as other libraries do, for all threads."""
-    jax.config.update("jax_enable_x64", True)
+    before = jax.config.values["jax_enable_x64"]
+    jax.config.update("jax_enable_x64", not before)
     try:
         yield
     finally:
-        jax.config.update("jax_enable_x64", False)
+        jax.config.update("jax_enable_x64", before)
 
 
 def test_an_array_that_a_program_closed_over_is_brought_in_the_precision_that_is_on():

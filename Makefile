@@ -97,11 +97,12 @@ newest: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/matrix.py --dependencies newest \
 		--pythons $$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-# The blocks that need PyTorch or Bambi, in an environment of their own.
+# The blocks that need PyTorch or Bambi, in an environment of their own. TORCH may name a build without CUDA.
+TORCH ?= torch
 other-libraries:
 	$(PYTHON) -m venv $(VENV)-others
 	$(VENV)-others/bin/python -m pip install --quiet --constraint constraints.txt --editable . platformdirs pytest scikit-learn sybil hypothesis \
-		'arviz-stats' torch
+		arviz-stats $(TORCH)
 	$(VENV)-others/bin/python -m pip install --quiet 'bambi>=0.17' 'matplotlib<3.11'
 	$(VENV)-others/bin/python -m pytest -W default docs/fitted.md docs/pytorch.md
 

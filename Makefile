@@ -102,8 +102,8 @@ TORCH ?= torch
 other-libraries:
 	$(PYTHON) -m venv $(VENV)-others
 	$(VENV)-others/bin/python -m pip install --quiet --constraint constraints.txt --editable . platformdirs pytest scikit-learn sybil hypothesis \
-		arviz-stats $(TORCH)
-	$(VENV)-others/bin/python -m pip install --quiet 'bambi>=0.17' 'matplotlib<3.11'
+		arviz-stats
+	$(VENV)-others/bin/python -m pip install --quiet $(TORCH) 'bambi>=0.17' 'matplotlib<3.11'
 	$(VENV)-others/bin/python -m pytest -W default docs/fitted.md docs/pytorch.md
 
 # Those that lead to other sites; needs a network.

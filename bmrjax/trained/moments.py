@@ -1,6 +1,6 @@
 """What one pass over calibration rows takes from a network: the factors of each layer's curvature."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import fold_in
 from bmrjax.backend.threefry import unrolled
 from bmrjax.trained.capture import Capture
-from bmrjax.trained.layers import TracedLayer, layer_weights
+from bmrjax.trained.layers import TracedLayer, layer_parts, layer_weights
 from bmrjax.trained.losses import Loss
 
 # Rows in one call, and numbers that go into layers in one call, at most.
@@ -123,14 +123,11 @@ class Calibration:
             run = jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x)
             z = jnp.zeros(())
             for layer, (x_layer, now), share in zip(capture.layers, run, shares, strict=True):
-                wide = jnp.promote_types(x_layer.dtype, jnp.float32)
-                x_layer = x_layer.astype(wide)
+                x_layer = _with_one(x_layer, layer)
                 if layer.leads:
-                    z = next(wanted).astype(wide)
+                    z = next(wanted).astype(x_layer.dtype)
                     if layer.part is not None:  # what the outputs lack: the same for all parts
-                        z = z - _add_bias(now.astype(wide), layer, arrays)
-                if layer.bias is not None:
-                    x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
+                        z = z - _add_bias(now.astype(x_layer.dtype), layer, arrays)
                 weighted = x_layer * (share * weight)[:, None, None, None]
                 found.append(
                     (
@@ -138,6 +135,29 @@ class Calibration:
                         jnp.einsum("ntgi,ntgo->gio", weighted, z, precision="highest"),
                     )
                 )
+            return found
+
+        def products(
+            arrays: Sequence[Array],
+            changes: Sequence[dict[int, Array]],
+            x: Any,
+            weight: Array,
+            chosen: Any,
+        ) -> dict[int, Array]:
+            run = jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x)
+            found = {}
+            for parts in changes:
+                inputs = {k: _with_one(run[k][0], capture.layers[k]) for k in parts}
+                outputs = sum(
+                    jnp.einsum("ntgi,goi->ntgo", inputs[k], change, precision="highest")
+                    for k, change in parts.items()
+                )
+                share = shares[min(parts)] * weight
+                outputs = outputs * share[:, None, None, None]
+                for k in parts:
+                    found[k] = jnp.einsum(
+                        "ntgi,ntgo->goi", inputs[k], outputs, precision="highest"
+                    )
             return found
 
         def curvature(
@@ -164,6 +184,7 @@ class Calibration:
             dense_outputs, num_calls=batches if self._keep_outputs else PASSES * batches
         )
         self._ends = quick_jit(ends, num_calls=PASSES * batches)
+        self._products = quick_jit(products, num_calls=PASSES * batches)
         self._curvature = quick_jit(
             curvature, num_calls=max(PASSES * batches // self._every, batches)
         )
@@ -241,6 +262,32 @@ class Calibration:
         total = [of._replace(inputs=_positive(of.inputs)) for of in total]
         return [_of_part(of, k, arrays) for of, k in zip(total, self._capture.layers, strict=True)]
 
+    def products(
+        self,
+        arrays: Sequence[Array],
+        changes: Mapping[int, Float[np.ndarray, "groups outputs inputs"]],
+    ) -> dict[int, Float[np.ndarray, "groups outputs inputs"]]:
+        """Return changes of the weights of layers times the second moments of all their inputs.
+
+        Args:
+            arrays: Arrays of the network at which the moments are taken.
+            changes: By number of the layer; all parts of a layer, or none.
+
+        Returns:
+            E[Σ y xᵀ] for each: y is what all changes of the layer add to its outputs, x the inputs of the part.
+        """
+        parts = [
+            {k: jnp.asarray(changes[k], jnp.float32) for k in parts}
+            for parts in layer_parts(self._capture.layers)
+            if parts[0] in changes
+        ]
+        total: Any = None
+        for start, x, _, rows in self._batches():
+            weight = jnp.asarray(rows < len(self._inputs[0]), jnp.float32)
+            found = self._products(list(arrays), parts, x, weight, self._chosen(start))
+            total = _sum(total, found)
+        return {k: of / len(self._inputs[0]) for k, of in total.items()}
+
 
 def _sum(total: Any, part: Any) -> Any:
     """Return the sum of two trees as float64 on the host; None is nothing."""
@@ -271,6 +318,12 @@ def _of_part(moments: LayerMoments, layer: TracedLayer, arrays: Sequence[Array])
         return moments
     own = moments.inputs @ np.swapaxes(layer_weights(layer, arrays), 1, 2)
     return moments._replace(targets=own + moments.targets / layer.part.count)
+
+
+def _with_one(x: Array, layer: TracedLayer) -> Array:
+    """Return inputs of a layer in single precision at least, a one behind them where it has a bias."""
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x if layer.bias is None else jnp.concatenate([x, jnp.ones_like(x[..., :1])], -1)
 
 
 def _add_bias(z: Array, layer: TracedLayer, arrays: Sequence[Array]) -> Array:

@@ -1,6 +1,7 @@
 """Bayesian model reduction of a network that is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from bmrjax.trained.eliminate import WeightRow, fit
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
+from bmrjax.trained.joint_fit import fit_together
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
@@ -24,7 +26,7 @@ from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.reduce_units import reduce_units
 from bmrjax.trained.traced import Traced
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import Pattern, filled, rows_of
+from bmrjax.trained.weight_rows import Pattern, filled, refresh, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
 PILOT = (0.6, 0.216)
@@ -384,6 +386,9 @@ def _settle(
     arrays = [jnp.asarray(x) for x in packed.arrays()]
     for _ in range(SETTLE):
         moments = calibration.moments(arrays)
-        fit(rows, quadratics_of(found.layers, moments, dense, scale, precisions, arrays))
+        quadratics = quadratics_of(found.layers, moments, dense, scale, precisions, arrays)
+        refresh(found.layers, arrays, rows)
+        fit([row for row in rows if found.layers[row.layer].part is None], quadratics)
+        fit_together(found.layers, rows, quadratics, arrays, partial(calibration.products, arrays))
         arrays = filled(found.layers, dense, rows)
     return arrays

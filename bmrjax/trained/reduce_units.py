@@ -3,6 +3,7 @@
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows, not_reached
 from bmrjax.trained.fine_tune import TuneArrays
+from bmrjax.trained.joint_fit import fit_together
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
 from bmrjax.trained.path import RATIO, SETTLE, pack_arrays, quadratics_of
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
@@ -112,6 +114,7 @@ def reduce_units(
             fresh = moments.moments(arrays)
             quadratics = quadratics_of(found.layers, fresh, dense, scale, precisions, arrays)
             walked.refit(rows, quadratics, gone)
+            fit_together(found.layers, rows, quadratics, arrays, partial(moments.products, arrays))
             arrays = filled(found.layers, dense, rows)
         point = measured_point(scores, evaluate(arrays), points[taken])
         better = point.measured <= points[taken].measured

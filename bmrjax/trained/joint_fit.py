@@ -1,6 +1,6 @@
 """Fit the kept weights of a layer that is in parts: the least-squares problem of all parts together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,12 +144,12 @@ class _System:
         goes = (curvature > 0) & (before > 0)
         size = np.where(goes, before / np.where(goes, curvature, 1.0), 0.0)[:, None]
         self.change = self.change + size * self.direction
-        self.residual = self.residual - size * times
+        self.residual = np.where(goes[:, None], self.residual - size * times, 0.0)
         fresh = self._preconditioned()
         self._square = np.sum(self.residual * fresh, 1)
         turn = np.where(goes, self._square / np.where(goes, before, 1.0), 0.0)[:, None]
         self.direction = np.where(goes[:, None], fresh + turn * self.direction, 0.0)
-        return float(0.5 * size[:, 0] @ before)
+        return float(0.5 * np.sum(size[goes, 0] * before[goes]))
 
     def write(self) -> None:
         """Set the weights of the rows."""
@@ -174,7 +174,8 @@ class _System:
         ends = np.cumsum([len(rows[0].keep) for rows in self.rows])[:-1]
         return np.split(values, ends, 1)
 
-    def _factors(self, width: int):
+    def _factors(self, width: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield blocks of the preconditioner: a row, some of its inputs, and a factor of the precision."""
         start = 0
         for rows, groups in zip(self.rows, self.quadratics, strict=True):
             for number, row in enumerate(rows):

@@ -155,9 +155,7 @@ class Calibration:
                 share = shares[min(parts)] * weight
                 outputs = outputs * share[:, None, None, None]
                 for k in parts:
-                    found[k] = jnp.einsum(
-                        "ntgi,ntgo->goi", inputs[k], outputs, precision="highest"
-                    )
+                    found[k] = jnp.einsum("ntgi,ntgo->goi", inputs[k], outputs, precision="highest")
             return found
 
         def curvature(
@@ -274,7 +272,7 @@ class Calibration:
             changes: By number of the layer; all parts of a layer, or none.
 
         Returns:
-            E[Σ y xᵀ] for each: y is what all changes of the layer add to its outputs, x the inputs of the part.
+            E[Σ y xᵀ] for each: y is what all changes of the layer add to its outputs, x the part's inputs.
         """
         parts = [
             {k: jnp.asarray(changes[k], jnp.float32) for k in parts}

@@ -123,11 +123,14 @@ class Calibration:
             run = jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x)
             z = jnp.zeros(())
             for layer, (x_layer, now), share in zip(capture.layers, run, shares, strict=True):
-                x_layer = _with_one(x_layer, layer)
+                wide = jnp.promote_types(x_layer.dtype, jnp.float32)
+                x_layer = x_layer.astype(wide)
                 if layer.leads:
-                    z = next(wanted).astype(x_layer.dtype)
+                    z = next(wanted).astype(wide)
                     if layer.part is not None:  # what the outputs lack: the same for all parts
-                        z = z - _add_bias(now.astype(x_layer.dtype), layer, arrays)
+                        z = z - _add_bias(now.astype(wide), layer, arrays)
+                if layer.bias is not None:
+                    x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
                 weighted = x_layer * (share * weight)[:, None, None, None]
                 found.append(
                     (
@@ -139,24 +142,18 @@ class Calibration:
 
         def products(
             arrays: Sequence[Array],
-            changes: Sequence[dict[int, Array]],
+            weights: dict[int, Array],
+            biases: dict[int, Array],
             x: Any,
             weight: Array,
             chosen: Any,
-        ) -> dict[int, Array]:
-            run = jax.vmap(lambda x: capture.run(arrays, x, chosen)[1])(x)
-            found = {}
-            for parts in changes:
-                inputs = {k: _with_one(run[k][0], capture.layers[k]) for k in parts}
-                outputs = sum(
-                    jnp.einsum("ntgi,goi->ntgo", inputs[k], change, precision="highest")
-                    for k, change in parts.items()
-                )
-                share = shares[min(parts)] * weight
-                outputs = outputs * share[:, None, None, None]
-                for k in parts:
-                    found[k] = jnp.einsum("ntgi,ntgo->goi", inputs[k], outputs, precision="highest")
-            return found
+        ) -> tuple[dict[int, Array], dict[int, Array]]:
+            def added(weights: dict[int, Array], biases: dict[int, Array]) -> dict[int, Array]:
+                z = jax.vmap(lambda x: capture.responses(arrays, x, weights, chosen))(x)
+                return {k: of + biases[k] if k in biases else of for k, of in z.items()}
+
+            z, back = jax.vjp(added, weights, biases)
+            return back({k: of * (shares[k] * weight)[:, None, None, None] for k, of in z.items()})
 
         def curvature(
             arrays: Sequence[Array], x: Any, y: Any, weight: Array, key: Array
@@ -274,17 +271,31 @@ class Calibration:
         Returns:
             E[Σ y xᵀ] for each: y is what all changes of the layer add to its outputs, x the part's inputs.
         """
-        parts = [
-            {k: jnp.asarray(changes[k], jnp.float32) for k in parts}
-            for parts in layer_parts(self._capture.layers)
-            if parts[0] in changes
-        ]
+        layers = self._capture.layers
+        weights: dict[int, Array] = {}
+        biases: dict[int, Array] = {}
+        for parts in layer_parts(layers):
+            if (lead := parts[0]) in changes:
+                sizes = {k: layers[k].index.shape[2] for k in parts}
+                whole = np.concatenate([changes[k][..., :n] for k, n in sizes.items()], -1)
+                weights[lead] = jnp.asarray(whole, jnp.float32)
+                if layers[lead].bias is not None:
+                    biases[lead] = jnp.asarray(sum(changes[k][..., -1] for k in parts), jnp.float32)
         total: Any = None
         for start, x, _, rows in self._batches():
             weight = jnp.asarray(rows < len(self._inputs[0]), jnp.float32)
-            found = self._products(list(arrays), parts, x, weight, self._chosen(start))
-            total = _sum(total, found)
-        return {k: of / len(self._inputs[0]) for k, of in total.items()}
+            chosen = self._chosen(start)
+            total = _sum(total, self._products(list(arrays), weights, biases, x, weight, chosen))
+        found: dict[int, np.ndarray] = {}
+        for parts in layer_parts(layers):
+            if (lead := parts[0]) in changes:
+                of = total[0][lead] / len(self._inputs[0])
+                ends = np.cumsum([layers[k].index.shape[2] for k in parts])[:-1]
+                found |= dict(zip(parts, np.split(of, ends, -1), strict=True))
+                if lead in biases:
+                    bias = total[1][lead][..., None] / len(self._inputs[0])
+                    found |= {k: np.concatenate([found[k], bias], -1) for k in parts}
+        return found
 
 
 def _sum(total: Any, part: Any) -> Any:
@@ -316,12 +327,6 @@ def _of_part(moments: LayerMoments, layer: TracedLayer, arrays: Sequence[Array])
         return moments
     own = moments.inputs @ np.swapaxes(layer_weights(layer, arrays), 1, 2)
     return moments._replace(targets=own + moments.targets / layer.part.count)
-
-
-def _with_one(x: Array, layer: TracedLayer) -> Array:
-    """Return inputs of a layer in single precision at least, a one behind them where it has a bias."""
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return x if layer.bias is None else jnp.concatenate([x, jnp.ones_like(x[..., :1])], -1)
 
 
 def _add_bias(z: Array, layer: TracedLayer, arrays: Sequence[Array]) -> Array:

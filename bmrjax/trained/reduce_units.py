@@ -23,7 +23,7 @@ from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
 from bmrjax.trained.unit_path import UnitRound, UnitWalk
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import filled, masks_of, rows_of
+from bmrjax.trained.weight_rows import filled, masks_of, refresh, rows_of
 
 # Share of what is released that each round of the first pass keeps, and at which it ends.
 UNIT_PILOT = (0.7, 0.4)
@@ -114,6 +114,7 @@ def reduce_units(
             fresh = moments.moments(arrays)
             quadratics = quadratics_of(found.layers, fresh, dense, scale, precisions, arrays)
             walked.refit(rows, quadratics, gone)
+            refresh(found.layers, arrays, [row for row in rows if found.layers[row.layer].part])
             fit_together(found.layers, rows, quadratics, arrays, partial(moments.products, arrays))
             arrays = filled(found.layers, dense, rows)
         point = measured_point(scores, evaluate(arrays), points[taken])

@@ -47,8 +47,8 @@ from benchmarks.common.rows import Rows, group, means, table
 from benchmarks.trained import pretrained, sounds, torch_outputs
 from bmrjax.trained import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 
-# Share of judged weights that stay, and of operations with whole units. Of CREPE's parameters 99.8 % are judged
-# weights.
+# Share of judged weights that stay, and of operations with whole units. Of CREPE's parameters 99.8 % are
+# judged.
 SHARES = (0.48,)
 FLOPS = 0.6
 METHODS = ("magnitude", "obs_uniform")
@@ -260,7 +260,7 @@ def weights(case: Case, seed: int, shares: tuple[float, ...], methods: list[str]
 
 
 def _as_good(path: Sequence[bmr.trained.PathPoint]) -> int:
-    """Return the number of the last point before the first that is not shown to be as good as the dense one."""
+    """Return the number of the last point before the first that is not as good as the dense network."""
     return next((i for i, point in enumerate(path) if not point.as_good), len(path)) - 1
 
 

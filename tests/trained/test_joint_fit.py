@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from bmrjax.trained import SquaredError, joint_fit, wide_layers
 from bmrjax.trained import moments as moments_module
@@ -22,7 +21,7 @@ PRECISION, SCALE = 0.3, 40.0
 
 
 class TwoUses(eqx.Module):
-    """A grouped convolution with strides that is used twice, and a product whose weights are on the left."""
+    """A grouped convolution with strides that is used twice, and a product whose weights are on the right."""
 
     kernel: eqx.nn.Conv2d
     last: jax.Array
@@ -30,11 +29,11 @@ class TwoUses(eqx.Module):
     def __init__(self, key):
         a, b = jax.random.split(key)
         self.kernel = eqx.nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=2, key=a)
-        self.last = jax.random.normal(b, (3, 36))
+        self.last = jax.random.normal(b, (36, 3))
 
     def __call__(self, x):
         x = jnp.concatenate([jnp.tanh(self.kernel(x)), self.kernel(x[:, ::-1] ** 2)])
-        return self.last @ x.ravel()[:36]
+        return x.ravel()[:36] @ self.last
 
 
 @pytest.fixture
@@ -128,29 +127,28 @@ def test_products_are_those_of_the_moments(monkeypatch, narrow):
     monkeypatch.setattr(moments_module, "SAMPLES", 1)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 4, 6, 6)).astype(np.float32)
-    for network, inputs in ((TwoUses(jax.random.key(0)), x), (nnx_linear(), x.reshape(40, -1))):
-        found = trace(network, [inputs])
-        layers, dense = found.layers, found.parts.arrays
-        assert all(layer.part is not None for layer in layers)
-        y = np.zeros((40, 3), np.float32)
-        calibration = Calibration(
-            found.capture, SquaredError(1.0), dense, [inputs], y, key=jax.random.key(1)
-        )
-        moments = calibration.moments(dense)
-        for k, of in enumerate(moments):
-            first = k - layers[k].part.number
-            shapes = {
-                i: (*layers[i].index.shape[:2], moments[i].inputs.shape[1])
-                for i in range(first, first + layers[k].part.count)
-            }
-            changes = {i: np.zeros(shape) for i, shape in shapes.items()}
-            changes[k] = rng.normal(size=shapes[k])
-            mine = calibration.products(dense, changes)
-            np.testing.assert_allclose(mine[k], changes[k] @ of.inputs, rtol=1e-4, atol=1e-4)
-
-
-def nnx_linear():
-    return nnx.Linear(144, 3, rngs=nnx.Rngs(0))
+    found = trace(TwoUses(jax.random.key(0)), [x])
+    layers, dense = found.layers, found.parts.arrays
+    assert all(layer.part is not None for layer in layers)
+    calibration = Calibration(
+        found.capture,
+        SquaredError(1.0),
+        dense,
+        [x],
+        np.zeros((40, 3), np.float32),
+        key=jax.random.key(1),
+        num_directions=1,
+    )
+    moments = calibration.moments(dense)
+    for k, of in enumerate(moments):
+        first = k - layers[k].part.number
+        parts = range(first, first + layers[k].part.count)
+        changes = {
+            i: np.zeros((*layers[i].index.shape[:2], moments[i].inputs.shape[1])) for i in parts
+        }
+        changes[k] = rng.normal(size=changes[k].shape)
+        mine = calibration.products(dense, changes)
+        np.testing.assert_allclose(mine[k], changes[k] @ of.inputs, rtol=1e-4, atol=1e-4)
 
 
 def test_it_ends_near_the_solution_and_repeats_itself(narrow):

@@ -109,7 +109,8 @@ def reduce_network(
     summed over the rows of these layers. Where nothing reads a unit, the data say nothing of the weights that
     make it: they are removed at no change of the evidence. The layers that read it take up what it put out
     as far as other units and the bias can. Units of all layers compete by this cost divided by the
-    parameters, or operations, that the network loses with each.
+    parameters, or operations, that the network loses with each. Where no share is given, the first two
+    rounds are smaller.
 
     Layers are found among the network's operations and not by their class: any array that is multiplied
     with what depends on the input, by a matrix product or a convolution, grouped or not, once or several

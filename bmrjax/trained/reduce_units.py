@@ -28,6 +28,10 @@ from bmrjax.trained.weight_rows import filled, masks_of, refresh, rows_of
 # Share of what is released that each round of the first pass keeps, and at which it ends.
 UNIT_PILOT = (0.7, 0.4)
 
+# Where rows that are kept out choose, shares that stay after the first rounds. A round that also removes units
+# that are in use would hide that some are not.
+FIRST_SHARES = (0.97, 0.92)
+
 # Rows by which it is seen whether a network still depends on its inputs.
 PROBES = 16
 
@@ -82,6 +86,8 @@ def reduce_units(
     scale = ready.num_data / tempered
     walked = walk(round_to)
     shares = _shares((smallest or SMALLEST) if last is None else last)
+    if last is None:
+        shares = [*(share for share in FIRST_SHARES if share > shares[0]), *shares]
     points = [dense_point(scores)]
     none = np.zeros(len(graph.names), bool)
     whole = graph.parameters.total(none), graph.flops.total(none)

@@ -28,7 +28,7 @@ _blas_threads = ThreadpoolController()
 
 # From changes of weights, by number of the part, E[Σ y xᵀ] of each: y is what all parts' changes together
 # add to the layer's outputs, x the inputs of the part.
-Products = Callable[
+MomentProducts = Callable[
     [Mapping[int, Float[np.ndarray, "groups outputs inputs"]]],
     dict[int, Float[np.ndarray, "groups outputs inputs"]],
 ]
@@ -39,7 +39,7 @@ def fit_together(
     rows: Sequence[WeightRow],
     quadratics: Sequence[Sequence[Quadratic]],
     arrays: Sequence[Array],
-    products: Products,
+    products: MomentProducts,
 ) -> None:
     """Move the weights that rows of layers in parts keep towards their posterior mean in the whole layer.
 
@@ -64,7 +64,7 @@ def fit_together(
         system.write()
 
 
-def _solve(systems: Sequence["_System"], products: Products) -> None:
+def _solve(systems: Sequence["_System"], products: MomentProducts) -> None:
     starts = [system.change for system in systems]
     if any(start.any() for start in starts):
         for system, times in zip(systems, _times(systems, starts, products), strict=True):
@@ -89,7 +89,7 @@ def _solve(systems: Sequence["_System"], products: Products) -> None:
 
 
 def _times(
-    systems: Sequence["_System"], changes: Sequence[np.ndarray], products: Products
+    systems: Sequence["_System"], changes: Sequence[np.ndarray], products: MomentProducts
 ) -> list[np.ndarray]:
     """Return changes times the curvature, zero where there are no weights."""
     parts: dict[int, np.ndarray] = {}

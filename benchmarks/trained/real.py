@@ -20,10 +20,9 @@ is needed for whole units.
 Calibration rows, rows to choose by and test rows are made by three seeds, or are different images. The
 networks were trained on far more rows than are given, and nothing is said of how many there were.
 
-On one core of a busy machine the two reductions of crepe_units took 15 CPU minutes, with about 2 GB of
-memory; crepe took 13 when wide layers were not judged yet. The reduction of speaker was stopped after 6 CPU
-minutes, at 8 GB: 40 frames of three layers are 120 turns of a loop, written out. That of efficientnet has not
-been run, only its outputs compared.
+On one core of a busy machine the reduction of crepe_units took 10 CPU minutes, with about 2 GB of memory. The
+reduction of speaker was stopped after 6 CPU minutes, at 8 GB: 40 frames of three layers are 120 turns of a
+loop, written out. That of efficientnet has not been run, only its outputs compared.
 """
 
 import tempfile

@@ -42,6 +42,7 @@ TABLES = {
     "papers.wright2024": "wright2024",
     "rerun": "rerun",
     "trained.compare": "trained",
+    "trained.real": "real_networks",
     "trust.judges": "trust/judges.json",
     "trust.nested_widths": "trust/nested_widths.json",
     "trust.dcm": "trust/dcm.json",

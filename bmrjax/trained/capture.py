@@ -1,6 +1,6 @@
 """A network run that records the inputs and outputs of its layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bmrjax.backend.jaxprs import bind, evaluate
-from bmrjax.trained.layers import TracedLayer, Use
+from bmrjax.trained.layers import TracedLayer, Use, operand_of
 
 # Inputs and outputs of one layer for one row: (positions, groups, inputs) and (positions, groups, outputs).
 Ends = tuple[Float[Array, "positions groups inputs"], Float[Array, "positions groups outputs"]]
@@ -90,6 +90,38 @@ class Capture:
             ends.append((x, z))
         return outputs, ends
 
+    def responses(
+        self,
+        arrays: Sequence[Array],
+        inputs: Sequence[Array],
+        changes: Mapping[int, Float[Array, "groups outputs inputs"]],
+        some: Sequence[Int[Array, " positions"]] | None = None,
+    ) -> dict[int, Float[Array, "positions groups outputs"]]:
+        """Return what changes of weights add to the outputs of their layers, for one row.
+
+        Args:
+            arrays: Arrays of the network, which gives the inputs of the layers.
+            inputs: The row.
+            changes: By number of the layer, all of its inputs; of layers that share a product, the first.
+            some: See `run`.
+        """
+        found: dict[int, list[Array]] = {k: [] for k in changes}
+
+        def record(position: int, eqn: Any, operands: Sequence[Any], result: Any) -> Any:
+            layers, use = self._uses[position]
+            k = layers[0]
+            if k in changes:
+                layer = self.layers[k]
+                z = _outputs(eqn, use, layer, _product(eqn, use, operands, changes[k]))
+                found[k].append(z if some is None or len(layer.uses) > 1 else z[some[k]])
+            return result
+
+        self._evaluate(arrays, inputs, record)
+        z = {k: jnp.concatenate(parts) for k, parts in found.items()}
+        if some is None:
+            return z
+        return {k: of[some[k]] if len(self.layers[k].uses) > 1 else of for k, of in z.items()}
+
     def gradients(
         self, arrays: Sequence[Array], inputs: Sequence[Array]
     ) -> tuple[Any, Callable[[Any], list[Array]]]:
@@ -150,6 +182,15 @@ class Capture:
                 results = [at_layer(position, eqn, operands, results[0])]
             values.update(zip(eqn.outvars, results, strict=True))
         return read(jaxpr.outvars[0])
+
+
+def _product(eqn: Any, use: Use, operands: Sequence[Any], weights: Array) -> Array:
+    """Return what an operation gives with other weights, in the precision of these."""
+    x = operands[1 - use.side].astype(weights.dtype)
+    w = operand_of(eqn, use.side, weights)
+    highest = (jax.lax.Precision.HIGHEST,) * 2
+    params = eqn.params | {"precision": highest, "preferred_element_type": weights.dtype}
+    return eqn.primitive.bind(*((w, x) if use.side == 0 else (x, w)), **params)
 
 
 def _part(x: Array, layer: TracedLayer) -> Array:

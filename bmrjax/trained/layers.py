@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import jax.extend.core as jec
@@ -240,21 +241,31 @@ def _no_product(eqn: Any, side: int, inputs: list[Any], moved: dict[Any, _Moved]
 
 def _matrices(eqn: Any, side: int, index: np.ndarray) -> np.ndarray:
     """Return places of weights as (groups, outputs, inputs)."""
-    if eqn.primitive.name == "dot_general":
-        contract, batch = eqn.params["dimension_numbers"]
-        return _in_order(index, batch[side], contract[side])
-    out, into, *space = eqn.params["dimension_numbers"].rhs_spec
-    kernel = index.transpose(out, into, *space)
-    groups = eqn.params["feature_group_count"]
-    return kernel.reshape(groups, kernel.shape[0] // groups, -1)
+    order, lead = _order(eqn, side, index.ndim)
+    ordered = index.transpose(order)
+    if lead is None:
+        groups = eqn.params["feature_group_count"]
+        return ordered.reshape(groups, ordered.shape[0] // groups, -1)
+    ends = [0, *lead, index.ndim]
+    return ordered.reshape([int(np.prod(ordered.shape[a:b])) for a, b in pairwise(ends)])
 
 
-def _in_order(index: np.ndarray, batch: Any, contract: Any) -> np.ndarray:
-    free = [d for d in range(index.ndim) if d not in (*batch, *contract)]
-    sizes = [
-        int(np.prod([index.shape[d] for d in dims], dtype=int)) for dims in (batch, free, contract)
-    ]
-    return index.transpose(*batch, *free, *contract).reshape(sizes)
+def operand_of(
+    eqn: Any, side: int, matrices: Float[Array, "groups outputs inputs"]
+) -> Float[Array, "..."]:
+    """Return weights, given as matrices, as the operand that a product or convolution reads."""
+    shape = eqn.invars[side].aval.shape
+    order, _ = _order(eqn, side, len(shape))
+    return matrices.reshape([shape[d] for d in order]).transpose(np.argsort(order).tolist())
+
+
+def _order(eqn: Any, side: int, ndim: int) -> tuple[list[int], tuple[int, int] | None]:
+    """Return the axes of weights, outputs before inputs; and of a product, where these two begin."""
+    if eqn.primitive.name != "dot_general":
+        return list(eqn.params["dimension_numbers"].rhs_spec), None
+    contract, batch = (list(dims[side]) for dims in eqn.params["dimension_numbers"])
+    free = [d for d in range(ndim) if d not in (*batch, *contract)]
+    return [*batch, *free, *contract], (len(batch), len(batch) + len(free))
 
 
 def rows_of_outputs(eqn: Any, side: int, index: np.ndarray) -> np.ndarray:

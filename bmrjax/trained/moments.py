@@ -1,6 +1,6 @@
 """What one pass over calibration rows takes from a network: the factors of each layer's curvature."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import fold_in
 from bmrjax.backend.threefry import unrolled
 from bmrjax.trained.capture import Capture
-from bmrjax.trained.layers import TracedLayer, layer_weights
+from bmrjax.trained.layers import TracedLayer, layer_parts, layer_weights
 from bmrjax.trained.losses import Loss
 
 # Rows in one call, and numbers that go into layers in one call, at most.
@@ -140,6 +140,21 @@ class Calibration:
                 )
             return found
 
+        def products(
+            arrays: Sequence[Array],
+            weights: dict[int, Array],
+            biases: dict[int, Array],
+            x: Any,
+            weight: Array,
+            chosen: Any,
+        ) -> tuple[dict[int, Array], dict[int, Array]]:
+            def added(weights: dict[int, Array], biases: dict[int, Array]) -> dict[int, Array]:
+                z = jax.vmap(lambda x: capture.responses(arrays, x, weights, chosen))(x)
+                return {k: of + biases[k] if k in biases else of for k, of in z.items()}
+
+            z, back = jax.vjp(added, weights, biases)
+            return back({k: of * (shares[k] * weight)[:, None, None, None] for k, of in z.items()})
+
         def curvature(
             arrays: Sequence[Array], x: Any, y: Any, weight: Array, key: Array
         ) -> list[Array]:
@@ -164,6 +179,7 @@ class Calibration:
             dense_outputs, num_calls=batches if self._keep_outputs else PASSES * batches
         )
         self._ends = quick_jit(ends, num_calls=PASSES * batches)
+        self._products = quick_jit(products, num_calls=PASSES * batches)
         self._curvature = quick_jit(
             curvature, num_calls=max(PASSES * batches // self._every, batches)
         )
@@ -240,6 +256,46 @@ class Calibration:
                 )
         total = [of._replace(inputs=_positive(of.inputs)) for of in total]
         return [_of_part(of, k, arrays) for of, k in zip(total, self._capture.layers, strict=True)]
+
+    def products(
+        self,
+        arrays: Sequence[Array],
+        changes: Mapping[int, Float[np.ndarray, "groups outputs inputs"]],
+    ) -> dict[int, Float[np.ndarray, "groups outputs inputs"]]:
+        """Return changes of the weights of layers times the second moments of all their inputs.
+
+        Args:
+            arrays: Arrays of the network at which the moments are taken.
+            changes: By number of the layer; all parts of a layer, or none.
+
+        Returns:
+            E[Σ y xᵀ] for each: y is what all changes of the layer add to its outputs, x the part's inputs.
+        """
+        layers = self._capture.layers
+        weights: dict[int, Array] = {}
+        biases: dict[int, Array] = {}
+        for parts in layer_parts(layers):
+            if (lead := parts[0]) in changes:
+                sizes = {k: layers[k].index.shape[2] for k in parts}
+                whole = np.concatenate([changes[k][..., :n] for k, n in sizes.items()], -1)
+                weights[lead] = jnp.asarray(whole, jnp.float32)
+                if layers[lead].bias is not None:
+                    biases[lead] = jnp.asarray(sum(changes[k][..., -1] for k in parts), jnp.float32)
+        total: Any = None
+        for start, x, _, rows in self._batches():
+            weight = jnp.asarray(rows < len(self._inputs[0]), jnp.float32)
+            chosen = self._chosen(start)
+            total = _sum(total, self._products(list(arrays), weights, biases, x, weight, chosen))
+        found: dict[int, np.ndarray] = {}
+        for parts in layer_parts(layers):
+            if (lead := parts[0]) in changes:
+                of = total[0][lead] / len(self._inputs[0])
+                ends = np.cumsum([layers[k].index.shape[2] for k in parts])[:-1]
+                found |= dict(zip(parts, np.split(of, ends, -1), strict=True))
+                if lead in biases:
+                    bias = total[1][lead][..., None] / len(self._inputs[0])
+                    found |= {k: np.concatenate([found[k], bias], -1) for k in parts}
+        return found
 
 
 def _sum(total: Any, part: Any) -> Any:

@@ -18,7 +18,7 @@ from bmrjax.trained.weight_rows import filled, masks_of, refresh
 # Each round keeps this share of the weights.
 RATIO = 0.85
 # Times that the weights of the chosen point are fitted once more.
-SETTLE = 2
+SETTLE = 3
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,30 @@ class Quadratic:
             raise FloatingPointError("the curvature of a layer is not positive definite")
         return found
 
+    def factor(
+        self, output: int, where: Int[np.ndarray, " some"]
+    ) -> Float[np.ndarray, "some some"]:
+        """Return the lower Cholesky factor of the precision of some weights of one row."""
+        factor, info = _lapack.dpotrf(self._precision(output, where), lower=1)
+        if info != 0:
+            raise FloatingPointError("the curvature of a layer is not positive definite")
+        return factor
+
+    def slope(
+        self, weights: Float[np.ndarray, "outputs inputs"]
+    ) -> Float[np.ndarray, "outputs inputs"]:
+        """Return minus the gradient of the loss and the prior at some weights, in nats."""
+        moments = self.moments
+        missing = moments.targets[self.group].T - weights @ moments.inputs[self.group]
+        return self.strengths[:, None] * missing + self.prior_precisions * (self.start - weights)
+
+    @functools.cached_property
+    def strengths(self) -> Float[np.ndarray, " outputs"]:
+        """Curvature at the output of each row, over all data."""
+        return self.scale * np.asarray(self.moments.outputs[self.group], np.float64)
+
     def _strength(self, output: int) -> float:
-        return self.scale * float(self.moments.outputs[self.group, output])
+        return float(self.strengths[output])
 
     def _precision(
         self, output: int, where: Int[np.ndarray, " kept"]

@@ -1,6 +1,7 @@
 """Bayesian model reduction of a network that is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from bmrjax.trained.eliminate import WeightRow, fit
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
+from bmrjax.trained.joint_fit import fit_together
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
@@ -24,7 +26,7 @@ from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.reduce_units import reduce_units
 from bmrjax.trained.traced import Traced
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import Pattern, filled, rows_of
+from bmrjax.trained.weight_rows import Pattern, filled, refresh, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
 PILOT = (0.6, 0.216)
@@ -107,13 +109,15 @@ def reduce_network(
     summed over the rows of these layers. Where nothing reads a unit, the data say nothing of the weights that
     make it: they are removed at no change of the evidence. The layers that read it take up what it put out
     as far as other units and the bias can. Units of all layers compete by this cost divided by the
-    parameters, or operations, that the network loses with each.
+    parameters, or operations, that the network loses with each. Where no share is given, the first two
+    rounds are smaller.
 
     Layers are found among the network's operations and not by their class: any array that is multiplied
     with what depends on the input, by a matrix product or a convolution, grouped or not, once or several
     times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`. A layer
     that sums over more than 1,024 inputs may be split into parts of about 256 to 2,048 inputs, the narrower
-    the more weights it has. Parts are judged side by side; later rounds correct for what they have in common.
+    the more weights it has. Parts are judged side by side; later rounds correct for what they have in common,
+    and the last fit of the weights that stay is of the whole layer.
 
     Args:
         network: An Equinox module that is written for one row; an ``(equinox module, equinox.nn.State)``
@@ -384,6 +388,9 @@ def _settle(
     arrays = [jnp.asarray(x) for x in packed.arrays()]
     for _ in range(SETTLE):
         moments = calibration.moments(arrays)
-        fit(rows, quadratics_of(found.layers, moments, dense, scale, precisions, arrays))
+        quadratics = quadratics_of(found.layers, moments, dense, scale, precisions, arrays)
+        refresh(found.layers, arrays, rows)
+        fit([row for row in rows if found.layers[row.layer].part is None], quadratics)
+        fit_together(found.layers, rows, quadratics, arrays, partial(calibration.products, arrays))
         arrays = filled(found.layers, dense, rows)
     return arrays

@@ -3,6 +3,7 @@
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows, not_reached
 from bmrjax.trained.fine_tune import TuneArrays
+from bmrjax.trained.joint_fit import fit_together
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
 from bmrjax.trained.path import RATIO, SETTLE, pack_arrays, quadratics_of
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
@@ -21,10 +23,14 @@ from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
 from bmrjax.trained.unit_path import UnitRound, UnitWalk
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import filled, masks_of, rows_of
+from bmrjax.trained.weight_rows import filled, masks_of, refresh, rows_of
 
 # Share of what is released that each round of the first pass keeps, and at which it ends.
 UNIT_PILOT = (0.7, 0.4)
+
+# Where rows that are kept out choose, shares that stay after the first rounds. A round that also removes
+# units in use would hide that some are not.
+FIRST_SHARES = (0.97, 0.92)
 
 # Rows by which it is seen whether a network still depends on its inputs.
 PROBES = 16
@@ -80,6 +86,8 @@ def reduce_units(
     scale = ready.num_data / tempered
     walked = walk(round_to)
     shares = _shares((smallest or SMALLEST) if last is None else last)
+    if last is None:
+        shares = [*(share for share in FIRST_SHARES if share > shares[0]), *shares]
     points = [dense_point(scores)]
     none = np.zeros(len(graph.names), bool)
     whole = graph.parameters.total(none), graph.flops.total(none)
@@ -112,6 +120,8 @@ def reduce_units(
             fresh = moments.moments(arrays)
             quadratics = quadratics_of(found.layers, fresh, dense, scale, precisions, arrays)
             walked.refit(rows, quadratics, gone)
+            refresh(found.layers, arrays, [row for row in rows if found.layers[row.layer].part])
+            fit_together(found.layers, rows, quadratics, arrays, partial(moments.products, arrays))
             arrays = filled(found.layers, dense, rows)
         point = measured_point(scores, evaluate(arrays), points[taken])
         better = point.measured <= points[taken].measured

@@ -19,7 +19,7 @@ def in_parts(layers: list[TracedLayer], block: int = 1) -> list[TracedLayer]:
 
     Parts have the name and the uses of their layer, and each has its share of the bias. Inputs of different
     parts are taken as uncorrelated in the curvature; that they are not shows in the outputs, which later
-    rounds correct for.
+    rounds correct for, and what `joint_fit` takes into account when all removals are done.
 
     Args:
         layers: In the order of use.

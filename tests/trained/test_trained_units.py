@@ -316,6 +316,15 @@ class TestNetworks:
         assert found.network.layers[0].weight.shape[0] <= 12
         assert error(found.network) < 0.2 * error(cut)
 
+    def test_a_unit_out_of_use_is_removed_where_all_others_are_needed(self):
+        network = eqx.nn.MLP(4, 3, 24, 1, jnp.tanh, key=jax.random.key(5))
+        last = network.layers[1].weight.at[:, 7].set(0.0)
+        network = eqx.tree_at(lambda n: n.layers[1].weight, network, last)
+        x = np.asarray(jax.random.normal(jax.random.key(1), (400, 4)))
+        y = jax.vmap(network)(x) + 1e-4 * jax.random.normal(jax.random.key(2), (400, 3))
+        found = bmr.reduce_network(network, (x, np.asarray(y)), units=True, smallest=0.8)
+        assert found.removals()["unit"].tolist() == ["layers.0.weight[7]"]
+
     def test_options(self):
         network = eqx.nn.MLP(4, 2, 24, 2, key=jax.random.key(2))
         data = teacher(jax.vmap(network), (4,))

@@ -9,6 +9,9 @@ NOTEBOOKS ?= notebooks/01*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
 # uv takes a sixth of pip's time. Where it is not to be had, or finds no index, because pip is configured for another one, pip does it.
+# It trusts the certificates of the machine, as pip does; older versions know the first name, newer ones the second.
+export UV_NATIVE_TLS := 1
+export UV_SYSTEM_CERTS := 1
 CONSTRAINED := --quiet --constraint constraints.txt
 add = $(BIN)/uv pip install --python $(BIN)/python $(CONSTRAINED) $(1) || $(BIN)/python -m pip install $(CONSTRAINED) $(1)
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.

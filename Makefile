@@ -8,12 +8,14 @@ BIN := $(VENV)/bin
 NOTEBOOKS ?= notebooks/01*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
-# uv takes a sixth of pip's time. Where it is not to be had, or finds no index, because pip is configured for another one, pip does it.
+# uv takes a sixth of pip's time, and does not read pip's configuration. Where it is not to be had, or fails, pip does it.
+# `make UV=false ...` leaves everything to pip, as for an index of your own.
+UV ?= $(BIN)/uv
 # It trusts the certificates of the machine, as pip does; older versions know the first name, newer ones the second.
 export UV_NATIVE_TLS := 1
 export UV_SYSTEM_CERTS := 1
 CONSTRAINED := --quiet --constraint constraints.txt
-add = $(BIN)/uv pip install --python $(BIN)/python $(CONSTRAINED) $(1) || $(BIN)/python -m pip install $(CONSTRAINED) $(1)
+add = $(UV) pip install --python $(BIN)/python $(CONSTRAINED) $(1) || $(BIN)/python -m pip install $(CONSTRAINED) $(1)
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
 ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
@@ -100,7 +102,8 @@ newest: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/matrix.py --dependencies newest \
 		--pythons $$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-# The blocks that need PyTorch or Bambi, in an environment of their own. TORCH may name a build without CUDA.
+# The blocks that need PyTorch or Bambi, in an environment of their own with versions that go together: Bambi's ArviZ fails to
+# import with matplotlib 3.11. TORCH may name a build without CUDA.
 TORCH ?= torch
 other-libraries:
 	$(PYTHON) -m venv $(VENV)-others

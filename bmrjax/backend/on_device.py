@@ -19,11 +19,25 @@ def on_device(tree: Any) -> Any:
     Args:
         tree: Arrays of NumPy or of JAX, or numbers.
     """
-    # A program that closed over an array has left it on the device, and JAX takes that for it: in single
+    # Where a program has closed over an array, device_put returns the buffer that is cached for it: in single
     # precision, also after double precision was switched on. A view is another array.
     return jax.device_put(
         jax.tree.map(lambda a: a.view() if isinstance(a, np.ndarray) else a, tree)
     )
+
+
+def in_precision(tree: Any) -> Any:
+    """Return a tree without numbers in double precision, where that is off.
+
+    Args:
+        tree: Arrays of NumPy or of JAX.
+    """
+
+    def one(a: Any) -> Any:
+        dtype = jax.dtypes.canonicalize_dtype(a.dtype)
+        return a if a.dtype == dtype else np.asarray(a).astype(dtype)
+
+    return jax.tree.map(one, tree)
 
 
 def floats_on_device(values: Float[ArrayLike, "..."]) -> Float[Array, "..."]:

@@ -73,7 +73,9 @@ def program_function(
 
 def _as_jax(tree: Any) -> Any:
     """Return arrays as those of JAX, in the precision that is on."""
-    return jax.tree.map(lambda a: jnp.asarray(a, jax.dtypes.canonicalize_dtype(a.dtype)), tree)
+    return jax.tree.map(
+        lambda a: jnp.asarray(a, jax.dtypes.canonicalize_dtype(jnp.result_type(a))), tree
+    )
 
 
 def look_at_sites(look: Callable[[Any], T], model: Callable, data: Data) -> T:

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from bmrjax import metrics
-from bmrjax.backend.on_device import on_device
+from bmrjax.backend.on_device import in_precision, on_device
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
@@ -174,7 +174,7 @@ class Evaluator:
         """Add up the posterior samples, batch by batch, and return what is found for all rows."""
         rows = length(data)
         size = min(self.batch_size or rows, rows)
-        params, keep = dict(params), dict(keep)
+        params, keep = dict(in_precision(dict(params))), dict(keep)
         batch = jax.tree.map(lambda a: a[:size], data)
         prepare_guide(self.model, self.guide, params, batch, latent_sites=self._latent_sites)
         held = self._placement.parted((params, keep))
@@ -195,12 +195,10 @@ class Evaluator:
             # Filled by NumPy, which compiles nothing.
             carry = {name: np.zeros(s.shape, s.dtype) for name, s in shapes.items()}
             carry["log_prob"] = np.full_like(carry["log_prob"], -np.inf)
-            for name in {"mean", "variance"} & set(
-                carry
-            ):  # sums, of counts too, in the type of the means
-                carry[name] = carry[name].astype(
-                    jnp.promote_types(shapes["mean"].dtype, jnp.float32)
-                )
+            # Sums have the type of the means, and are real where those are counts.
+            for name in {"mean", "variance"} & set(carry):
+                of_sums = jnp.promote_types(shapes["mean"].dtype, jnp.float32)
+                carry[name] = carry[name].astype(of_sums)
             if "variance" in carry:
                 carry["square"] = np.zeros_like(carry["mean"])
             if draw is not None and with_draws:

@@ -18,8 +18,8 @@ from bmrjax.trained.quadratic import Quadratic
 SMALL_GAIN = 1e-3
 STEPS = 50
 
-# Numbers in the Cholesky factors of the preconditioner, at most, as long as its blocks need not be narrower
-# than this for it.
+# Most numbers in the Cholesky factors of the preconditioner; its blocks are made narrower to keep to that,
+# but not narrower than this.
 FACTORS = 2**25
 NARROWEST_BLOCK = 16
 

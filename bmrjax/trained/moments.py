@@ -150,7 +150,7 @@ class Calibration:
         ) -> tuple[dict[int, Array], dict[int, Array]]:
             def added(weights: dict[int, Array], biases: dict[int, Array]) -> dict[int, Array]:
                 z = jax.vmap(lambda x: capture.responses(arrays, x, weights, chosen))(x)
-                return {k: of + biases[k] if k in biases else of for k, of in z.items()}
+                return z | {k: z[k] + jnp.broadcast_to(of, z[k].shape) for k, of in biases.items()}
 
             z, back = jax.vjp(added, weights, biases)
             return back({k: of * (shares[k] * weight)[:, None, None, None] for k, of in z.items()})

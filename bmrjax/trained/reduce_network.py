@@ -117,7 +117,7 @@ def reduce_network(
     times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`. A layer
     that sums over more than 1,024 inputs may be split into parts of about 256 to 2,048 inputs, the narrower
     the more weights it has. Parts are judged side by side; later rounds correct for what they have in common,
-    and the last fit of the weights that stay is of the whole layer.
+    and without `fine_tune` the last fit of the kept weights is of the whole layer.
 
     Args:
         network: An Equinox module that is written for one row; an ``(equinox module, equinox.nn.State)``

@@ -28,7 +28,7 @@ from bmrjax.trained.weight_rows import filled, masks_of, refresh, rows_of
 # Share of what is released that each round of the first pass keeps, and at which it ends.
 UNIT_PILOT = (0.7, 0.4)
 
-# Where rows that are kept out choose, shares that stay after the first rounds. A round that also removes
+# Where held-out rows choose, the shares that are kept after the first rounds. A round that also removes
 # units in use would hide that some are not.
 FIRST_SHARES = (0.97, 0.92)
 

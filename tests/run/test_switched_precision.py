@@ -73,17 +73,22 @@ def test_a_fit_in_single_precision_predicts_in_double(program):
     with double_precision():
         double = result.predict(jax.random.key(1), X)
     assert double.mean.dtype == double.std.dtype == np.float64
-    spread = np.asarray(single.std).mean()
-    np.testing.assert_allclose(
-        np.asarray(double.mean).mean(), np.asarray(single.mean).mean(), atol=spread
-    )
+    # Draws differ between the precisions, so the means agree to a fraction of the spread of the 100 draws.
+    apart = np.abs(np.asarray(double.mean) - np.asarray(single.mean)) / np.asarray(single.std)
+    assert apart.mean() < 0.2
 
 
 def test_a_fit_in_double_precision_is_a_start_in_single(program):
     with double_precision():
         first = bmr.sparsify(program, (X, Y), key=jax.random.key(0), **SHORT)
     options = bmr.FitOptions(start=first)
-    second = bmr.sparsify(program, (X, Y), key=jax.random.key(0), options=options, **SHORT)
+    one_step = SHORT | {"num_epochs": 1, "steps_per_epoch": 1}
+    second = bmr.sparsify(program, (X, Y), key=jax.random.key(0), options=options, **one_step)
+    fresh = bmr.sparsify(program, (X, Y), key=jax.random.key(0), **one_step)
     name = "net.layers.0.weight_auto_loc"
     assert second.params[name].dtype == np.float32
-    np.testing.assert_allclose(second.params[name], first.params[name], atol=1.0)
+    away, near = (
+        np.abs(r.params[name] - np.asarray(first.params[name])).max() for r in (fresh, second)
+    )
+    assert np.isfinite(first.evaluate(jax.random.key(1), (X, Y))["nll"])  # without a warning of JAX
+    assert near < 0.3 * away

@@ -1,5 +1,6 @@
 """The kept weights of a layer in parts come to the fit of the whole layer."""
 
+import sys
 from functools import partial
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bmrjax as bmr
 from bmrjax.trained import SquaredError, joint_fit, wide_layers
 from bmrjax.trained import moments as moments_module
 from bmrjax.trained.joint_fit import fit_together
@@ -15,6 +17,8 @@ from bmrjax.trained.moments import Calibration
 from bmrjax.trained.path import quadratics_of
 from bmrjax.trained.traced import trace
 from bmrjax.trained.weight_rows import filled, rows_of
+
+pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 ROWS, INPUTS, OUTPUTS, PARTS = 300, 32, 3, 4
 PRECISION, SCALE = 0.3, 40.0
@@ -187,3 +191,22 @@ def test_a_row_that_would_become_worse_stays(narrow):
     fit_together(problem.layers, problem.rows, problem.quadratics, problem.arrays, wrong)
     for row, weights in zip(problem.rows, start, strict=True):
         assert np.array_equal(row.weights, weights) == (row.output < 2)
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_the_last_fit_is_of_the_whole_layer(narrow, monkeypatch, units):
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(400, 4)) @ rng.normal(size=(4, 24)) + 0.3 * rng.normal(size=(400, 24))
+    network = eqx.nn.MLP(24, 2, 20, 1, key=jax.random.key(0))
+    x = x.astype(np.float32)
+    data = (x, np.asarray(jax.vmap(network)(x)))
+    kept = {"keep": 0.3, "units": units}
+    together = bmr.reduce_network(network, data, **kept)
+    module = sys.modules[f"bmrjax.trained.{'reduce_units' if units else 'reduce_network'}"]
+    monkeypatch.setattr(module, "fit_together", lambda *_: None)
+    apart = bmr.reduce_network(network, data, **kept)
+
+    def error(found):
+        return float(np.square(jax.vmap(found.network)(x) - data[1]).mean())
+
+    assert error(together) < 0.9 * error(apart)

@@ -45,7 +45,7 @@ def posterior_means(
         return bmr.random_module("net", network, prior).values
 
     guide: Any = result.unpruned_guide
-    centre = central_values(guide, result.params, (), {})
+    centre = central_values(guide, result.params, (), {}, {})
     with numpyro.handlers.trace() as trace, numpyro.handlers.substitute(data=centre):
         at_centre = values()
     tensors = [name for name, site in trace.items() if "layer" in site.get("infer", {})]

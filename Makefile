@@ -71,7 +71,7 @@ costs-check: $(INSTALLED)
 all-checks: lint types demo
 	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
 	BMRJAX_ALL_CHECKS=1 $(MAKE) first-notebooks NOTEBOOKS=notebooks
-	$(BIN)/python -m pytest docs/quickstart.md docs/guide.md docs/plots.md
+	$(BIN)/python -m pytest docs/quickstart.md docs/guide.md docs/plots.md docs/scale.md docs/howto/temperature.md
 	$(BIN)/python -m pytest -m slow tests
 	$(MAKE) docs
 	$(MAKE) newest

@@ -78,6 +78,7 @@ def test_a_fit_in_single_precision_predicts_in_double(program):
     assert apart.mean() < 0.2
 
 
+@pytest.mark.slow
 def test_a_fit_in_double_precision_is_a_start_in_single(program):
     with double_precision():
         first = bmr.sparsify(program, (X, Y), key=jax.random.key(0), **SHORT)

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 NOTEBOOKS ?= notebooks/01*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
-# uv takes a sixth of pip's time, and does not read pip's configuration. Where it is not to be had, or fails, pip does it.
+# uv takes a seventh of pip's time, and does not read pip's configuration. Where it is not to be had, or fails, pip does it.
 # `make UV=false ...` leaves everything to pip, as for an index of your own.
 UV ?= $(BIN)/uv
 # It trusts the certificates of the machine, as pip does; older versions know the first name, newer ones the second.
@@ -66,8 +66,7 @@ DATA ?= data
 costs-check: $(INSTALLED)
 	$(BIN)/python -m benchmarks.costs.where --data-root $(DATA) --check
 
-# All of them, the longer ones too.
-# Before a release: all that a clone can check without a network, about an hour on two cores; then the newest dependencies.
+# Before a release: all that a clone can check without a network, some two hours on two cores; then the newest dependencies.
 all-checks: lint types demo
 	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
 	BMRJAX_ALL_CHECKS=1 $(MAKE) first-notebooks NOTEBOOKS=notebooks

@@ -1,6 +1,6 @@
 """Arrays brought to the device, and copied there."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from bmrjax.backend.quick_compile import quick_jit
+
+_Tree = TypeVar("_Tree")
 
 
 def on_device(tree: Any) -> Any:
@@ -26,14 +28,16 @@ def on_device(tree: Any) -> Any:
     )
 
 
-def in_precision(tree: Any) -> Any:
+def in_precision(tree: _Tree) -> _Tree:
     """Return a tree without numbers in double precision, where that is off.
 
     Args:
-        tree: Arrays of NumPy or of JAX.
+        tree: Arrays of NumPy or of JAX, keys among them.
     """
 
     def one(a: Any) -> Any:
+        if jnp.issubdtype(a.dtype, jax.dtypes.extended):
+            return a
         dtype = jax.dtypes.canonicalize_dtype(a.dtype)
         return a if a.dtype == dtype else np.asarray(a).astype(dtype)
 

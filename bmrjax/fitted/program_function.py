@@ -39,7 +39,8 @@ def program_function(
         data: Its arguments.
     """
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
-    given, rest = eqx.partition(arguments(data), _is_array)
+    arrays, rest = eqx.partition(arguments(data), _is_array)
+    arrays = jax.tree.map(jnp.asarray, arrays)
 
     def of_arrays(arrays: Any, points: Any) -> Any:
         args, kwargs = eqx.combine(arrays, rest)
@@ -50,15 +51,10 @@ def program_function(
         return function(seeded, args, kwargs, points)
 
     programs: dict[Any, Any] = {}
-    by_precision: dict[bool, Any] = {}
 
     def call(points: Any) -> Any:
-        # Other libraries switch double precision on, and off, between two calls.
-        double = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-        if double not in by_precision:
-            by_precision[double] = _as_jax(given)
-        arrays, points = by_precision[double], _as_jax(points)
-        shapes = double, tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(points))
+        points = jax.tree.map(jnp.asarray, points)
+        shapes = tuple((a.shape, str(a.dtype)) for a in jax.tree.leaves(points))
         if shapes not in programs:
             with inference():
                 try:
@@ -69,13 +65,6 @@ def program_function(
         return programs[shapes](arrays, points)
 
     return call
-
-
-def _as_jax(tree: Any) -> Any:
-    """Return arrays as those of JAX, in the precision that is on."""
-    return jax.tree.map(
-        lambda a: jnp.asarray(a, jax.dtypes.canonicalize_dtype(jnp.result_type(a))), tree
-    )
 
 
 def look_at_sites(look: Callable[[Any], T], model: Callable, data: Data) -> T:

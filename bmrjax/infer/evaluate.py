@@ -174,7 +174,7 @@ class Evaluator:
         """Add up the posterior samples, batch by batch, and return what is found for all rows."""
         rows = length(data)
         size = min(self.batch_size or rows, rows)
-        params, keep = dict(in_precision(dict(params))), dict(keep)
+        params, keep = in_precision(dict(params)), dict(keep)
         batch = jax.tree.map(lambda a: a[:size], data)
         prepare_guide(self.model, self.guide, params, batch, latent_sites=self._latent_sites)
         held = self._placement.parted((params, keep))

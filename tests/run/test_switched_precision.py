@@ -22,12 +22,11 @@ SHORT = {"num_epochs": 2, "steps_per_epoch": 20, "progress": False, "batch_size"
 @contextlib.contextmanager
 def double_precision():
     """Switch it on as other libraries do, for all threads."""
-    before = jax.config.values["jax_enable_x64"]
-    jax.config.update("jax_enable_x64", not before)
+    jax.config.update("jax_enable_x64", val=True)
     try:
         yield
     finally:
-        jax.config.update("jax_enable_x64", before)
+        jax.config.update("jax_enable_x64", val=False)
 
 
 def test_an_array_that_a_program_closed_over_is_brought_in_the_precision_that_is_on():

@@ -10,6 +10,7 @@ from bmrjax.criteria.limit import limit as limit
 from bmrjax.criteria.log_normal import BMRSNormal as BMRSNormal
 from bmrjax.criteria.log_normal import BMRSUniform as BMRSUniform
 from bmrjax.criteria.order import Order as Order
+from bmrjax.criteria.order import default_order as default_order
 from bmrjax.criteria.order import largest_delta_f_first as largest_delta_f_first
 from bmrjax.criteria.order import smallest_magnitude_first as smallest_magnitude_first
 from bmrjax.criteria.order import smallest_snr_first as smallest_snr_first

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bmrjax.criteria.base import Criterion, Decision, Sites
+from bmrjax.criteria.base import Criterion, Decision
 from bmrjax.criteria.groups import Groups
+from bmrjax.criteria.in_turn import has_turns, in_turn
 from bmrjax.criteria.ranking import Ranking
 from bmrjax.criteria.shrinkage import Shrinkage
+from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import Normal
 
 # With more elements than this, trying them one by one would take longer than the run.
@@ -34,7 +36,7 @@ def for_last_pass(criterion: Criterion) -> Shrinkage | None:
 
 @dataclass(frozen=True)
 class LeastEvidence:
-    """Order elements, or groups, by the evidence for keeping them, the least first.
+    """Order elements, or groups, by the evidence for keeping them, least first; in turn if it is joint.
 
     Args:
         groups: Which elements belong together; by default each one is on its own.
@@ -42,10 +44,11 @@ class LeastEvidence:
 
     groups: Groups | None = None
 
-    def __call__(self, posterior: Sites, decision: Decision) -> Mapping[str, Array]:
+    def __call__(self, found: SitePosteriors, decision: Decision) -> Mapping[str, Array]:
         """See `criteria.Order`."""
-        del posterior
         delta_f = decision.delta_f
+        if has_turns(found):
+            return in_turn(found, {name: ~keep for name, keep in decision.keep.items()})
         if self.groups is None:
             return {name: _score(df) for name, df in delta_f.items()}
         # The scores of a group are added as squares, and a group that is still there is there as a whole.

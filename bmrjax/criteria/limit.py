@@ -1,5 +1,7 @@
 """How much of what a criterion decides is done at once."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -94,7 +96,8 @@ def leaving(
     most = jnp.asarray(fraction, jnp.float32)
     part = jnp.ceil(most * kept.astype(jnp.float32)).astype(jnp.int32)
     number = jnp.where(most >= 1.0, kept, part)
-    scores = order(found.posterior, decision)
+    # Turns are those of single elements.
+    scores = order(found if groups is None else replace(found, factors=None), decision)
     if groups is not None:
         # The Euclidean length of a group: to first order, what its removal moves.
         squares = {name: jnp.where(keep[name], jnp.square(scores[name]), 0.0) for name in names}

@@ -210,6 +210,12 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
         )
         return read_joint(pruned_joint(fn, keep))
 
+    def covariance_factors(self, params: Mapping[str, Array], keep: Keep) -> dict[str, Array]:
+        """See `ReadableGuide.covariance_factors`: of every site on the real line."""
+        rows = self._joint(params, self.flat_keep(keep)).scale_tril
+        where = self._split(jnp.arange(self.latent_dim))
+        return {name: rows[where[name]] for name in self.real_sites()}
+
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""
         keep = self.flat_keep(after)

@@ -118,7 +118,9 @@ def read_posteriors(
             continue
         posterior[name], prior[name] = q, p
         layers[name] = site.get("infer", {}).get("layer", name)
-    return SitePosteriors(posterior, prior, layers, unread)
+    rows = guide.covariance_factors(params, keep) if isinstance(guide, ReadableGuide) else None
+    factors = {name: rows[name] for name in posterior} if rows and {*rows} >= {*posterior} else None
+    return SitePosteriors(posterior, prior, layers, unread, factors)
 
 
 def _why_unread(q: Any, p: Any, site: Mapping[str, Any], of_guide: Mapping[str, Any] | None) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxtyping import Array
+
 from bmrjax.infer.arguments import Keep
 
 
@@ -40,6 +42,18 @@ class ReadableGuide:
             Site name to posterior, a class of `bmrjax.reduction`, shaped as the site.
         """
         raise NotImplementedError
+
+    def covariance_factors(self, params: Mapping[str, Any], keep: Keep) -> dict[str, Array] | None:
+        """Return the rows of a square root of the covariance, by site; see `criteria.SitePosteriors`.
+
+        Args:
+            params: Constrained parameters.
+            keep: The masks in force, by site; may be traced.
+
+        Returns:
+            Site name to rows, shape ``(*site, n)``; None if elements are independent.
+        """
+        del params, keep
 
     @classmethod
     def with_params(cls, params: Mapping[str, Any]) -> Callable[[Callable], Any] | None:

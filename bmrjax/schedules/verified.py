@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from bmrjax.criteria.order import Order, smallest_magnitude_first
+from bmrjax.criteria.order import Order, default_order
 from bmrjax.schedules.actions import Action, Of, Reduce, Restore, Stop, Train
 from bmrjax.schedules.base import (
     Judge,
@@ -58,7 +58,7 @@ class Verified(Schedule):
         min_fraction: A pass is over when the cap falls below this.
         cooldown: Last epochs without reductions, over which the learning rate falls to zero; a
             fifth of the run by default, 20 at most. With 0, the run stops when the last pass is over.
-        order: Which elements are removed first under the cap.
+        order: Which elements are removed first under the cap; see `criteria.default_order`.
         mask_prior: Whether a round is kept too if the VFE rose by less than the cost of the masks
             (`criteria.Criterion.mask_cost`) fell, and the run ends at the point where the sum of both is
             lowest. Where k of n elements are included, each costs about ln(n / k) nats, so the result is
@@ -100,7 +100,7 @@ class Verified(Schedule):
     fraction: float = 0.5
     min_fraction: float = 0.01
     cooldown: int | None = None
-    order: Order = smallest_magnitude_first
+    order: Order = default_order
     mask_prior: bool | None = None
     passes: tuple[Pass, ...] = ("criterion", "evidence", "single")
     tolerance: float = 0.0

@@ -167,13 +167,16 @@ def test_published_rules_and_orders_read_the_noise():
     )
     mean, snr = samples.mean(1), samples.mean(1) / samples.std(1)
     rule = criteria.SignalToNoise(threshold=1.0, family=LogNormal)
-    decision = rule(SitePosteriors(q, p))
+    found = SitePosteriors(q, p)
+    decision = rule(found)
     np.testing.assert_array_equal(decision.keep["θ"], snr >= 1)
     rule = criteria.Magnitude(threshold=0.1, family=LogNormal)
     np.testing.assert_array_equal(rule(SitePosteriors(q, p)).keep["θ"], mean >= 0.1)
     # Means of the widest are of few large draws.
-    np.testing.assert_allclose(smallest_magnitude_first(q, decision)["θ"][:3], mean[:3], rtol=0.02)
-    np.testing.assert_allclose(smallest_snr_first(q, decision)["θ"][:3], snr[:3], rtol=0.02)
+    np.testing.assert_allclose(
+        smallest_magnitude_first(found, decision)["θ"][:3], mean[:3], rtol=0.02
+    )
+    np.testing.assert_allclose(smallest_snr_first(found, decision)["θ"][:3], snr[:3], rtol=0.02)
 
 
 def test_settings_that_make_no_sense_are_refused():

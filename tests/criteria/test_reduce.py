@@ -116,10 +116,10 @@ def test_a_returning_element_is_not_counted_as_removed():
 def test_a_new_cap_and_new_masks_do_not_retrace():
     traces = 0
 
-    def counting(posterior, decision):
+    def counting(found, decision):
         nonlocal traces
         traces += 1
-        return criteria.smallest_snr_first(posterior, decision)
+        return criteria.smallest_snr_first(found, decision)
 
     criterion = criteria.SpikeAndSlab()
     reduce_ = jit_reduce(criterion, counting)
@@ -157,7 +157,7 @@ def test_orders_are_what_their_names_say(order):
     loc, scale = rng.normal(size=30), rng.uniform(0.05, 1.0, 30)
     q = {"w": Normal(jnp.float32(loc), jnp.float32(scale))}
     decision = Decision({}, {"w": jnp.float32(rng.uniform(-5, 40, 30))})
-    score = order(q, decision)["w"]
+    score = order(criteria.SitePosteriors(q, {}), decision)["w"]
     np.testing.assert_array_equal(
         np.argsort(score, kind="stable"), expected_rank(order, q, decision)
     )
@@ -168,6 +168,6 @@ def test_orders_are_what_their_names_say(order):
 def test_orders_give_usable_scores_at_extremes(order):
     q = {"w": Normal(jnp.array([0.0, -1e6, 1e6, 1e-30]), jnp.array([1e-18, 1e-18, 1e3, 1.0]))}
     delta_f = jnp.array([43.0, -jnp.finfo(jnp.float32).max, -jnp.inf, 0.0])
-    score = order(q, Decision({}, {"w": delta_f}))["w"]
+    score = order(criteria.SitePosteriors(q, {}), Decision({}, {"w": delta_f}))["w"]
     assert (score >= 0).all()
     assert not np.signbit(score).any()

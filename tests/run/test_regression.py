@@ -105,7 +105,10 @@ def correlated(seed):
 
 @pytest.mark.slow
 def test_the_default_does_not_stop_while_the_evidence_favours_fewer_columns():
-    """With a factorised posterior and no last pass, ten columns and a VFE of 84.8 were left here."""
+    """With a factorised posterior and no last pass, ten columns and a VFE of 84.8 were left here.
+
+    A joint posterior that was reduced by magnitude ended at 84.2, with five.
+    """
 
     def program(x, y=None):
         beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([20]).to_event(1))

@@ -10,6 +10,7 @@ import pytest
 
 from bmrjax.criteria import (
     Decision,
+    SitePosteriors,
     largest_delta_f_first,
     smallest_magnitude_first,
     smallest_snr_first,
@@ -527,7 +528,7 @@ def test_orders():
         largest_delta_f_first: [0, 1, 2],
     }
     for order, ranking in expected.items():
-        scores = order(posterior, decision)["w"]
+        scores = order(SitePosteriors(posterior, {}), decision)["w"]
         assert np.argsort(scores).tolist() == ranking
         assert bool(jnp.all(jnp.isfinite(scores) & (scores >= 0)))
 

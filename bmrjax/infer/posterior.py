@@ -3,11 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.infer.autoguide import AutoContinuous
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import SitePosteriors
 from bmrjax.families import (
     center,
@@ -121,6 +125,35 @@ def read_posteriors(
     rows = guide.covariance_factors(params, keep) if isinstance(guide, ReadableGuide) else None
     factors = {name: rows[name] for name in posterior} if rows and {*rows} >= {*posterior} else None
     return SitePosteriors(posterior, prior, layers, unread, factors)
+
+
+def compiled_posteriors(
+    model: Callable,
+    guide: Callable,
+    params: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    keep: Keep | None = None,
+) -> SitePosteriors:
+    """Return `read_posteriors` by one compiled program, with networks in inference mode.
+
+    Operation by operation, JAX compiles a small program for each shape that a program and its guide draw,
+    which takes many times as long. For programs that have been fitted, and so can be traced.
+    """
+    if keep is None:
+        keep = unpruned(guide)[1]
+    traced, static = eqx.partition((params, args, kwargs, keep), _is_traced)
+
+    def read(traced: Any) -> SitePosteriors:
+        params, args, kwargs, keep = eqx.combine(traced, static)
+        return read_posteriors(model, guide, params, args, kwargs, keep)
+
+    with inference():
+        return quick_jit(read, num_calls=1)(traced)
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray))
 
 
 def _why_unread(q: Any, p: Any, site: Mapping[str, Any], of_guide: Mapping[str, Any] | None) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bmrjax import reduction
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.checks import check_key
 from bmrjax.criteria import (
     Criterion,
@@ -24,7 +25,7 @@ from bmrjax.infer.arguments import Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import elbo
 from bmrjax.infer.free_energy import FreeEnergy
-from bmrjax.infer.posterior import read_posteriors
+from bmrjax.infer.posterior import compiled_posteriors
 from bmrjax.infer.prepare_guide import check_params, prepare_guide
 from bmrjax.infer.program_data import program_data
 from bmrjax.infer.pruned_guide import unpruned
@@ -276,7 +277,8 @@ def free_energy_report(
 
     was = np.concatenate([np.asarray(before[name]).ravel() for name in names])
     kept = int(was.sum())
-    delta_f = _flat({n: reduction.delta_f_each(found.posterior[n], found.prior[n]) for n in names})
+    delta_f, scores = quick_jit(_delta_f_and_scores, static_argnums=1)(found, tuple(orders))
+    delta_f = _flat(delta_f)
     counts = np.unique(np.round(np.linspace(0, kept, points)).astype(int))
     start = measure(before)
     if not math.isfinite(start[0]):
@@ -286,9 +288,8 @@ def free_energy_report(
         )
     curves = {}
     for order in orders:
-        score = _flat({n: ORDERS[order](n, found.posterior[n], found.prior[n]) for n in names})
         # What is gone already comes last, and is never reached.
-        sequence = np.lexsort((score, ~was))
+        sequence = np.lexsort((_flat(scores[order]), ~was))
         gains = np.concatenate([[0.0], np.cumsum(delta_f[sequence][:kept])])
         actual, nll = np.empty(len(counts)), np.empty(len(counts))
         for i, count in enumerate(counts):
@@ -298,7 +299,7 @@ def free_energy_report(
                 start if count == 0 else measure(_split(now, shapes) | _rest(before, names))
             )
         curves[order] = FreeEnergyCurve(counts, start[0] - gains[counts], actual, nll)
-    decided = criterion(found, {n: before[n] for n in names}).keep
+    decided = quick_jit(criterion, num_calls=1)(found, {n: before[n] for n in names}).keep
     stays = {name: before[name] & decided[name] for name in names}
     proposed = kept - sum(int(mask.sum()) for mask in stays.values())
     vfe = measure(before | stays)[0]
@@ -324,23 +325,25 @@ class _Measure:
         self._vfe = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=row_sites)
         self._params, self._data, self._key = dict(params), data, key
         self._samples = num_samples
+        self._draws: int | None = None  # of the divergence
         self._passes = -(-num_samples // -(-rows // batch_size))
 
     def __call__(self, keep: Keep) -> tuple[float, float]:
         args = (self._params, keep, self._data)
         vfe = self._vfe(*args, self._key, num_passes=self._passes)
-        divergence = self._vfe.divergence(*args, self._key)
-        if divergence != self._vfe.divergence(*args, jax.random.fold_in(self._key, 1)):
-            # It has no closed form: averaged over as many samples as the VFE.
-            divergence = self._vfe.divergence(*args, self._key, num_samples=self._samples)
-        return vfe, vfe - divergence
+        if self._draws is None:
+            keys = self._key, jax.random.fold_in(self._key, 1)
+            one, other = (self._vfe.divergence(*args, key) for key in keys)
+            self._draws = 1 if one == other else self._samples
+        # Without a closed form, it is averaged over as many samples as the VFE.
+        return vfe, vfe - self._vfe.divergence(*args, self._key, num_samples=self._draws)
 
 
 def _normal_sites(
     model: Callable, guide: Callable, params: Mapping[str, Any], batch: Any, keep: Keep | None
 ) -> SitePosteriors:
     args, kwargs = arguments(batch)
-    found = read_posteriors(model, guide, params, args, kwargs, keep)
+    found = compiled_posteriors(model, guide, params, args, kwargs, keep)
     names = [name for name, q in found.posterior.items() if isinstance(q, Normal)]
     if not names or isinstance(guide, CorrelatedGuide):
         raise ValueError(
@@ -348,6 +351,12 @@ def _normal_sites(
             "posterior are independent normals. Use infer.AutoMeanField or AutoNormal as the guide."
         )
     return found.only(names)
+
+
+def _delta_f_and_scores(found: SitePosteriors, orders: tuple[str, ...]) -> tuple[Any, Any]:
+    sites = [(name, q, found.prior[name]) for name, q in found.posterior.items()]
+    delta_f = {name: reduction.delta_f_each(q, p) for name, q, p in sites}
+    return delta_f, {order: {site[0]: ORDERS[order](*site) for site in sites} for order in orders}
 
 
 def _flat(values: Mapping[str, Array]) -> np.ndarray:

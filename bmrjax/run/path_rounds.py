@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax import reduction
-from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.correlated import CorrelatedGuide
-from bmrjax.infer.posterior import read_posteriors
+from bmrjax.infer.posterior import compiled_posteriors
 from bmrjax.run.point import Point
 
 # Elements of a joint posterior of which ΔF is found one after another, at most.
@@ -126,8 +125,7 @@ def _delta_f(
     args, kwargs = arguments(batch)
     model, guide = result.unpruned_model, result.unpruned_guide
     keep = {name: jnp.asarray(mask) for name, mask in point.keep.items()}
-    with inference():
-        sites = read_posteriors(model, guide, point.params, args, kwargs, keep)
+    sites = compiled_posteriors(model, guide, point.params, args, kwargs, keep)
     if isinstance(guide, CorrelatedGuide):
         return _delta_f_in_turn(guide, point, sites.prior, removed)
     found = {}

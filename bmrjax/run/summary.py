@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import Criterion
 from bmrjax.families import shown_elements
-from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
-from bmrjax.infer.posterior import read_posteriors
+from bmrjax.infer.posterior import compiled_posteriors
 from bmrjax.run.element_names import element_names, named_axes
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
     """
     args, kwargs = arguments(data)
     model, guide = result.unpruned_model, result.unpruned_guide
-    with inference():
-        found = read_posteriors(model, guide, result.params, args, kwargs, result.keep)
+    found = compiled_posteriors(model, guide, result.params, args, kwargs, result.keep)
     names = [
         name
         for name, q in found.posterior.items()
@@ -94,7 +93,7 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
         )
     found = found.only(names)
     keep = {n: result.keep.get(n, jnp.ones(found.posterior[n].loc.shape, bool)) for n in names}
-    decision = criterion(found, keep)
+    decision = quick_jit(criterion, num_calls=1)(found, keep)
     delta_f = {n: jnp.where(keep[n], value, jnp.nan) for n, value in decision.delta_f.items()}
     included = decision.statistics.get("inclusion_prob")
     return {"delta_f": delta_f} | ({} if included is None else {"inclusion_prob": included})

@@ -59,7 +59,11 @@ def rankings(
             ),
             num_epochs=12,
             schedule=schedules.Every(
-                wait=1, fraction=0.25, order=lambda q, d, s=positive: {name: s[name] for name in q}
+                wait=1,
+                fraction=0.25,
+                order=lambda found, decision, s=positive: {
+                    name: s[name] for name in found.posterior
+                },
             ),
             start=result,
         )

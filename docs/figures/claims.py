@@ -57,7 +57,7 @@ def variables(ax: plt.Axes) -> dict[str, tuple[float, float]]:
             points.append((mean(r["recall"] for r in some), mean(r["precision"] for r in some)))
             found[f"{label}, {columns} columns, {number} rows"] = points[-1]
         ax.scatter(*zip(*points, strict=True), color=colour, s=30, label=label)
-    ax.set(xlabel="recall", xticks=[0.8, 0.85, 0.9, 0.95, 1.0], ylim=(0, 1.05))
+    ax.set(xlabel="recall", xticks=[0.7, 0.8, 0.9, 1.0], ylim=(0, 1.05))
     ax.set_title("Which columns have an effect? Precision")
     ax.legend(loc="lower left")
     return found

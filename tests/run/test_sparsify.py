@@ -213,12 +213,10 @@ def test_the_sparsest_point_that_predicts_about_as_well(result, monkeypatch):
 
 
 def test_the_key_decides_everything(result):
-    first, second, other = run(), run(), run(key=jax.random.key(2))
-    assert (
-        numbers(first) == numbers(second) == numbers(result)
-    )  # metrics are used for reporting only
-    np.testing.assert_array_equal(first.params["auto_loc"], second.params["auto_loc"])
-    assert numbers(first) != numbers(other)
+    again, other = run(), run(key=jax.random.key(2), num_epochs=2)
+    assert numbers(again) == numbers(result)  # metrics are used for reporting only
+    np.testing.assert_array_equal(again.params["auto_loc"], result.params["auto_loc"])
+    assert numbers(other) != numbers(again)[:2]
 
 
 def test_one_compilation_however_long_the_run():
@@ -328,13 +326,12 @@ def test_latents_a_datum_with_all_data_in_every_step():
 
 def test_the_kl_term_can_be_weighted_and_warmed_up():
     options = {"criterion": None, "num_epochs": 1, "steps_per_epoch": 1}
-    full, none, warm, half = (
+    full, none, both = (
         run(**options, options=bmr.FitOptions(**more)).history[0]["vfe"]
-        for more in ({}, {"kl_weight": 0.0}, {"kl_warmup": 4}, {"kl_weight": 0.5})
+        for more in ({}, {"kl_weight": 0.0}, {"kl_weight": 0.5, "kl_warmup": 4})
     )
     assert full - none > 1.0
-    assert warm - none == pytest.approx((full - none) / 4, rel=1e-4)
-    assert half - none == pytest.approx((full - none) / 2, rel=1e-4)
+    assert both - none == pytest.approx((full - none) / 2 / 4, rel=1e-4)
 
 
 # --- rounds that are taken back -----------------------------------------------------------

@@ -147,7 +147,9 @@ def table(tmp_path_factory):
         "--hidden 8 --num-epochs 10 --steps-per-epoch 40 --no-progress --num-samples 3 --refit 1"
     )
     data = ["--data", str(folder / "people.csv")]
-    cli.main(["sparsify", *data, "--out", str(folder / "run"), *words.split()])
+    with pytest.MonkeyPatch.context() as patch:  # tests/cli/test_cli.py looks at plots
+        patch.setattr("bmrjax.cli.run_sparsify.write_plots", lambda *_: None)
+        cli.main(["sparsify", *data, "--out", str(folder / "run"), *words.split()])
     return folder, json.loads((folder / "run" / "results.json").read_text())
 
 

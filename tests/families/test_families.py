@@ -173,8 +173,13 @@ def fitted(guide, posterior=None):
 
 
 @pytest.mark.parametrize(
-    ("guide", "posterior"), [(None, None), (infer.AutoMeanField, None), (infer.AutoMeanField, "laplace")]
-)  # fmt: skip
+    ("guide", "posterior"),
+    [
+        (None, None),
+        pytest.param(infer.AutoMeanField, None, marks=pytest.mark.slow),
+        (infer.AutoMeanField, "laplace"),
+    ],
+)
 def test_sparsify_finds_the_coefficients_under_a_laplace_prior(guide, posterior):
     (x, y), result = fitted(guide, posterior)
     if guide is None:

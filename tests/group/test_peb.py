@@ -423,8 +423,16 @@ def test_subjects_that_do_not_go_together_are_refused():
         bmr.peb(**(arrays | {"covariance": wide}))
 
 
-def test_fits_that_do_not_go_together_are_refused(logistic):
-    data, chains, guides, params = logistic
+def test_fits_that_do_not_go_together_are_refused():
+    rng = np.random.default_rng(0)
+    data = [(np.zeros((4, 2), np.float32), np.zeros(4, np.float32))] * 6
+    shapes = {"theta": (50, 2), "intercept": (50,)}
+    chains = [
+        {site: rng.normal(size=shape).astype(np.float32) for site, shape in shapes.items()}
+        for _ in range(6)
+    ]
+    guides = [AutoLaplaceApproximation(subject_model) for _ in range(6)]
+    params = [{"auto_loc": np.zeros(3, np.float32)}] * 6
     with pytest.raises(TypeError, match="give data="):
         bmr.peb(chains, model=subject_model)
     with pytest.raises(ValueError, match="subjects 0 and 1 share one AutoLaplaceApproximation"):

@@ -136,13 +136,15 @@ def test_interrupted_in_a_pending_round_and_again_after_a_rejected_one(
     assert_same(run(tmp_path, resume=True), reference)
 
 
-def test_a_process_killed_at_any_moment_ends_the_same(reference, tmp_path):
+# Once, or early, and then late again; at no particular moment of an epoch.
+@pytest.mark.parametrize("kills", [(9,), pytest.param((2, 9), marks=pytest.mark.slow)])
+def test_a_process_killed_at_any_moment_ends_the_same(reference, tmp_path, kills):
     rng = np.random.default_rng(0)
     command = [sys.executable, __file__, str(tmp_path)]
     env = {**os.environ, "JAX_PLATFORMS": jax.default_backend()}
     # Where this file finds what tests share.
     env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    for checkpoints in (2, 9):  # once early, once late, at no particular moment of an epoch
+    for checkpoints in kills:
         process = subprocess.Popen(command, env=env)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:

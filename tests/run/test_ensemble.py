@@ -19,7 +19,7 @@ KEYS = [jax.random.key(seed) for seed in range(3)]
 OPTIONS = {
     "batch_size": 64,
     "num_epochs": 12,
-    "steps_per_epoch": 200,
+    "steps_per_epoch": 50,
     "schedule": bmr.schedules.Verified(wait=6, refit=1),
     "progress": False,
 }
@@ -30,10 +30,10 @@ def classes(rows=256):
     return x, (x[:, 0] + 0.3 * x[:, 1] > 0).astype(int)
 
 
-def networks():
+def networks(hidden=()):
     """Return three programs that start at different networks."""
     return [
-        programs.classifier(bmr.zoo.MLP(4, (8,), 2, key=key), bmr.priors.Flat()) for key in KEYS
+        programs.classifier(bmr.zoo.MLP(4, hidden, 2, key=key), bmr.priors.Flat()) for key in KEYS
     ]
 
 
@@ -75,11 +75,11 @@ def test_a_member_that_stops_early_stays_where_it_stopped():
     data = classes()
     schedule = bmr.schedules.Verified(wait=6, refit=1, min_fraction=0.2, cooldown=0)
     options = OPTIONS | {"num_epochs": 40, "schedule": schedule}
-    found = bmr.ensemble(networks(), data, keys=KEYS, **options)
+    found = bmr.ensemble(networks((8,)), data, keys=KEYS, **options)
     first, *_, last = sorted(range(len(found)), key=lambda i: len(found[i].history))
     assert len(found[first].history) < len(found[last].history)
     for i in (first, last):
-        assert_alike(found[i], bmr.sparsify(networks()[i], data, key=KEYS[i], **options))
+        assert_alike(found[i], bmr.sparsify(networks((8,))[i], data, key=KEYS[i], **options))
 
 
 @pytest.mark.slow

@@ -219,7 +219,10 @@ def test_a_loaded_result_asks_for_inputs(tmp_path):
         _ = bmr.load(tmp_path / "saved").guide
 
 
-@pytest.mark.parametrize("kind", ["joint", "low rank", "matrix", "mean field", "by hand"])
+@pytest.mark.parametrize(
+    "kind",
+    ["joint", pytest.param("low rank", marks=pytest.mark.slow), "matrix", "mean field", "by hand"],
+)
 def test_a_loaded_result_finds_its_guide(kind, tmp_path):
     matrix = {"matrix": infer.AutoMatrixNormal}
     make_guide = {**GUIDES, **matrix}[kind]

@@ -287,7 +287,7 @@ SLOW = (
 )
 
 
-@pytest.mark.first_cases(3)
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
 )
@@ -335,7 +335,7 @@ def same(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * (1 + np.abs(b).max()))
 
 
-@pytest.mark.first_cases(8)
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("name", CASES)
 def test_an_architecture_is_lifted_and_grouped(name):
     case = CASES[name]

@@ -1,11 +1,11 @@
 # Two commands do everything on a machine with Python 3.11 (or newer) and make:
 #   make demo   create .venv, install, sparsify a network on scikit-learn's digits
-#   make test   create .venv, install, run the tests and the notebooks
+#   make test   create .venv, install, run the tests and two notebooks
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# `make notebooks NOTEBOOKS=notebooks/01*` runs some.
-NOTEBOOKS ?= notebooks
+# Those that `make test` runs; `make notebooks` runs all.
+NOTEBOOKS ?= notebooks/01* notebooks/09*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
 # uv takes a seventh of pip's time, and does not read pip's configuration. Where it is not to be had, or fails, pip does it.
@@ -19,7 +19,7 @@ add = $(UV) pip install --python $(BIN)/python $(CONSTRAINED) $(1) || $(BIN)/pyt
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
 ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
-.PHONY: install demo test suite all-checks campaigns costs-check notebooks lint types docs newest other-libraries external-links tables clean
+.PHONY: install demo test suite some-notebooks all-checks campaigns costs-check notebooks lint types docs newest other-libraries external-links tables clean
 
 install: $(INSTALLED)
 
@@ -33,12 +33,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/bmrjax sparsify --data digits --out runs/demo --overwrite
 
-# The notebooks run beside the suite, so that no core is idle where one of the two waits.
+# These notebooks run beside the suite, so that no core is idle where one of the two waits.
 test: $(INSTALLED)
-	$(MAKE) --no-print-directory -j2 suite notebooks
+	$(MAKE) --no-print-directory -j2 suite some-notebooks
 
 suite: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal --durations=40
+
+some-notebooks: $(INSTALLED)
+	$(NBMAKE) $(NOTEBOOKS)
 
 # Attacks with damaged and made-up files, in processes with limits: about three hours. SOAK is the minutes of kill and resume.
 # Another SEED is another campaign; what breaks a promise is kept in runs/campaigns.
@@ -71,9 +74,9 @@ all-checks: lint types demo
 	$(MAKE) docs
 	$(MAKE) newest
 
-# `make notebooks WRITE=--overwrite` keeps what they print and draw, to be read before it is committed.
+# All of them; `make notebooks WRITE=--overwrite` keeps what they print and draw, to be read before it is committed.
 notebooks: $(INSTALLED)
-	$(NBMAKE) $(WRITE) $(NOTEBOOKS)
+	$(NBMAKE) $(WRITE) notebooks
 	test -z "$(WRITE)" || $(BIN)/python tools/tidy_notebooks.py notebooks
 
 lint: $(INSTALLED)

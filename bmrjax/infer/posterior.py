@@ -128,28 +128,44 @@ def read_posteriors(
 
 
 def compiled_posteriors(
-    model: Callable,
-    guide: Callable,
-    params: Mapping[str, Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    keep: Keep | None = None,
-) -> SitePosteriors:
-    """Return `read_posteriors` by one compiled program, with networks in inference mode.
+    model: Callable, guide: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any], Keep], SitePosteriors]:
+    """Return `read_posteriors` as a function of parameters and masks that is compiled.
 
     Operation by operation, JAX compiles a small program for each shape that a program and its guide draw,
     which takes many times as long. For programs that have been fitted, and so can be traced.
+
+    Args:
+        model: NumPyro program.
+        guide: Its guide.
+        args: Positional arguments of the program: one batch.
+        kwargs: Its keyword arguments.
     """
-    if keep is None:
-        keep = unpruned(guide)[1]
-    traced, static = eqx.partition((params, args, kwargs, keep), _is_traced)
+    arrays, others = eqx.partition((args, kwargs), _is_traced)
+    # By what of the parameters is not an array, which is the same at all points of a run.
+    compiled: list[tuple[Any, Callable]] = []
 
-    def read(traced: Any) -> SitePosteriors:
-        params, args, kwargs, keep = eqx.combine(traced, static)
-        return read_posteriors(model, guide, params, args, kwargs, keep)
+    def compiled_for(static: Any) -> Callable:
+        for known, earlier in compiled:
+            if eqx.tree_equal(known, static) is True:
+                return earlier
 
-    with inference():
-        return quick_jit(read, num_calls=1)(traced)
+        def of_arrays(traced: Any, arrays: Any) -> SitePosteriors:
+            (params, keep), (args, kwargs) = (
+                eqx.combine(traced, static),
+                eqx.combine(arrays, others),
+            )
+            with inference():
+                return read_posteriors(model, guide, params, args, kwargs, keep)
+
+        compiled.append((static, quick_jit(of_arrays, num_calls=1)))
+        return compiled[-1][1]
+
+    def read_compiled(params: Mapping[str, Any], keep: Keep) -> SitePosteriors:
+        traced, static = eqx.partition((dict(params), dict(keep)), _is_traced)
+        return compiled_for(static)(traced, arrays)
+
+    return read_compiled
 
 
 def _is_traced(leaf: Any) -> bool:

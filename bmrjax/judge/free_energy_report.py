@@ -343,7 +343,7 @@ def _normal_sites(
     model: Callable, guide: Callable, params: Mapping[str, Any], batch: Any, keep: Keep | None
 ) -> SitePosteriors:
     args, kwargs = arguments(batch)
-    found = compiled_posteriors(model, guide, params, args, kwargs, keep)
+    found = compiled_posteriors(model, guide, args, kwargs)(params, keep or {})
     names = [name for name, q in found.posterior.items() if isinstance(q, Normal)]
     if not names or isinstance(guide, CorrelatedGuide):
         raise ValueError(

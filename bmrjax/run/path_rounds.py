@@ -1,13 +1,17 @@
 """What each round of a path removed, what that was predicted to gain, and what it was measured to gain."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from bmrjax import reduction
+from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.criteria import SitePosteriors
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import compiled_posteriors
@@ -62,6 +66,7 @@ def path_rounds(result: Any, batch: Data | None) -> list[MeasuredRound]:
             not known.
     """
     found: list[MeasuredRound] = []
+    read = None if batch is None else _reader(result, batch)
     last: int | None = None
     for i, point in enumerate(result.path):
         if last is not None:
@@ -76,7 +81,7 @@ def path_rounds(result: Any, batch: Data | None) -> list[MeasuredRound]:
                     (np.asarray(mask) & ~np.asarray(before.keep[name])).any()
                     for name, mask in point.keep.items()
                 )
-                known = {} if batch is None or grown else _delta_f(result, before, batch, removed)
+                known = {} if read is None or grown else read(before, removed)
                 found.append(
                     MeasuredRound(
                         before=last,
@@ -118,25 +123,34 @@ def removal_of_each(result: Any, rounds: list[MeasuredRound]) -> dict[str, tuple
     return found
 
 
-def _delta_f(
-    result: Any, point: Point, batch: Data, removed: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Return ΔF of the removed elements, from the posterior before they went."""
-    args, kwargs = arguments(batch)
-    model, guide = result.unpruned_model, result.unpruned_guide
-    keep = {name: jnp.asarray(mask) for name, mask in point.keep.items()}
-    sites = compiled_posteriors(model, guide, point.params, args, kwargs, keep)
-    if isinstance(guide, CorrelatedGuide):
-        return _delta_f_in_turn(guide, point, sites.prior, removed)
+def _reader(
+    result: Any, batch: Data
+) -> Callable[[Point, Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Return a function to the ΔF of removed elements, from the posterior before they went."""
+    guide = result.unpruned_guide
+    read = compiled_posteriors(result.unpruned_model, guide, *arguments(batch))
+    of_each = quick_jit(_delta_f_each, num_calls=1)
+
+    def delta_f(point: Point, removed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        sites = read(point.params, {name: jnp.asarray(mask) for name, mask in point.keep.items()})
+        if isinstance(guide, CorrelatedGuide):
+            return _delta_f_in_turn(guide, point, sites.prior, removed)
+        each = of_each(sites)
+        return {
+            name: np.asarray(each[name], np.float64).ravel()[places]
+            for name, places in removed.items()
+            if name in each
+        }
+
+    return delta_f
+
+
+def _delta_f_each(sites: SitePosteriors) -> dict[str, Array]:
+    """Return ΔF of each element, of the sites whose elements can be removed one by one."""
     found = {}
-    for name, places in removed.items():
-        if name not in sites.posterior:
-            continue
-        try:
-            values = reduction.delta_f_each(sites.posterior[name], sites.prior[name])
-        except TypeError:  # a family whose elements cannot be removed one by one
-            continue
-        found[name] = np.asarray(values, np.float64).ravel()[places]
+    for name, q in sites.posterior.items():
+        with contextlib.suppress(TypeError):  # of another family
+            found[name] = reduction.delta_f_each(q, sites.prior[name])
     return found
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -132,16 +134,21 @@ def made_section(settings: Mapping[str, str], command: str) -> Section:
 
 def check_targets(result: Any, data: Data) -> None:
     """Raise ValueError for held-out data in which the program observes nothing."""
-    args, kwargs = arguments(data)
+    model = result.unpruned_model if result.unpruned_model is not None else result.model
+    observed: list[bool] = []
+
+    def as_array(leaf: Any) -> Any:
+        return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    def look(data: Data, params: Any) -> None:
+        args, kwargs = arguments(data)
+        sites = sites_of(model, args, kwargs, key=jax.random.key(0), values=params).values()
+        observed.extend(s["type"] == "sample" and s["is_observed"] for s in sites)
+
     with inference():
-        sites = sites_of(
-            result.unpruned_model if result.unpruned_model is not None else result.model,
-            args,
-            kwargs,
-            key=jax.random.key(0),
-            values=result.params,
-        )
-    if not any(s["type"] == "sample" and s["is_observed"] for s in sites.values()):
+        # Arrays of NumPy would be computed with.
+        eqx.filter_eval_shape(look, *jax.tree.map(as_array, (data, result.params)))
+    if not any(observed):
         raise ValueError(
             "Result.report: the held-out data have no targets, so nothing can be measured on them. Give them "
             "as to sparsify, such as data=(x, y); inputs alone go to inputs=(x,)."

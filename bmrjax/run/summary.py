@@ -80,7 +80,7 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
     """
     args, kwargs = arguments(data)
     model, guide = result.unpruned_model, result.unpruned_guide
-    found = compiled_posteriors(model, guide, result.params, args, kwargs, result.keep)
+    found = compiled_posteriors(model, guide, args, kwargs)(result.params, result.keep)
     names = [
         name
         for name, q in found.posterior.items()

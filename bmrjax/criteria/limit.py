@@ -1,5 +1,6 @@
 """How much of what a criterion decides is done at once."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -97,7 +98,7 @@ def leaving(
     part = jnp.ceil(most * kept.astype(jnp.float32)).astype(jnp.int32)
     number = jnp.where(most >= 1.0, kept, part)
     # Turns are those of single elements.
-    scores = order(found if groups is None else replace(found, factors=None), decision)
+    scores = _scores(order, found if groups is None else replace(found, factors=None), decision)
     if groups is not None:
         # The Euclidean length of a group: to first order, what its removal moves.
         squares = {name: jnp.where(keep[name], jnp.square(scores[name]), 0.0) for name in names}
@@ -111,6 +112,18 @@ def leaving(
         touched = groups.spread(groups.any(going), scores)
         going = {name: candidates[name] & touched[name] for name in names}
     return going
+
+
+def _scores(order: Order, found: SitePosteriors, decision: Decision) -> Mapping[str, Array]:
+    try:
+        return order(found, decision)
+    except AttributeError as error:
+        if "SitePosteriors" not in str(error):
+            raise
+        raise TypeError(
+            "An order is called with the SitePosteriors and the decision. Write found.posterior.items() for "
+            f"the posteriors by site; got: {error}."
+        ) from error
 
 
 def without(going: Masks, decision: Decision, keep: Masks) -> dict[str, Bool[Array, "..."]]:

@@ -86,9 +86,9 @@ def largest_delta_f_first(found: SitePosteriors, decision: Decision) -> Mapping[
 def default_order(found: SitePosteriors, decision: Decision) -> Mapping[str, Array]:
     """Order as fits the posterior: in turn by the evidence where it is joint, else by magnitude.
 
-    In a joint posterior the next element is the one whose removal gains the most evidence, or loses the
-    least, given that those before it are gone. That is exact where the posterior is. Where the posterior is
-    factorised, groups go together or elements are more than 1,000, it is `smallest_magnitude_first`.
+    In the posterior of `infer.AutoMultivariate` the next element is the one whose removal gains the most
+    evidence, or loses the least, given that those before it are removed. That is exact where the posterior
+    is. In other posteriors, with groups, and for more than 300 elements, it is `smallest_magnitude_first`.
 
     Example:
         Two coefficients of which the data know only the sum: one is removed first, and the other last.

@@ -13,6 +13,7 @@ from numpyro.infer.autoguide import AutoContinuous
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import SitePosteriors
+from bmrjax.criteria.in_turn import LARGEST_IN_TURN
 from bmrjax.families import (
     center,
     facts,
@@ -24,7 +25,7 @@ from bmrjax.families import (
     removed,
 )
 from bmrjax.handlers import both_masks, inference, known_masks
-from bmrjax.infer.arguments import Keep
+from bmrjax.infer.arguments import Data, Keep, arguments
 from bmrjax.infer.joint_guide import JointGuide
 from bmrjax.infer.pruned_guide import unpruned
 from bmrjax.infer.readable_guide import ReadableGuide
@@ -122,26 +123,31 @@ def read_posteriors(
             continue
         posterior[name], prior[name] = q, p
         layers[name] = site.get("infer", {}).get("layer", name)
-    rows = guide.covariance_factors(params, keep) if isinstance(guide, ReadableGuide) else None
+    rows = None
+    if isinstance(guide, ReadableGuide) and _can_take_turns(posterior):
+        rows = guide.covariance_factors(params, keep)
     factors = {name: rows[name] for name in posterior} if rows and {*rows} >= {*posterior} else None
     return SitePosteriors(posterior, prior, layers, unread, factors)
 
 
+def _can_take_turns(posterior: Mapping[str, Any]) -> bool:
+    return sum(q.loc.size for q in posterior.values() if isinstance(q, Normal)) <= LARGEST_IN_TURN
+
+
 def compiled_posteriors(
-    model: Callable, guide: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    model: Callable, guide: Callable, batch: Data
 ) -> Callable[[Mapping[str, Any], Keep], SitePosteriors]:
     """Return `read_posteriors` as a function of parameters and masks that is compiled.
 
     Operation by operation, JAX compiles a small program for each shape that a program and its guide draw,
-    which takes many times as long. For programs that have been fitted, and so can be traced.
+    which takes many times as long the first time. For programs that have been fitted, and so can be traced.
 
     Args:
         model: NumPyro program.
         guide: Its guide.
-        args: Positional arguments of the program: one batch.
-        kwargs: Its keyword arguments.
+        batch: One batch of its arguments. Those without rows (`FitOptions.static`) are not traced.
     """
-    arrays, others = eqx.partition((args, kwargs), _is_traced)
+    arrays, others = eqx.partition(batch, _is_traced)
     # By what of the parameters is not an array, which is the same at all points of a run.
     compiled: list[tuple[Any, Callable]] = []
 
@@ -151,10 +157,8 @@ def compiled_posteriors(
                 return earlier
 
         def of_arrays(traced: Any, arrays: Any) -> SitePosteriors:
-            (params, keep), (args, kwargs) = (
-                eqx.combine(traced, static),
-                eqx.combine(arrays, others),
-            )
+            params, keep = eqx.combine(traced, static)
+            args, kwargs = arguments(eqx.combine(arrays, others))
             with inference():
                 return read_posteriors(model, guide, params, args, kwargs, keep)
 

@@ -21,7 +21,7 @@ from bmrjax.criteria import (
     SignalToNoise,
     SitePosteriors,
 )
-from bmrjax.infer.arguments import Keep, arguments, length
+from bmrjax.infer.arguments import Keep, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.estimate import elbo
 from bmrjax.infer.free_energy import FreeEnergy
@@ -299,7 +299,9 @@ def free_energy_report(
                 start if count == 0 else measure(_split(now, shapes) | _rest(before, names))
             )
         curves[order] = FreeEnergyCurve(counts, start[0] - gains[counts], actual, nll)
-    decided = quick_jit(criterion, num_calls=1)(found, {n: before[n] for n in names}).keep
+    # A criterion may hold arrays, and is not hashed.
+    decide = quick_jit(lambda *state: criterion(*state), num_calls=1)
+    decided = decide(found, {n: before[n] for n in names}).keep
     stays = {name: before[name] & decided[name] for name in names}
     proposed = kept - sum(int(mask.sum()) for mask in stays.values())
     vfe = measure(before | stays)[0]
@@ -342,8 +344,7 @@ class _Measure:
 def _normal_sites(
     model: Callable, guide: Callable, params: Mapping[str, Any], batch: Any, keep: Keep | None
 ) -> SitePosteriors:
-    args, kwargs = arguments(batch)
-    found = compiled_posteriors(model, guide, args, kwargs)(params, keep or {})
+    found = compiled_posteriors(model, guide, batch)(params, keep or {})
     names = [name for name, q in found.posterior.items() if isinstance(q, Normal)]
     if not names or isinstance(guide, CorrelatedGuide):
         raise ValueError(

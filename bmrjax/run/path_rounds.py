@@ -12,7 +12,7 @@ from jaxtyping import Array
 from bmrjax import reduction
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import SitePosteriors
-from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.arguments import Data
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import compiled_posteriors
 from bmrjax.run.point import Point
@@ -128,7 +128,7 @@ def _reader(
 ) -> Callable[[Point, Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
     """Return a function to the ΔF of removed elements, from the posterior before they went."""
     guide = result.unpruned_guide
-    read = compiled_posteriors(result.unpruned_model, guide, *arguments(batch))
+    read = compiled_posteriors(result.unpruned_model, guide, batch)
     of_each = quick_jit(_delta_f_each, num_calls=1)
 
     def delta_f(point: Point, removed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import Criterion
 from bmrjax.families import shown_elements
-from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.arguments import Data
 from bmrjax.infer.posterior import compiled_posteriors
 from bmrjax.run.element_names import element_names, named_axes
 
@@ -78,9 +78,8 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
     Raises:
         ValueError: If the criterion reads none of the posteriors.
     """
-    args, kwargs = arguments(data)
     model, guide = result.unpruned_model, result.unpruned_guide
-    found = compiled_posteriors(model, guide, args, kwargs)(result.params, result.keep)
+    found = compiled_posteriors(model, guide, data)(result.params, result.keep)
     names = [
         name
         for name, q in found.posterior.items()
@@ -93,7 +92,8 @@ def scores_of(result: Any, criterion: Criterion, data: Data) -> dict[str, dict[s
         )
     found = found.only(names)
     keep = {n: result.keep.get(n, jnp.ones(found.posterior[n].loc.shape, bool)) for n in names}
-    decision = quick_jit(criterion, num_calls=1)(found, keep)
+    # A criterion may hold arrays, and is not hashed.
+    decision = quick_jit(lambda *state: criterion(*state), num_calls=1)(found, keep)
     delta_f = {n: jnp.where(keep[n], value, jnp.nan) for n, value in decision.delta_f.items()}
     included = decision.statistics.get("inclusion_prob")
     return {"delta_f": delta_f} | ({} if included is None else {"inclusion_prob": included})

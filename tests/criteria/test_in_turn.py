@@ -9,8 +9,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from bmrjax import criteria, infer, reduction, site_posteriors
+from bmrjax import criteria, infer, reduction, schedules, site_posteriors, sparsify
 from bmrjax.criteria.in_turn import LARGEST_IN_TURN, has_turns, in_turn
+from bmrjax.criteria.last_pass import LeastEvidence
 from bmrjax.reduction import MultivariateNormal, Normal
 
 SHAPES = {"a": (2, 3), "b": (4,)}
@@ -77,6 +78,68 @@ def test_a_round_removes_what_a_greedy_path_does(joint):
     np.testing.assert_array_equal(np.concatenate([after["a"].ravel(), after["b"]]), path.keep)
     marginal = criteria.limit(found, decision, keep, 0.4, order=criteria.smallest_magnitude_first)
     assert any((marginal[name] != after[name]).any() for name in SHAPES)
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1e15])
+def test_turns_do_not_depend_on_the_unit(joint, unit):
+    plain = jax.jit(in_turn)(found_of(joint), parted(jnp.zeros(10, bool)))
+    found = found_of(MultivariateNormal(joint.loc * unit, joint.scale_tril * unit))
+    found = dataclasses.replace(found, prior={name: Normal(0.0, unit) for name in SHAPES})
+    for name, turns in jax.jit(in_turn)(found, parted(jnp.zeros(10, bool))).items():
+        np.testing.assert_array_equal(turns, plain[name])
+
+
+def test_two_elements_that_are_one_get_turns_apart():
+    rows = jnp.array([[0.5, 0.0], [0.5, 0.0], [0.0, 0.05]])
+    q = {"w": Normal(jnp.array([0.3, 0.3, 2.0]), jnp.linalg.norm(rows, axis=1))}
+    found = criteria.SitePosteriors(q, {"w": Normal(0.0, 1.0)}, factors={"w": rows})
+    turns = in_turn(found, {"w": jnp.zeros(3, bool)})["w"].tolist()
+    # The second is then zero for certain, at a mean of zero: it costs nothing.
+    assert sorted(turns) == [0, 1, 2]
+    assert turns[2] == 2
+
+
+def test_the_last_pass_takes_the_first_of_the_turns(joint):
+    found = found_of(joint)
+    keep = {name: jnp.ones(shape, bool) for name, shape in SHAPES.items()}
+    decision = criteria.Shrinkage()(found, keep)
+    # Marginals of which the largest element seems to be worth least.
+    wrong = decision._replace(delta_f={n: jnp.abs(q.loc) for n, q in found.posterior.items()})
+    order = LeastEvidence()
+    after = criteria.limit(found, wrong, keep, 0.05, order=order, beyond=True)
+    turns = in_turn(found, {name: ~mask for name, mask in decision.keep.items()})
+    gone = {name: ~mask for name, mask in after.items()}
+    assert sum(int(mask.sum()) for mask in gone.values()) == 1
+    assert all(bool((turns[name][mask] == 0).all()) for name, mask in gone.items())
+    apart = dataclasses.replace(found, factors=None)
+    other = criteria.limit(apart, wrong, keep, 0.05, order=order, beyond=True)
+    assert any((other[name] != after[name]).any() for name in SHAPES)
+
+
+def test_an_order_of_the_posteriors_alone_is_refused(joint):
+    found = found_of(joint)
+    keep = {name: jnp.ones(shape, bool) for name, shape in SHAPES.items()}
+
+    def old(posterior, decision):
+        return {name: q.scale for name, q in posterior.items()}
+
+    with pytest.raises(TypeError, match=r"found\.posterior\.items"):
+        criteria.limit(found, criteria.Shrinkage()(found, keep), keep, 0.5, order=old)
+
+
+def test_a_program_without_elements_runs():
+    def program(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([0]).to_event(1))
+        noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+        numpyro.sample("y", dist.Normal(x @ beta, noise), obs=y)
+
+    data = jnp.zeros((20, 0)), jnp.ones(20)
+    options = {"num_epochs": 5, "steps_per_epoch": 5, "batch_size": None, "progress": False}
+    guide = infer.AutoMultivariate(program)
+    schedule = schedules.Verified(wait=1, refit=1)
+    key = jax.random.key(0)
+    result = sparsify(program, data, key=key, guide=guide, schedule=schedule, **options)
+    assert result.num_kept == 0
 
 
 def test_factorised_grouped_and_large_posteriors_go_by_magnitude(joint):

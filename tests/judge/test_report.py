@@ -170,3 +170,27 @@ def test_a_number_that_is_not_one_is_no_good_news(factorised):
     data = data[0].at[0, 0].set(1e30), data[1]
     with pytest.raises(ValueError, match="the VFE of this program .* is not finite"):
         report(params, data, guide, num_samples=1)
+
+
+def test_static_arguments_are_not_traced_and_criteria_may_hold_arrays():
+    """Both ended in an error once the posteriors were read by a compiled program."""
+    (x, y), params = orthogonal()
+
+    def grouped(x, index, y=None):
+        assert np.unique(index).size == 2  # fails for an array that is traced
+        program(x, y)
+
+    groups = bmr.criteria.Groups({"beta": np.array([0, 0, 1, 1])}, 2)
+    found = bmr.free_energy_report(
+        grouped,
+        AutoMeanField(grouped),
+        params,
+        {"x": x, "index": np.array([0, 1, 1]), "y": y},
+        key=jax.random.key(2),
+        criterion=bmr.criteria.Shrinkage(groups=groups, variance=jnp.asarray(1e-8)),
+        options=bmr.FitOptions(static=["index"]),
+        orders=["bmr"],
+        points=2,
+        batch_size=ROWS,
+    )
+    assert found.curves["bmr"].removed.tolist() == [0, 4]

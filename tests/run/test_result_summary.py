@@ -36,6 +36,10 @@ def test_the_summary_has_names_and_moments():
     np.testing.assert_allclose(scored["delta_f"][mask], expected[mask], rtol=1e-4)
     assert np.isnan(scored["delta_f"][~mask]).all()
     assert (scored["inclusion_prob"][mask] > 0.9).all()
+    ids = np.arange(mask.size)
+    grouped = bmr.criteria.Shrinkage(groups=bmr.criteria.Groups({"beta": ids}, mask.size))
+    again = result.summary(data()[0][:2], criterion=grouped)
+    np.testing.assert_allclose(again["delta_f"][mask], expected[mask], rtol=1e-4)
     with pytest.raises(ValueError, match=r"summary: the program or its guide needs arguments"):
         result.summary(criterion=bmr.criteria.Shrinkage())
     with pytest.raises(ValueError, match="Inclusion reads ZeroOrNormal posteriors, and no site"):

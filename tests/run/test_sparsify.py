@@ -213,10 +213,10 @@ def test_the_sparsest_point_that_predicts_about_as_well(result, monkeypatch):
 
 
 def test_the_key_decides_everything(result):
-    again, other = run(), run(key=jax.random.key(2), num_epochs=2)
+    again, other = run(), run(key=jax.random.key(2))
     assert numbers(again) == numbers(result)  # metrics are used for reporting only
     np.testing.assert_array_equal(again.params["auto_loc"], result.params["auto_loc"])
-    assert numbers(other) != numbers(again)[:2]
+    assert numbers(other) != numbers(again)
 
 
 def test_one_compilation_however_long_the_run():

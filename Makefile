@@ -1,11 +1,11 @@
 # Two commands do everything on a machine with Python 3.11 (or newer) and make:
 #   make demo   create .venv, install, sparsify a network on scikit-learn's digits
-#   make test   create .venv, install, run the tests and two notebooks
+#   make test   create .venv, install, run the tests and the first notebook
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # Those that `make test` runs; `make notebooks` runs all.
-NOTEBOOKS ?= notebooks/01* notebooks/09*
+NOTEBOOKS ?= notebooks/01*
 NBMAKE = $(BIN)/python -m pytest -n auto --nbmake --nbmake-timeout=900 --durations=0 --override-ini addopts=
 INSTALLED := $(VENV)/.installed
 # uv takes a seventh of pip's time, and does not read pip's configuration. Where it is not to be had, or fails, pip does it.
@@ -33,7 +33,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/bmrjax sparsify --data digits --out runs/demo --overwrite
 
-# These notebooks run beside the suite, so that no core is idle where one of the two waits.
+# The notebook runs beside the suite, so that no core is idle where one of the two waits.
 test: $(INSTALLED)
 	$(MAKE) --no-print-directory -j2 suite some-notebooks
 
@@ -70,6 +70,7 @@ costs-check: $(INSTALLED)
 all-checks: lint types demo
 	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
 	BMRJAX_ALL_CHECKS=1 $(MAKE) notebooks
+	$(BIN)/python -m pytest docs/guide.md
 	$(BIN)/python -m pytest -m slow tests
 	$(MAKE) docs
 	$(MAKE) newest

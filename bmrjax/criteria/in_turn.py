@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -11,16 +12,21 @@ from jaxtyping import Array, Bool, Float
 from bmrjax.criteria.site_posteriors import SitePosteriors
 from bmrjax.reduction import Normal, delta_f_each
 from bmrjax.reduction.full_precision import full_precision
+from bmrjax.reduction.multivariate_normal import without_one
 
-# A turn costs O(n²) for n elements, and each element takes one: 65 ms in all for so many.
+# A turn costs O(n²) for n elements, and each element takes one.
 LARGEST_IN_TURN = 300
 
 
 def has_turns(found: SitePosteriors) -> bool:
     """Return whether these posteriors are joint, and of few enough elements to be removed in turn."""
-    if not found.factors:
-        return False
-    return 0 < sum(q.loc.size for q in found.posterior.values()) <= LARGEST_IN_TURN
+    return bool(found.factors) and few_enough(found.posterior)
+
+
+def few_enough(posterior: Mapping[str, Any]) -> bool:
+    """Return whether there are elements, and so few that they can be removed in turn."""
+    sizes = [q.loc.size for q in posterior.values() if isinstance(q, Normal)]
+    return 0 < sum(sizes) <= LARGEST_IN_TURN
 
 
 @full_precision
@@ -75,11 +81,8 @@ def in_turn(
         loc, covariance, left, turns = state
         open_ = jnp.where(jnp.any(left & early), left & early, left)
         one = jnp.argmax(jnp.where(open_, gains(loc, covariance), -jnp.inf))
-        column = covariance[one]
-        regression = column / jnp.maximum(column[one], least)
         left = left & (jnp.arange(loc.size) != one)
-        loc = loc - regression * loc[one]
-        covariance = covariance - regression[:, None] * column[None, :]
+        loc, covariance = without_one(loc, covariance, one, least)
         return loc, covariance, left, turns.at[one].set(i.astype(turns.dtype))
 
     state = (loc, correlation, jnp.ones(loc.shape, bool), jnp.zeros(loc.shape, jnp.float32))

@@ -8,7 +8,8 @@ from jaxtyping import Array
 
 from bmrjax.criteria.base import Criterion, Decision
 from bmrjax.criteria.groups import Groups
-from bmrjax.criteria.in_turn import has_turns, in_turn
+from bmrjax.criteria.in_turn import has_turns
+from bmrjax.criteria.order import default_order
 from bmrjax.criteria.ranking import Ranking
 from bmrjax.criteria.shrinkage import Shrinkage
 from bmrjax.criteria.site_posteriors import SitePosteriors
@@ -48,7 +49,7 @@ class LeastEvidence:
         """See `criteria.Order`."""
         delta_f = decision.delta_f
         if has_turns(found):
-            return in_turn(found, {name: ~keep for name, keep in decision.keep.items()})
+            return default_order(found, decision)
         if self.groups is None:
             return {name: _score(df) for name, df in delta_f.items()}
         # The scores of a group are added as squares, and a group that is still there is there as a whole.

@@ -88,7 +88,8 @@ def default_order(found: SitePosteriors, decision: Decision) -> Mapping[str, Arr
 
     In the posterior of `infer.AutoMultivariate` the next element is the one whose removal gains the most
     evidence, or loses the least, given that those before it are removed. That is exact where the posterior
-    is. In other posteriors, with groups, and for more than 300 elements, it is `smallest_magnitude_first`.
+    is. The scores are turns, from 0 on. In other posteriors, with groups, and for more than 300 elements, it
+    is `smallest_magnitude_first`.
 
     Example:
         Two coefficients of which the data know only the sum: one is removed first, and the other last.
@@ -101,6 +102,9 @@ def default_order(found: SitePosteriors, decision: Decision) -> Mapping[str, Arr
         >>> found = criteria.SitePosteriors(q, p, factors=factors)
         >>> criteria.default_order(found, criteria.Shrinkage()(found))["w"]
         Array([2., 0., 1.], dtype=float32)
+
+    References:
+        Friston and Penny (2011), NeuroImage 56, post hoc model selection, there over all subsets.
     """
     if not has_turns(found):
         return smallest_magnitude_first(found, decision)

@@ -3,17 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.infer.autoguide import AutoContinuous
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import SitePosteriors
-from bmrjax.criteria.in_turn import LARGEST_IN_TURN
+from bmrjax.criteria.in_turn import few_enough
 from bmrjax.families import (
     center,
     facts,
@@ -124,14 +121,10 @@ def read_posteriors(
         posterior[name], prior[name] = q, p
         layers[name] = site.get("infer", {}).get("layer", name)
     rows = None
-    if isinstance(guide, ReadableGuide) and _can_take_turns(posterior):
+    if isinstance(guide, ReadableGuide) and few_enough(posterior):
         rows = guide.covariance_factors(params, keep)
     factors = {name: rows[name] for name in posterior} if rows and {*rows} >= {*posterior} else None
     return SitePosteriors(posterior, prior, layers, unread, factors)
-
-
-def _can_take_turns(posterior: Mapping[str, Any]) -> bool:
-    return sum(q.loc.size for q in posterior.values() if isinstance(q, Normal)) <= LARGEST_IN_TURN
 
 
 def compiled_posteriors(
@@ -147,33 +140,14 @@ def compiled_posteriors(
         guide: Its guide.
         batch: One batch of its arguments. Those without rows (`FitOptions.static`) are not traced.
     """
-    arrays, others = eqx.partition(batch, _is_traced)
-    # By what of the parameters is not an array, which is the same at all points of a run.
-    compiled: list[tuple[Any, Callable]] = []
 
-    def compiled_for(static: Any) -> Callable:
-        for known, earlier in compiled:
-            if eqx.tree_equal(known, static) is True:
-                return earlier
+    def read(params: dict[str, Any], keep: dict[str, Array], batch: Data) -> SitePosteriors:
+        args, kwargs = arguments(batch)
+        with inference():
+            return read_posteriors(model, guide, params, args, kwargs, keep)
 
-        def of_arrays(traced: Any, arrays: Any) -> SitePosteriors:
-            params, keep = eqx.combine(traced, static)
-            args, kwargs = arguments(eqx.combine(arrays, others))
-            with inference():
-                return read_posteriors(model, guide, params, args, kwargs, keep)
-
-        compiled.append((static, quick_jit(of_arrays, num_calls=1)))
-        return compiled[-1][1]
-
-    def read_compiled(params: Mapping[str, Any], keep: Keep) -> SitePosteriors:
-        traced, static = eqx.partition((dict(params), dict(keep)), _is_traced)
-        return compiled_for(static)(traced, arrays)
-
-    return read_compiled
-
-
-def _is_traced(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray))
+    compiled = quick_jit(read, num_calls=1)
+    return lambda params, keep: compiled(dict(params), dict(keep), batch)
 
 
 def _why_unread(q: Any, p: Any, site: Mapping[str, Any], of_guide: Mapping[str, Any] | None) -> str:

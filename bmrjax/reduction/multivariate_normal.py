@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import lu_factor, lu_solve, solve_triangular
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from bmrjax.reduction import removal
 from bmrjax.reduction.full_precision import full_precision
@@ -311,14 +311,31 @@ def prune_greedily(
     def step(state):
         loc, covariance, keep, gain, total = state
         i = jnp.argmax(gain)
-        column = covariance[i]
-        regression = column / jnp.maximum(column[i], least[i])
         stays = keep & (jnp.arange(shape[0]) != i)
-        loc = jnp.where(stays, loc - regression * loc[i], 0.0)
-        covariance = covariance - regression[:, None] * column[None, :]
+        loc, covariance = without_one(loc, covariance, i, least[i])
+        loc = jnp.where(stays, loc, 0.0)
         covariance = jnp.where(stays[:, None] & stays[None, :], covariance, 0.0)
         return loc, covariance, stays, gains(loc, covariance, stays), total + gain[i]
 
     state = (loc, start, every, gains(loc, start, every), jnp.zeros((), dtype))
     _, _, keep, _, total = jax.lax.while_loop(goes_on, step, state)
     return Pruning(keep, total, remove(posterior, prior, keep).reduced)
+
+
+def without_one(
+    loc: Float[Array, " n"],
+    covariance: Float[Array, "n n"],
+    i: Int[Array, ""],
+    least: Float[ArrayLike, ""],
+) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Return mean and covariance given that element `i` is zero: a rank-one update, O(n²).
+
+    Args:
+        loc: Means.
+        covariance: Covariance.
+        i: Position of the element.
+        least: Variance that it has at least, against rounding.
+    """
+    column = covariance[i]
+    regression = column / jnp.maximum(column[i], least)
+    return loc - regression * loc[i], covariance - regression[:, None] * column[None, :]

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -137,17 +135,13 @@ def check_targets(result: Any, data: Data) -> None:
     model = result.unpruned_model if result.unpruned_model is not None else result.model
     observed: list[bool] = []
 
-    def as_array(leaf: Any) -> Any:
-        return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
-
     def look(data: Data, params: Any) -> None:
         args, kwargs = arguments(data)
         sites = sites_of(model, args, kwargs, key=jax.random.key(0), values=params).values()
         observed.extend(s["type"] == "sample" and s["is_observed"] for s in sites)
 
     with inference():
-        # Arrays of NumPy would be computed with.
-        eqx.filter_eval_shape(look, *jax.tree.map(as_array, (data, result.params)))
+        jax.eval_shape(look, data, dict(result.params))
     if not any(observed):
         raise ValueError(
             "Result.report: the held-out data have no targets, so nothing can be measured on them. Give them "

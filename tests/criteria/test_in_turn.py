@@ -89,14 +89,12 @@ def test_turns_do_not_depend_on_the_unit(joint, unit):
         np.testing.assert_array_equal(turns, plain[name])
 
 
-def test_two_elements_that_are_one_get_turns_apart():
-    rows = jnp.array([[0.5, 0.0], [0.5, 0.0], [0.0, 0.05]])
-    q = {"w": Normal(jnp.array([0.3, 0.3, 2.0]), jnp.linalg.norm(rows, axis=1))}
+def test_two_elements_that_are_one_leave_the_others_as_they_are():
+    rows = jnp.array([[0.5, 0.0, 0.0], [0.5, 0.0, 0.0], [0.0, 0.05, 0.0], [0.0, 0.0, 0.4]])
+    q = {"w": Normal(jnp.array([0.3, 0.3, 2.0, 1.2]), jnp.linalg.norm(rows, axis=1))}
     found = criteria.SitePosteriors(q, {"w": Normal(0.0, 1.0)}, factors={"w": rows})
-    turns = in_turn(found, {"w": jnp.zeros(3, bool)})["w"].tolist()
-    # The second is then zero for certain, at a mean of zero: it costs nothing.
-    assert sorted(turns) == [0, 1, 2]
-    assert turns[2] == 2
+    # Once one of the two is removed, the other is zero, without any variance.
+    assert in_turn(found, {"w": jnp.zeros(4, bool)})["w"].tolist() == [0, 1, 3, 2]
 
 
 def test_the_last_pass_takes_the_first_of_the_turns(joint):

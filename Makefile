@@ -70,7 +70,6 @@ costs-check: $(INSTALLED)
 all-checks: lint types demo
 	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
 	BMRJAX_ALL_CHECKS=1 $(MAKE) notebooks
-	$(BIN)/python -m pytest docs/guide.md docs/scale.md
 	$(BIN)/python -m pytest -m slow tests
 	$(MAKE) docs
 	$(MAKE) newest

@@ -33,6 +33,7 @@ from benchmarks.common import networks
 from bmrjax import criteria, priors, programs, schedules, zoo
 from bmrjax.infer import NaturalGradient
 
+# At most a quarter of the training rows is kept out.
 BATCH, KEPT_OUT, SAMPLES = 128, 5000, 32
 OPTIMIZERS: dict[str, Any] = {
     "adabelief": lambda: optax.adabelief(1e-2),
@@ -106,7 +107,8 @@ def data_of(name: str, root: str | None, seed: int, rows: int | None) -> tuple[A
     found = bmr.data.load_dataset(name, data_root=root)
     x, y = (np.asarray(part) for part in found.train)
     order = np.random.default_rng(seed).permutation(len(x))
-    out, of_fit = order[:KEPT_OUT], order[KEPT_OUT:][:rows]
+    count = min(KEPT_OUT, len(x) // 4)
+    out, of_fit = order[:count], order[count:][:rows]
     test = tuple(np.asarray(part) for part in found.test)
     return (x[of_fit], y[of_fit]), (x[out], y[out]), test
 

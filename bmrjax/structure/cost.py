@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.backend.jaxprs import CALLS, closed, inner
+from bmrjax.backend.quick_compile import quick_options
 from bmrjax.structure.inference import compile_fastest
 
 
@@ -80,12 +81,9 @@ def compiled_exactly(function: Callable[..., Any], *args: Any) -> Any:
     Returns:
         A `jax.stages.Compiled`.
     """
-    options: dict[str, Any] | None = None
-    if jax.default_backend() == "cpu":
-        options = {"xla_backend_optimization_level": 0}
     # Else accelerators round products to fewer digits than outputs are compared by.
     with jax.default_matmul_precision("highest"):
-        return jax.jit(function).lower(*args).compile(compiler_options=options)
+        return jax.jit(function).lower(*args).compile(compiler_options=quick_options())
 
 
 def flops(program: Any, jaxpr: Any) -> float:

@@ -138,6 +138,8 @@ class Dataflow:
         self.values: dict[Any, Any] = {}
         self.depends: dict[Any, Array] = {}
         self.live: dict[Any, Array] = {}
+        # Of products whose first operand varies: which of its elements reach an output.
+        self._pulled: dict[int, Array] = {}
         # What inputs reach. All else is constant, without a mask that says so.
         inputs = [v for v, flag in zip(jaxpr.invars, varies, strict=True) if flag]
         self._reached = reached_by(jaxpr, inputs)
@@ -285,11 +287,9 @@ class Dataflow:
             a, b = eqn.invars
             found: list[Array | None] = [None, None]
             if self._varies(a):
-                back = jax.vjp(lambda m: product(eqn, [m, self.nonzero(b)]), self.varying(a))[1]
-                found[0] = back(live[0])[0]
+                found[0] = self._pulled[id(eqn)] = _pulled(eqn, self.nonzero(b), live[0])
             if self._varies(b):
-                back = jax.vjp(lambda m: product(eqn, [self.nonzero(a), m]), self.varying(b))[1]
-                found[1] = back(live[0])[0]
+                found[1] = _pulled(eqn, self.nonzero(a), live[0], side=1)
             return found
         if name in SUMS:
             rest = [self.value(v) for v in eqn.invars[1:]]
@@ -332,10 +332,6 @@ class Dataflow:
         eqn = self.jaxpr.eqns[site.index]
         a, b = eqn.invars
         live = self.wanted(eqn.outvars[0])
-
-        def back(other: Array) -> Array:
-            return jax.vjp(lambda m: product(eqn, [m, other]), self.varying(a))[1](live)[0]
-
         if not self._varies(a) and not self._varies(b):
             if a.aval.shape[site.axis] != b.aval.shape[site.other]:  # a convolution in groups
                 return jnp.ones(a.aval.shape[site.axis], bool)
@@ -343,10 +339,21 @@ class Dataflow:
             return _along(self.nonzero(a), site.axis) & _along(self.nonzero(b), site.other)
         terms = jnp.zeros(a.aval.shape)
         if self._varies(a):
-            terms = terms + self.varying(a) * back(self.nonzero(b))
+            terms = terms + self.varying(a) * self._pulled[id(eqn)]
         if self._varies(b):
-            terms = terms + self.nonzero(a) * back(self.varying(b))
+            terms = terms + self.nonzero(a) * _pulled(eqn, self.varying(b), live)
         return _along(terms, site.axis)
+
+
+def _pulled(eqn: Any, other: Array, live: Array, *, side: int = 0) -> Array:
+    """Return from which elements of an operand a product reaches live elements, given the other operand."""
+
+    def of(mask: Array) -> Array:
+        return product(eqn, [mask, other] if side == 0 else [other, mask])
+
+    # Linear as it is, it need not be run forward again, as a derivative would.
+    shape = jax.ShapeDtypeStruct(eqn.invars[side].aval.shape, jnp.float32)
+    return jax.linear_transpose(of, shape)(live)[0]
 
 
 def _along(mask: Array, axis: int) -> Bool[Array, " size"]:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bmrjax.backend.jaxprs import bind, evaluate
+from bmrjax.backend.jaxprs import evaluate
+from bmrjax.backend.quick_convolutions import bind_quickly, reads_all_at_once
 from bmrjax.trained.layers import TracedLayer, Use, operand_of
 
 # Inputs and outputs of one layer for one row: (positions, groups, inputs) and (positions, groups, outputs).
@@ -156,8 +157,7 @@ class Capture:
 
     def outputs(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:
         """Run one row, and return the outputs only."""
-        as_it_is = lambda eqn, values: None  # noqa: E731
-        return evaluate(self.jaxpr, self._consts, [*arrays, *inputs], as_it_is)[0]
+        return evaluate(self.jaxpr, self._consts, [*arrays, *inputs], bind_quickly)[0]
 
     def _evaluate(
         self, arrays: Sequence[Array], inputs: Sequence[Array], at_layer: Callable[..., Any]
@@ -177,7 +177,7 @@ class Capture:
 
         for position, eqn in enumerate(jaxpr.eqns):
             operands = [read(var) for var in eqn.invars]
-            results = bind(eqn, operands)
+            results = bind_quickly(eqn, operands)
             if position in self._uses:
                 results = [at_layer(position, eqn, operands, results[0])]
             values.update(zip(eqn.outvars, results, strict=True))
@@ -217,6 +217,9 @@ def _inputs(eqn: Any, use: Use, groups: int, x: Array, some: Any) -> Array:
 def _patches(eqn: Any, x: Array, some: Any) -> Array:
     """Return what positions of a convolution read, as (positions, channels, places of the kernel)."""
     params = eqn.params
+    if reads_all_at_once(eqn):
+        found = x.swapaxes(0, 1).reshape(x.shape[1], x.shape[0], -1)
+        return found if some is None else found[some]
     numbers = params["dimension_numbers"]
     kernel = [eqn.invars[1].aval.shape[d] for d in numbers.rhs_spec[2:]]
     counts = [eqn.outvars[0].aval.shape[d] for d in numbers.out_spec[2:]]

@@ -42,7 +42,7 @@ class Evaluation:
             return jax.vmap(row)(x, y)
 
         calls = PATH_POINTS * -(-len(inputs[0]) // EVALUATION_BATCH)
-        self._batch = quick_jit(batch, num_calls=calls)
+        self._batch = quick_jit(batch, num_calls=calls, mostly_products=True)
 
     def __call__(self, arrays: Sequence[Array]) -> dict[str, Float[np.ndarray, " rows"]]:
         """Return the loss and the metrics of each row."""

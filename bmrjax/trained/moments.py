@@ -132,12 +132,7 @@ class Calibration:
                 if layer.bias is not None:
                     x_layer = jnp.concatenate([x_layer, jnp.ones_like(x_layer[..., :1])], -1)
                 weighted = x_layer * (share * weight)[:, None, None, None]
-                found.append(
-                    (
-                        jnp.einsum("ntgi,ntgj->gij", weighted, x_layer, precision="highest"),
-                        jnp.einsum("ntgi,ntgo->gio", weighted, z, precision="highest"),
-                    )
-                )
+                found.append((_sums(weighted, x_layer), _sums(weighted, z)))
             return found
 
         def products(
@@ -176,12 +171,16 @@ class Calibration:
             ]
 
         self._dense_outputs = quick_jit(
-            dense_outputs, num_calls=batches if self._keep_outputs else PASSES * batches
+            dense_outputs,
+            num_calls=batches if self._keep_outputs else PASSES * batches,
+            mostly_products=True,
         )
-        self._ends = quick_jit(ends, num_calls=PASSES * batches)
-        self._products = quick_jit(products, num_calls=PASSES * batches)
+        self._ends = quick_jit(ends, num_calls=PASSES * batches, mostly_products=True)
+        self._products = quick_jit(products, num_calls=PASSES * batches, mostly_products=True)
         self._curvature = quick_jit(
-            curvature, num_calls=max(PASSES * batches // self._every, batches)
+            curvature,
+            num_calls=max(PASSES * batches // self._every, batches),
+            mostly_products=True,
         )
 
     def _batches(self) -> Iterator[tuple[int, tuple[Array, ...], Any, np.ndarray]]:
@@ -245,7 +244,8 @@ class Calibration:
                 went_back += int(np.sum(there))
         outputs = [of / went_back for of in curvature]
         total = [
-            LayerMoments(inputs / count, targets / count, of)
+            # As a product, it is symmetric up to rounding alone.
+            LayerMoments((inputs + np.swapaxes(inputs, 1, 2)) / (2 * count), targets / count, of)
             for (inputs, targets), of in zip(total, outputs, strict=True)
         ]
         for layer, of in zip(self._capture.layers, total, strict=True):
@@ -296,6 +296,17 @@ class Calibration:
                     bias = total[1][lead][..., None] / len(self._inputs[0])
                     found |= {k: np.concatenate([found[k], bias], -1) for k in parts}
         return found
+
+
+def _sums(
+    x: Float[Array, "rows positions groups m"], y: Float[Array, "rows positions groups n"]
+) -> Float[Array, "groups m n"]:
+    """Return Σ x yᵀ over rows and positions, by group."""
+    # With one group, a plain product: with more axes, XLA moves numbers about for longer than it adds.
+    if x.shape[2] == 1:
+        x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+        return jnp.matmul(x.T, y, precision="highest")[None]
+    return jnp.einsum("ntgi,ntgj->gij", x, y, precision="highest")
 
 
 def _sum(total: Any, part: Any) -> Any:

@@ -51,6 +51,14 @@ def test_it_depends_on_how_much_is_computed(function, size, num_calls, quick):
     assert (options_for(jaxpr.jaxpr, num_calls).items() >= QUICK.items()) == quick
 
 
+def test_what_multiplies_most_of_the_time_is_not_compiled_for_long():
+    jaxpr = jax.make_jaxpr(jnp.sin)(jnp.ones(10_000_000)).jaxpr
+    assert not options_for(jaxpr, 10**6)
+    found = options_for(jaxpr, 10**6, mostly_products=True)
+    assert found["xla_backend_optimization_level"] == 1
+    assert options_for(jaxpr, 1, mostly_products=True) == options_for(jaxpr, 1)
+
+
 def test_other_shapes_are_another_choice(chosen):
     function = quick_jit(lambda x, n: jnp.sin(x) ** n, static_argnums=1)
     for size in (10, 10, 2_000_000, 10):

@@ -53,10 +53,11 @@ def test_it_depends_on_how_much_is_computed(function, size, num_calls, quick):
 
 def test_what_multiplies_most_of_the_time_is_not_compiled_for_long():
     jaxpr = jax.make_jaxpr(jnp.sin)(jnp.ones(10_000_000)).jaxpr
-    assert not options_for(jaxpr, 10**6)
+    assert options_for(jaxpr, 10**6).get("xla_backend_optimization_level") != 1
     found = options_for(jaxpr, 10**6, mostly_products=True)
     assert found["xla_backend_optimization_level"] == 1
-    assert options_for(jaxpr, 1, mostly_products=True) == options_for(jaxpr, 1)
+    little = jax.make_jaxpr(jnp.sin)(jnp.ones(10)).jaxpr
+    assert options_for(little, 1, mostly_products=True).items() >= QUICK.items()
 
 
 def test_other_shapes_are_another_choice(chosen):

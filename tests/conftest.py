@@ -77,6 +77,9 @@ def pytest_configure(config: pytest.Config) -> None:
         import quick_lowering
 
         quick_lowering.install()
+        import quick_eager
+
+        quick_eager.install()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -122,6 +125,7 @@ def _keep_compiled() -> None:
     settings = {
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
+        "jax_traceback_in_locations_limit": 0,
     }
     for name, value in settings.items():
         jax.config.update(name, value)

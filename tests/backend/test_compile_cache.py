@@ -1,6 +1,7 @@
 """Compiled programs that outlive a process."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -22,28 +23,50 @@ print(float(jax.jit(lambda x: jax.numpy.sin(x @ x.T).sum())(jax.numpy.eye(3))), 
 """
 
 
+def run_in(home, program, **settings):
+    """Return the folder, the value and the number of hits that a process prints."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    env |= {"XDG_CACHE_HOME": str(home / "cache"), "HOME": str(home), **settings}
+    command = [sys.executable, "-W", "error", "-c", program]
+    found = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert not found.stderr
+    folder, line = found.stdout.strip().splitlines()
+    value, hits = line.split()
+    return folder, float(value), int(hits)
+
+
 @pytest.fixture
 def in_a_process(tmp_path):
-    def run(program=PROGRAM, **settings):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-        env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), **settings}
-        command = [sys.executable, "-W", "error", "-c", program]
-        found = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-        assert not found.stderr
-        folder, line = found.stdout.strip().splitlines()
-        value, hits = line.split()
-        return folder, float(value), int(hits)
-
-    return run
+    return lambda program=PROGRAM, **settings: run_in(tmp_path, program, **settings)
 
 
-def test_the_second_process_compiles_nothing(in_a_process, tmp_path):
-    folder, value, hits = in_a_process()
+@pytest.fixture(scope="module")
+def first_process(tmp_path_factory):
+    """Return the home of a process that kept what it compiled, a copy of it, and what it printed."""
+    home = tmp_path_factory.mktemp("first")
+    folder, value, hits = run_in(home, PROGRAM)
     assert hits == 0
-    assert folder.startswith(str(tmp_path))
-    again = in_a_process()
-    assert again[:2] == (folder, value)
-    assert again[2] > 0
+    assert folder.startswith(str(home))
+    copy = tmp_path_factory.mktemp("copy") / "home"
+    shutil.copytree(home, copy)
+    return home, copy, value
+
+
+@pytest.fixture
+def kept(first_process):
+    """Return the home of the first process as it left it (programs are known by it too), and its value."""
+    home, copy, value = first_process
+    shutil.rmtree(home)
+    shutil.copytree(copy, home)
+    return home, value
+
+
+def test_the_second_process_compiles_nothing(kept):
+    home, value = kept
+    folder, again, hits = run_in(home, PROGRAM)
+    assert folder.startswith(str(home))
+    assert again == value
+    assert hits > 0
 
 
 def test_a_folder_of_the_users_own_stays(in_a_process, tmp_path):
@@ -106,16 +129,17 @@ def test_what_is_not_whole_is_deleted_once_nobody_writes_it(tmp_path, monkeypatc
     assert len(read) == 1
 
 
-def test_a_program_that_was_cut_short_is_kept_again(in_a_process, tmp_path):
-    first = in_a_process()
-    damaged = list((tmp_path / "cache").rglob("*-cache"))
+def test_a_program_that_was_cut_short_is_kept_again(kept):
+    home, value = kept
+    damaged = list((home / "cache").rglob("*-cache"))
+    assert damaged
     for path in damaged:
         path.write_bytes(path.read_bytes()[:50])
         os.utime(path, (time.time() - 600,) * 2)
         (path.parent / ".checked").unlink(missing_ok=True)  # as at the first start after this time
-    assert in_a_process() == first
+    assert run_in(home, PROGRAM)[1:] == (value, 0)
     assert all(len(path.read_bytes()) > 50 for path in damaged)
-    assert in_a_process()[2] > 0
+    assert run_in(home, PROGRAM)[2] > 0
 
 
 LATE = """
@@ -141,21 +165,20 @@ def test_it_may_come_after_the_first_compilation(in_a_process, tmp_path):
     assert again[2] > 0
 
 
-def test_jax_s_own_switch_turns_it_off(in_a_process):
-    off = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    assert in_a_process(**off)[2] == in_a_process(**off)[2] == 0
+def test_jax_s_own_switch_turns_it_off(kept):
+    home, value = kept
+    assert run_in(home, PROGRAM, JAX_ENABLE_COMPILATION_CACHE="false")[1:] == (value, 0)
 
 
-def test_a_write_does_not_read_the_other_programs(in_a_process, tmp_path):
+def test_a_write_does_not_read_the_other_programs(kept, tmp_path):
     """JAX with a size opens the record of every program at each write; here it is not even there."""
-    folder, value, _ = in_a_process()
-    before = sorted(Path(folder).glob("*-cache"))
-    assert before
-    assert not list(Path(folder).glob("*-atime"))
-    (Path(folder) / "unreadable-cache").symlink_to(tmp_path / "nowhere")
+    before = list((kept[0] / "cache").rglob("*-cache"))
+    folder = before[0].parent
+    assert not list(folder.glob("*-atime"))
+    (folder / "unreadable-cache").symlink_to(tmp_path / "nowhere")
     other = PROGRAM.replace("jax.numpy.sin", "jax.numpy.tan")
-    assert in_a_process(program=other)[2] < len(before)
-    assert len(list(Path(folder).glob("*-cache"))) > len(before) + 1
+    assert run_in(kept[0], other)[2] < len(before)
+    assert len(list(folder.glob("*-cache"))) > len(before) + 1
 
 
 def test_beyond_the_size_the_programs_unused_for_longest_are_deleted(tmp_path):

@@ -19,6 +19,10 @@ add = $(UV) pip install --python $(BIN)/python $(CONSTRAINED) $(1) || $(BIN)/pyt
 # Without what jax2onnx requires beside these: it asks for an older orbax-checkpoint and mpmath, and uses neither here.
 ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 
+# Many containers switch it off; then each process compiles the sources of JAX and all else that it imports, for
+# seconds each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test suite some-notebooks all-checks campaigns costs-check notebooks lint types docs newest other-libraries external-links tables clean
 
 install: $(INSTALLED)

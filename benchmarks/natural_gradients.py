@@ -220,8 +220,9 @@ def cost(name: str, data: Any, repeats: int) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return means and standard errors over the seeds, as a Markdown table."""
     names = ("accuracy", "nll", "ece", "removed", "vfe")
-    by = ("data", "network", "epochs", "method", "temperature")
-    lines = [f"| {' | '.join(by)} | seeds | " + " | ".join(names) + " |", "|---" * 11 + "|"]
+    by = ("data", "network", "epochs", "wait", "refit", "method", "temperature")
+    columns = (*by, "seeds", *names)
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for found in dict.fromkeys(tuple(row.get(name) for name in by) for row in rows):
         group = [row for row in rows if tuple(row.get(name) for name in by) == found]
         cells = [*map(str, found), str(len(group))]

@@ -65,10 +65,8 @@ def _is_plain(args: Any, settings: Any) -> bool:
     held = [x for x in args if isinstance(x, ArrayImpl)]
     if not all(isinstance(x.sharding, SingleDeviceSharding) for x in held):
         return False
-    rest = (np.ndarray, np.generic, float, int)
-    return len({x.device for x in held}) <= 1 and all(
-        isinstance(x, ArrayImpl) or type(x) in rest or isinstance(x, rest) for x in args
-    )
+    known = (ArrayImpl, np.ndarray, np.generic, float, int)
+    return len({x.device for x in held}) <= 1 and all(isinstance(x, known) for x in args)
 
 
 def _is_exact(jaxpr: Any) -> bool:

@@ -60,6 +60,15 @@ def x64() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no operation to NumPy, where a test counts what is compiled."""
+    if jax.__version__ == JAX_OF_QUICK_LOWERING:
+        import quick_eager
+
+        monkeypatch.setattr(quick_eager.pjit, "_pjit_call_impl_python", quick_eager._compile)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make the many small programs of the tests cheap."""
     # Tracing makes many objects that live: with Python's thresholds, a tenth of the time goes into looking at
@@ -74,11 +83,10 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_compiled()
     mlir.make_ir_context = _ir_context
     if jax.__version__ == JAX_OF_QUICK_LOWERING:  # it reaches into JAX
+        import quick_eager
         import quick_lowering
 
         quick_lowering.install()
-        import quick_eager
-
         quick_eager.install()
 
 

@@ -92,9 +92,8 @@ def _roundings(closed: Any) -> float:
             return np.inf
         else:
             floats = bool(eqn.invars) and eqn.invars[0].aval.dtype.kind == "f"
-            if eqn.primitive in (_OF_INTEGERS if floats else _OF_FLOATS) or _is_special(
-                eqn, floats
-            ):
+            elsewhere = _OF_INTEGERS if floats else _OF_FLOATS
+            if eqn.primitive in elsewhere or _is_special(eqn, floats=floats):
                 return np.inf
             count += floats and eqn.primitive in _ROUNDS
     return count
@@ -105,11 +104,10 @@ def _is_usual(var: Any) -> bool:
     return getattr(var.aval, "dtype", None) in USUAL and var.aval.size <= MOST_ELEMENTS
 
 
-def _is_special(eqn: Any, floats: bool) -> bool:  # noqa: FBT001
+def _is_special(eqn: Any, *, floats: bool) -> bool:
     """Return whether the parameters of an operation ask for more than is written here."""
-    if (
-        eqn.primitive is lax.convert_element_type_p
-    ):  # beyond the integers, each has limits of its own
+    if eqn.primitive is lax.convert_element_type_p:
+        # Beyond the range of the integers, NumPy and XLA differ.
         return floats and np.dtype(eqn.params["new_dtype"]).kind != "f"
     if eqn.primitive is lax.integer_pow_p:
         return eqn.params["y"] != 2

@@ -1,4 +1,4 @@
-"""What `quick_eager` computes is what XLA computes, to the bit."""
+"""What `quick_eager` computes is what XLA computes, to the bit, but for the sign of NaN."""
 
 import jax
 import jax.numpy as jnp
@@ -70,3 +70,11 @@ def test_leaves_to_the_compiler_what_numpy_may_round_otherwise(name, monkeypatch
     assert not compiled
     LEFT[name](x)
     assert compiled
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_a_test_that_counts_compilations_sees_all(caplog):
+    x = jnp.asarray(np.arange(41, dtype=np.float32))
+    with jax.log_compiles():
+        _ = x - x
+    assert caplog.records

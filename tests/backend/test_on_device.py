@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bmrjax.backend.on_device import copied, floats_on_device, on_device
 
 
+@pytest.mark.usefixtures("all_compiled")
 def test_what_is_brought_is_what_asarray_gives_and_compiles_nothing(caplog):
     tree = {"mask": np.ones((3, 7), bool), "values": np.arange(11.0), "count": np.int32(4)}
     with jax.log_compiles():

@@ -39,6 +39,7 @@ def test_split_is_that_of_jax(key, num):
         assert mine.dtype == theirs.dtype
 
 
+@pytest.mark.usefixtures("all_compiled")
 def test_keys_are_derived_without_compiling(caplog):
     key = jax.random.wrap_key_data(jax.device_put(np.array([3, 4], np.uint32)))
     with jax.log_compiles():

@@ -456,6 +456,7 @@ def test_noise_of_draws_is_not_taken_for_a_wide_posterior():
     assert "wider-than-prior" not in [finding.code for finding in found.findings]
 
 
+@pytest.mark.usefixtures("all_compiled")
 @pytest.mark.parametrize(("refit", "size"), [(None, 4), (False, 5)])
 def test_other_data_of_the_same_shapes_compile_nothing(refit, size):
     def model(x, y):

@@ -105,7 +105,7 @@ def test_a_second_call_compiles_nothing(monkeypatch):
 
 
 @pytest.fixture
-def compilations():
+def compilations(all_compiled):
     """Collect the programs that are compiled or read from disk."""
     found = []
 

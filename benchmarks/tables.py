@@ -43,6 +43,7 @@ TABLES = {
     "rerun": "rerun",
     "trained.compare": "trained",
     "trained.real": "real_networks",
+    "trained.residual": "residual",
     "trust.judges": "trust/judges.json",
     "trust.nested_widths": "trust/nested_widths.json",
     "trust.dcm": "trust/dcm.json",

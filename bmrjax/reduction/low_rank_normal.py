@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 from bmrjax.reduction import removal
 from bmrjax.reduction.full_precision import full_precision
 from bmrjax.reduction.normal import Normal, narrowing, normal, spike
+from bmrjax.reduction.units import in_units, power_of_two
 
 
 @jax.tree_util.register_dataclass
@@ -78,7 +79,8 @@ def low_rank_normal(
         prior wider than the prior, in a direction that the data hardly narrowed) `delta_f` is
         infinite and the reduced posterior is not a number. Where the factor so outweighs the
         diagonal that ``N`` has no Cholesky factor in the precision at hand (``W² / D`` beyond
-        about 1e6 in float32), all is not a number.
+        about 1e6 in float32), or where a variance in ``cov_diag`` is too small for the dtype (below 1e-38
+        in float32), all is not a number.
 
     Example:
         >>> import jax.numpy as jnp
@@ -96,7 +98,8 @@ def low_rank_normal(
         Friston, Parr and Zeidman (2019), arXiv:1805.07092, the reduction of a Gaussian, with the
         matrix inversion lemma.
     """
-    loc, factor, diag = map(jnp.asarray, (posterior.loc, posterior.cov_factor, posterior.cov_diag))
+    loc, factor = jnp.asarray(posterior.loc), jnp.asarray(posterior.cov_factor)
+    diag = _diagonal(posterior)
     tiny = jnp.finfo(loc.dtype).tiny
     prior_loc, prior_scale, reduced_loc, reduced_scale = (
         jnp.broadcast_to(x, loc.shape)
@@ -148,6 +151,12 @@ def low_rank_normal(
     )
 
 
+def _diagonal(posterior: LowRankNormal) -> Float[Array, " n"]:
+    """Return the variances; not a number where the dtype has the factor and not the variance."""
+    diag = jnp.asarray(posterior.cov_diag)
+    return jnp.where((diag == 0) & (posterior.cov_factor != 0).any(1), jnp.nan, diag)
+
+
 @removal.remove.register(LowRankNormal)
 def remove(posterior: LowRankNormal, prior: Normal, keep: Bool[Array, " n"]) -> LowRankReduction:
     """See `bmrjax.reduction.remove`; O(n r²), without batch axes (use `jax.vmap`).
@@ -164,8 +173,12 @@ def remove(posterior: LowRankNormal, prior: Normal, keep: Bool[Array, " n"]) -> 
 @removal.delta_f_each.register(LowRankNormal)
 def delta_f_each(posterior: LowRankNormal, prior: Normal) -> Float[Array, " n"]:
     """See `bmrjax.reduction.delta_f_each`; only the marginals matter, O(n r)."""
-    variance = jnp.sum(jnp.square(posterior.cov_factor), axis=1) + posterior.cov_diag
-    marginal = Normal(posterior.loc, jnp.sqrt(variance))
+    factor, diag = posterior.cov_factor, _diagonal(posterior)
+    largest = jnp.max(jnp.abs(factor), axis=1, initial=0.0)
+    units = power_of_two(jnp.maximum(largest, jnp.sqrt(diag)))
+    (diag,) = in_units(units, *in_units(units, diag))
+    variance = jnp.sum(jnp.square(factor / units[:, None]), axis=1) + diag
+    marginal = Normal(posterior.loc, units * jnp.sqrt(variance))
     shape = jnp.shape(posterior.loc)
     prior = Normal(jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape))
     return normal(marginal, prior, spike(marginal)).delta_f

@@ -12,6 +12,7 @@ from bmrjax.reduction import removal
 from bmrjax.reduction.full_precision import full_precision
 from bmrjax.reduction.multivariate_normal import MultivariateNormal, multivariate_normal
 from bmrjax.reduction.normal import Normal, normal, spike
+from bmrjax.reduction.units import norm, power_of_two
 
 
 @jax.tree_util.register_dataclass
@@ -65,8 +66,8 @@ def _marginal_scales(
 ) -> tuple[Float[Array, " n"], Float[Array, " p"]]:
     """Return the square roots of the diagonals of the row and column covariances."""
     return (
-        jnp.linalg.norm(posterior.row_scale_tril, axis=1),
-        jnp.linalg.norm(posterior.column_scale_tril, axis=1),
+        norm(posterior.row_scale_tril),
+        norm(posterior.column_scale_tril),
     )
 
 
@@ -134,9 +135,12 @@ def matrix_normal(posterior: MatrixNormal, prior: Normal, reduced_prior: Normal)
         Normal(before, jnp.broadcast_to(prior.scale, shape)),
         Normal(jnp.zeros_like(before), jnp.broadcast_to(reduced_prior.scale, shape)),
     )
-    variance = jnp.sum(jnp.square(reduced.scale_tril), axis=-1)
+    # In units of each row, since the squares of its elements may not be there.
+    units = power_of_two(jnp.max(jnp.abs(reduced.scale_tril), axis=(0, 2)))
+    variance = jnp.sum(jnp.square(reduced.scale_tril / units[None, :, None]), axis=-1)
     marginals = Normal(
-        origin + (rotation @ reduced.loc).T, jnp.sqrt((jnp.square(rotation) @ variance).T)
+        origin + (rotation @ reduced.loc).T,
+        units[:, None] * jnp.sqrt((jnp.square(rotation) @ variance).T),
     )
     return MatrixReduction(jnp.maximum(jnp.sum(delta_f), jnp.finfo(delta_f.dtype).min), marginals)
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from bmrjax.reduction import removal
 from bmrjax.reduction.full_precision import full_precision
 from bmrjax.reduction.normal import Normal, narrowing, normal, spike
+from bmrjax.reduction.units import in_units, norm, power_of_two
 
 
 @jax.tree_util.register_dataclass
@@ -119,6 +120,11 @@ def multivariate_normal(
 @full_precision
 def _reduce(loc, scale_tril, prior_loc, prior_scale, reduced_loc, reduced_scale):
     tiny = jnp.finfo(loc.dtype).tiny
+    units = power_of_two(jnp.maximum(norm(scale_tril), reduced_scale))
+    scale_tril = scale_tril / units[:, None]
+    loc, prior_loc, prior_scale, reduced_loc, reduced_scale = in_units(
+        units, loc, prior_loc, prior_scale, reduced_loc, reduced_scale
+    )
     # The mean of the prior moves: a tilt by exp(z · shift / S), which keeps the covariance.
     shift = (reduced_loc - prior_loc) / prior_scale
     whitened_shift = scale_tril.T @ (shift / prior_scale)
@@ -130,7 +136,7 @@ def _reduce(loc, scale_tril, prior_loc, prior_scale, reduced_loc, reduced_scale)
     # The variance of the prior changes. In units of the marginal posterior scales t, and with
     # D = R + |G| t², R + C G = t E (D / t²) t for E = R / D + correlation · G t² / D, whose
     # elements are at most one whatever the scales; E = I where the prior is unchanged.
-    marginal = jnp.linalg.norm(scale_tril, axis=1)
+    marginal = norm(scale_tril)
     factor = scale_tril / marginal[:, None]
     gain = narrowing(prior_scale, reduced_scale)
     root = jnp.sqrt(
@@ -160,11 +166,11 @@ def _reduce(loc, scale_tril, prior_loc, prior_scale, reduced_loc, reduced_scale)
     reduced_factor = solve_triangular(upper.T, jnp.eye(loc.size, dtype=loc.dtype), lower=True)
     proper = jnp.all(reduced_scale <= prior_scale) | jnp.isfinite(reduced_factor).all()
     point = reduced_scale == 0
-    spread = (marginal * from_prior)[:, None] * reduced_factor
+    spread = (units * marginal * from_prior)[:, None] * reduced_factor
     nan = jnp.asarray(jnp.nan, loc.dtype)
     return (
         jnp.where(proper, jnp.maximum(finite, jnp.finfo(loc.dtype).min), jnp.inf),
-        jnp.where(proper, reduced_mean, nan),
+        jnp.where(proper, units * reduced_mean, nan),
         jnp.where(proper, jnp.where(point[None, :], 0.0, spread), nan),
     )
 
@@ -199,6 +205,9 @@ def _remove(loc, scale_tril, prior_loc, prior_scale, keep):
     # that stay lose what they have in the span of those. Covariances are never formed: a factor has
     # the root of their condition number.
     size, dtype = loc.shape[0], loc.dtype
+    units = power_of_two(norm(scale_tril))
+    scale_tril = scale_tril / units[:, None]
+    loc, prior_loc, prior_scale = in_units(units, loc, prior_loc, prior_scale)
     variance = jnp.sum(jnp.square(scale_tril), axis=1)
     absent = variance == 0
     marginal = jnp.sqrt(jnp.where(absent, 1.0, variance))
@@ -222,8 +231,8 @@ def _remove(loc, scale_tril, prior_loc, prior_scale, keep):
     both = stays[:, None] & stays[None, :]
     return (
         jnp.maximum(delta_f, jnp.finfo(dtype).min),
-        reduced_loc,
-        jnp.where(both, marginal[:, None] * factor, jnp.zeros((size, size), dtype)),
+        units * reduced_loc,
+        jnp.where(both, (units * marginal)[:, None] * factor, jnp.zeros((size, size), dtype)),
     )
 
 
@@ -240,7 +249,7 @@ def _factor(
 @removal.delta_f_each.register(MultivariateNormal)
 def delta_f_each(posterior: MultivariateNormal, prior: Normal) -> Float[Array, "... n"]:
     """See `bmrjax.reduction.delta_f_each`; only the marginals matter."""
-    marginal = Normal(posterior.loc, jnp.linalg.norm(posterior.scale_tril, axis=-1))
+    marginal = Normal(posterior.loc, norm(posterior.scale_tril))
     shape = jnp.shape(posterior.loc)
     prior = Normal(jnp.broadcast_to(prior.loc, shape), jnp.broadcast_to(prior.scale, shape))
     absent = marginal.scale == 0
@@ -295,14 +304,18 @@ def prune_greedily(
             MultivariateNormal(loc, posterior.scale_tril),
         )
     limit = shape[0] if limit is None else limit
-    start = jnp.asarray(posterior.scale_tril) @ posterior.scale_tril.T
+    units = power_of_two(norm(posterior.scale_tril))
+    scale_tril = posterior.scale_tril / units[:, None]
+    loc, *of_prior = in_units(units, loc, prior.loc, prior.scale)
+    prior_in_units = Normal(*of_prior)
+    start = scale_tril @ scale_tril.T
     every = jnp.diagonal(start) > 0
     # Conditioning can only take a variance to zero by rounding; it stops at the rounding error.
     least = jnp.finfo(dtype).eps * jnp.diagonal(start)
 
     def gains(loc, covariance, keep):
         current = Normal(loc, jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), least)))
-        return jnp.where(keep, normal(current, prior, spike(current)).delta_f, -jnp.inf)
+        return jnp.where(keep, normal(current, prior_in_units, spike(current)).delta_f, -jnp.inf)
 
     def goes_on(state):
         _, _, keep, gain, _ = state

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax.reduction import removal
+from bmrjax.reduction.units import in_units, power_of_two
 
 
 @jax.tree_util.register_dataclass
@@ -119,14 +120,17 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
         Friston, Parr and Zeidman (2019), arXiv:1805.07092; Marković, Friston and Kiebel
         (2024), section II-G, which is the case m = m̃ = 0, s = 1.
     """
-    variance = jnp.square(posterior.scale)
-    reduced_variance = jnp.square(reduced_prior.scale)
+    # What is squared is in units of the larger scale; all else are ratios.
+    unit = power_of_two(jnp.maximum(posterior.scale, reduced_prior.scale))
+    variance, reduced_variance = map(
+        jnp.square, in_units(unit, posterior.scale, reduced_prior.scale)
+    )
     gain = narrowing(prior.scale, reduced_prior.scale)
     denominator = reduced_variance + variance * gain
     dtype = denominator.dtype
     proper = (reduced_prior.scale <= prior.scale) | (denominator > 0)
     safe = jnp.where(proper, jnp.maximum(denominator, jnp.finfo(dtype).tiny), 1.0)
-    root = jnp.sqrt(safe)
+    root = unit * jnp.sqrt(safe)
     # The quadratic form is arranged so that nothing cancels when the prior keeps its mean, and
     # so that no two small variances are multiplied: in float32 they reach 1e-36. A quotient of
     # a quotient counts as a product, since XLA rewrites (a / b) / c as a / (b c).
@@ -135,7 +139,7 @@ def normal(posterior: Normal, prior: Normal, reduced_prior: Normal) -> Reduction
     quadratic = (
         (reduced_variance / safe) * (shift / prior.scale) * ((to_reduced + to_prior) / prior.scale)
         + (variance / safe) * jnp.square(shift / prior.scale)
-        - (gain / safe) * jnp.square(to_reduced)
+        - (gain / safe) * jnp.square(in_units(unit, to_reduced)[0])
     )
     # ln(D / s), from its distance to one where the prior changes little.
     little = proper & (gain < 0.5)

@@ -70,5 +70,5 @@ def test_table_has_a_line_a_method_and_a_column_a_share(tmp_path):
     assert "dense 0.9000 ± 0.0000 / 1.000 ± 0.000, 2 seeds" in text
     lines = [line for line in text.splitlines() if line.startswith("| ours")]
     assert len(lines) == 2  # as it is, and after training
-    assert lines[0].count("0.600 ± 0.100 / 1.00 ± 0.00") == len(residual.TARGETS)
+    assert lines[0].count("0.600 ± 0.100 / 1.00 ± 0.00 at 20%") == len(residual.TARGETS)
     assert "2 passes:" in text

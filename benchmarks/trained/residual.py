@@ -140,6 +140,12 @@ def label(args: argparse.Namespace) -> str:
     return f"ResNet-{6 * args.blocks + 2}, width {args.width}, {args.epochs} passes"
 
 
+def _cell(rows: list[dict[str, Any]]) -> str:
+    """Return accuracy, NLL and the share of the operations that is there."""
+    accuracy, nll = means(rows, accuracy=3, nll=2)
+    return f"{accuracy} / {nll} at {np.mean([row['flops'] for row in rows]):.0%}"
+
+
 def write_table(rows: Rows) -> None:
     """Write ``table.md``: by network, accuracy by share of the operations, means over seeds."""
     parts = []
@@ -156,9 +162,9 @@ def write_table(rows: Rows) -> None:
             for method, these in group(mine, lambda row: row["method"]).items():
                 by_target = group(these, lambda row: row["target"])
                 if method != "dense":
-                    cells = [means(by_target.get(t, []), accuracy=3, nll=2) for t in TARGETS]
+                    cells = [_cell(by_target[t]) if t in by_target else "–" for t in TARGETS]
                     took = means(by_target.get(TARGETS[-1], []), cpu_s=0)
-                    lines.append([method, *(f"{a} / {b}" for a, b in cells), *took])
+                    lines.append([method, *cells, *took])
             shares = " | ".join(f"at most {target:.0%}" for target in TARGETS)
             text += f"\n\n{after or 'As it is'}:\n\n" + table(
                 f"operations kept | {shares} | CPU s", lines

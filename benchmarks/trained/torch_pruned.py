@@ -226,7 +226,7 @@ def report(
         for norm in [m for m in tuned.modules() if isinstance(m, nn.BatchNorm2d)]:
             norm.momentum = 0.1
         train(tuned, data["train_x"], data["train_y"], tune, seed, rate=0.01)
-        say(f"{tune} passes", tuned)
+        say(f"{tune} {'pass' if tune == 1 else 'passes'}", tuned)
 
 
 def main() -> None:

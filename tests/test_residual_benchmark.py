@@ -60,15 +60,17 @@ def test_table_has_a_line_a_method_and_a_column_a_share(tmp_path):
     rows = rows_.Rows(tmp_path)
     for seed, accuracy in enumerate([0.5, 0.7]):
         about = {"network": "ResNet-8", "seed": seed, "nll": 1.0, "flops": 0.2, "parameters": 9}
-        rows.rows.append(about | {"method": "dense", "after": "", "accuracy": 0.9, "target": 1.0})
         for after in ("", "2 passes"):
+            dense = {"method": "dense", "after": after, "accuracy": 0.9, "target": 1.0}
+            rows.rows.append(about | dense)
             for target in residual.TARGETS:
                 row = {"method": "ours", "after": after, "target": target, "cpu_s": 3.0}
                 rows.rows.append(about | row | {"accuracy": accuracy})
     residual.write_table(rows)
     text = (tmp_path / "table.md").read_text()
-    assert "dense 0.9000 ± 0.0000 / 1.000 ± 0.000, 2 seeds" in text
+    assert "ResNet-8, 2 seeds." in text
+    assert "As it is; dense 0.900 ± 0.000 / 1.00 ± 0.00:" in text
     lines = [line for line in text.splitlines() if line.startswith("| ours")]
     assert len(lines) == 2  # as it is, and after training
     assert lines[0].count("0.600 ± 0.100 / 1.00 ± 0.00 at 20%") == len(residual.TARGETS)
-    assert "2 passes:" in text
+    assert "After 2 passes of training; dense" in text

@@ -40,6 +40,8 @@ METHODS = tuple(
     for importance in ("L1", "group magnitude", "group Taylor")
     for ratios in ("uniform", "global")
 )
+# What is done after pruning, in the rows and in words.
+AFTER = {"": "As it is", "statistics anew": "With new statistics of batch normalisation"}
 # Of the mean negative log likelihood of some rows, in PyTorch and here.
 TOLERANCE = 1e-3
 
@@ -150,27 +152,21 @@ def write_table(rows: Rows) -> None:
     """Write ``table.md``: by network, accuracy by share of the operations, means over seeds."""
     parts = []
     for name, some in group(rows.rows, "network").items():
-        dense = next(
-            means(mine, accuracy=4, nll=3)
-            for key, mine in group(some, lambda row: (row["method"], row["after"])).items()
-            if key == ("dense", "")
-        )
         seeds = len({row["seed"] for row in some})
-        text = f"{name}; dense {dense[0]} / {dense[1]}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
-        for after, mine in group(some, lambda row: row["after"]).items():
+        text = f"{name}, {seeds} {'seed' if seeds == 1 else 'seeds'}."
+        for after, mine in group(some, "after").items():
+            by_method = group(mine, "method")
+            dense = " / ".join(means(by_method.pop("dense"), accuracy=3, nll=2))
             lines = []
-            for method, these in group(mine, lambda row: row["method"]).items():
-                by_target = group(these, lambda row: row["target"])
-                if method != "dense":
-                    cells = [_cell(by_target[t]) if t in by_target else "–" for t in TARGETS]
-                    took = means(by_target.get(TARGETS[-1], []), cpu_s=0)
-                    lines.append([method, *cells, *took])
+            for method, these in by_method.items():
+                by_target = group(these, "target")
+                cells = [_cell(by_target[t]) if t in by_target else "–" for t in TARGETS]
+                lines.append([method, *cells, *means(by_target.get(TARGETS[-1], []), cpu_s=1)])
             shares = " | ".join(f"at most {target:.0%}" for target in TARGETS)
-            text += f"\n\n{after or 'As it is'}:\n\n" + table(
-                f"operations kept | {shares} | CPU s", lines
-            )
-        parts.append(text)
-    rows.write_table("\n\n".join(parts))
+            text += f"\n\n{AFTER.get(after, f'After {after} of training')}; dense {dense}:\n\n"
+            text += table(f"operations kept | {shares} | CPU s", lines).rstrip()
+        parts.append(f"{text}\n")
+    rows.write_table("\n".join(parts))
 
 
 def main() -> None:

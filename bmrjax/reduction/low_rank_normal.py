@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from bmrjax.reduction import removal
 from bmrjax.reduction.full_precision import full_precision
 from bmrjax.reduction.normal import Normal, narrowing, normal, spike
-from bmrjax.reduction.units import in_units, power_of_two
+from bmrjax.reduction.power_of_two import in_units, power_of_two
 
 
 @jax.tree_util.register_dataclass

@@ -12,7 +12,7 @@ from bmrjax.reduction import removal
 from bmrjax.reduction.full_precision import full_precision
 from bmrjax.reduction.multivariate_normal import MultivariateNormal, multivariate_normal
 from bmrjax.reduction.normal import Normal, normal, spike
-from bmrjax.reduction.units import norm, power_of_two
+from bmrjax.reduction.power_of_two import norm, power_of_two
 
 
 @jax.tree_util.register_dataclass

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from bmrjax.reduction import removal
 from bmrjax.reduction.full_precision import full_precision
 from bmrjax.reduction.normal import Normal, narrowing, normal, spike
-from bmrjax.reduction.units import in_units, norm, power_of_two
+from bmrjax.reduction.power_of_two import in_units, norm, power_of_two
 
 
 @jax.tree_util.register_dataclass

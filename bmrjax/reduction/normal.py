@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bmrjax.reduction import removal
-from bmrjax.reduction.units import in_units, power_of_two
+from bmrjax.reduction.power_of_two import in_units, power_of_two
 
 
 @jax.tree_util.register_dataclass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bmrjax import reduction
-from bmrjax.reduction.units import norm, power_of_two
+from bmrjax.reduction.power_of_two import norm, power_of_two
 
 # Squares of scales are zero or infinite from 2^±64 on, their fourth powers at 2^±32.
 POWERS = [-110, -80, -40, 40, 80, 110]

@@ -1,8 +1,8 @@
 """Units in which nothing overflows: data may come in kilograms of stars or in charges of electrons.
 
 Squares of what is below 1e-19 are zero in float32, and those of what is above 1e19 are infinite. Evidence
-differences do not depend on units, so scales are divided by a power of two of their own size, which changes
-no digit of a result.
+differences do not depend on units, so scales are divided by a power of two of their own size, which is
+exact.
 """
 
 import jax
@@ -18,7 +18,7 @@ def power_of_two(scale: Float[Array, "..."]) -> Float[Array, "..."]:
     without it.
 
     Args:
-        scale: Nonnegative numbers.
+        scale: Nonnegative numbers, any shape; integers count as the default float.
 
     Example:
         >>> import jax.numpy as jnp
@@ -26,6 +26,8 @@ def power_of_two(scale: Float[Array, "..."]) -> Float[Array, "..."]:
         Array([4.  , 1.  , 0.25, 1.  ], dtype=float32)
     """
     scale = lax.stop_gradient(jnp.asarray(scale))
+    if not jnp.issubdtype(scale.dtype, jnp.floating):
+        scale = scale.astype(jnp.result_type(float))
     about = jnp.finfo(scale.dtype)
     # All bits of the significand are zero in a power of two.
     bits = jnp.dtype(f"uint{about.bits}").type

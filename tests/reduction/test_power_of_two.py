@@ -135,3 +135,13 @@ def test_norm_of_small_and_of_large():
         unit = np.float32(2.0**power)
         found = np.asarray(norm(jnp.asarray(x * unit))) / unit
         np.testing.assert_allclose(found, np.linalg.norm(x.astype(float), axis=1), rtol=1e-6)
+
+
+def test_scales_may_be_whole_numbers():
+    loc = jnp.array([0.5, 2.0])
+    prior, without = reduction.Normal(0, 4), reduction.Normal(0, 0)
+    whole = reduction.normal(reduction.Normal(loc, 1), prior, without).delta_f
+    same = reduction.normal(
+        reduction.Normal(loc, 1.0), reduction.Normal(0.0, 4.0), reduction.Normal(0.0, 0.0)
+    ).delta_f
+    np.testing.assert_array_equal(whole, same)

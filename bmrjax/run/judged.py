@@ -28,6 +28,7 @@ _INSTEAD = {
         "Write it as Normal(0, 1) elements z, which are judged, multiplied by the Cholesky factor of the "
         "covariance."
     ),
+    "Uniform": "Where its elements may be zero, give it a normal prior centred there.",
 }
 
 _DISCRETE = (

@@ -115,9 +115,10 @@ def reduce_network(
     Layers are found among the network's operations and not by their class: any array that is multiplied
     with what depends on the input, by a matrix product or a convolution, grouped or not, once or several
     times. What is not found is left as it is, with the reason in `NetworkReduction.not_judged`. A layer
-    that sums over more than 1,024 inputs may be split into parts of about 256 to 2,048 inputs, the narrower
-    the more weights it has. Parts are judged side by side; later rounds correct for what they have in common,
-    and without `fine_tune` the last fit of the kept weights is of the whole layer.
+    that sums over more than 1,024 inputs, or is large (more than 200 outputs of 1,000 inputs each, 1,600 of
+    500), may be split into parts of about 256 to 2,048 inputs, the narrower the more weights it has. Parts
+    are judged side by side; later rounds correct for what they have in common, and without `fine_tune` the
+    last fit of the kept weights is of the whole layer.
 
     Args:
         network: An Equinox module that is written for one row; an ``(equinox module, equinox.nn.State)``

@@ -6,10 +6,11 @@ import numpy as np
 
 from bmrjax.trained.layers import InputPart, TracedLayer
 
-# A layer that sums over more inputs than this is taken in parts.
-WIDEST = 1024
 # In every round the covariance of the kept inputs is inverted for each row of weights, at a cost that grows
-# with the cube of their number. Parts are as wide as so many operations allow, some seconds of a core.
+# with the cube of their number. A layer is taken in parts if it sums over more inputs than this, or takes
+# more operations.
+WIDEST, MOST_OPERATIONS = 1024, 2e11
+# Parts are as wide as so many operations allow, some seconds of a core.
 OPERATIONS = 1e11
 NARROWEST_PART, WIDEST_PART = 256, 2048
 
@@ -31,7 +32,9 @@ def in_parts(layers: list[TracedLayer], block: int = 1) -> list[TracedLayer]:
     """
     found: list[TracedLayer] = []
     for layer in layers:
-        found += _parts(layer, block) if layer.index.shape[2] > WIDEST else [layer]
+        width = layer.index.shape[2]
+        is_wide = width > WIDEST or layer.index.size * width**2 > MOST_OPERATIONS
+        found += _parts(layer, block) if is_wide else [layer]
     return found
 
 

@@ -82,8 +82,14 @@ def test_no_dimensions_are_added_without_a_word(narrow):
 
 
 def test_what_is_not_wide_or_has_few_outputs_is_whole():
-    assert in_parts([matrix(5000, 1024)])[0].part is None
+    assert in_parts([matrix(200, 784)])[0].part is None
     assert in_parts([matrix(10, 2000)])[0].part is None
+
+
+def test_a_layer_of_many_outputs_is_split_before_it_is_wide():
+    assert [part.index.shape[2] for part in in_parts([matrix(1000, 1000)])] == [250] * 4
+    widths = [part.index.shape[2] for part in in_parts([matrix(5000, 1024)])]
+    assert sum(widths) == 1024 and max(widths) <= wide_layers.NARROWEST_PART
 
 
 def separate(rows: int, seed: int) -> np.ndarray:

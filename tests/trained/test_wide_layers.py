@@ -89,7 +89,8 @@ def test_what_is_not_wide_or_has_few_outputs_is_whole():
 def test_a_layer_of_many_outputs_is_split_before_it_is_wide():
     assert [part.index.shape[2] for part in in_parts([matrix(1000, 1000)])] == [250] * 4
     widths = [part.index.shape[2] for part in in_parts([matrix(5000, 1024)])]
-    assert sum(widths) == 1024 and max(widths) <= wide_layers.NARROWEST_PART
+    assert sum(widths) == 1024
+    assert max(widths) <= wide_layers.NARROWEST_PART
 
 
 def separate(rows: int, seed: int) -> np.ndarray:

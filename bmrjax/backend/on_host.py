@@ -27,10 +27,7 @@ def on_host(function: Callable[..., Any], *args: Any) -> Any:
     with jax.default_device(host):
         # Arrays that lie on an accelerator for good would take the program there.
         there = jax.tree.map(lambda x: jax.device_put(x, host), args)
-        lowered = jax.jit(function).lower(*there)
-        # The same text may be a program of the accelerator, too.
-        text = f"on the host\n{lowered.as_text()}"
-        found = compiled(lowered, host_options(), text=text)(*there)
+        found = compiled(jax.jit(function).trace(*there), host_options())(*there)
     return jax.tree.map(_on_default_device, found)
 
 

@@ -89,7 +89,7 @@ def quick_jit(
 ) -> Callable[..., Any]:
     """Return ``jax.jit(function, **settings)``, with the compiler options that give its results soonest.
 
-    A program of the same text that this process has compiled before, for another function, is used again.
+    The same program that this process has compiled before, for another function, is used again.
 
     Args:
         function: A pure function. What it closes over must not change.
@@ -148,15 +148,12 @@ def compiled_for(traced: Any, num_calls: int, *, mostly_products: bool = False) 
             program, since a run that is resumed has to use the same one.
         mostly_products: See `quick_jit`.
     """
-    lowered = traced.lower()
-    text = lowered.as_text()
-    options = options_for(
-        traced.jaxpr.jaxpr,
-        num_calls,
-        num_lines=text.count("\n"),
-        mostly_products=mostly_products,
-    )
-    return compiled(lowered, options, text=text)
+    jaxpr = traced.jaxpr.jaxpr
+
+    def options(num_lines: int) -> dict[str, Any]:
+        return options_for(jaxpr, num_calls, num_lines=num_lines, mostly_products=mostly_products)
+
+    return compiled(traced, options)
 
 
 def _kinds(tree: Any) -> Any:

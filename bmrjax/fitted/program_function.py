@@ -58,10 +58,10 @@ def program_function(
         if shapes not in programs:
             with inference():
                 try:
-                    lowered = jax.jit(of_arrays).lower(arrays, points)
+                    traced = jax.jit(of_arrays).trace(arrays, points)
                 except _NEEDS_VALUES:
-                    lowered = jax.jit(of_constants).lower(arrays, points)
-                programs[shapes] = compiled(lowered)
+                    traced = jax.jit(of_constants).trace(arrays, points)
+                programs[shapes] = compiled(traced)
         return programs[shapes](arrays, points)
 
     return call

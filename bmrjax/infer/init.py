@@ -215,7 +215,7 @@ def set_up(
 
 
 def _compiled(traced: ClosedJaxpr, inputs: list[Any]) -> Any:
-    """Return the program of a jaxpr, compiled unless one of the same text is there.
+    """Return the program of a jaxpr, compiled unless the same one is there.
 
     What the jaxpr closes over, such as a network's weights, are arguments: XLA takes long over large
     constants, and a program that starts at another network is the same one.
@@ -226,8 +226,7 @@ def _compiled(traced: ClosedJaxpr, inputs: list[Any]) -> Any:
 
     if jax.default_backend() != "cpu":
         return partial(on_host, call)
-    lowered = jax.jit(call).lower(traced.consts, inputs)
-    return compiled(lowered, quick_options())
+    return compiled(jax.jit(call).trace(traced.consts, inputs), quick_options())
 
 
 class _Static(NamedTuple):

@@ -38,6 +38,19 @@ def fit(**settings):
     return bmr.sparsify(program, (X, Y), **settings)
 
 
+def fit_of(model, data):
+    return bmr.sparsify(
+        model,
+        data,
+        key=jax.random.key(0),
+        guide=bmr.infer.AutoMeanField(model),
+        batch_size=None,
+        steps_per_epoch=50,
+        num_epochs=4,
+        progress=False,
+    )
+
+
 @dataclass(frozen=True)
 class PressingCtrlC(bmr.schedules.Schedule):
     """Sends the signal of Ctrl-C before some epochs, for the first member that gets there."""
@@ -151,6 +164,42 @@ def test_what_a_program_closes_over_may_change(monkeypatch):
     monkeypatch.setitem(globals(), "offset", jnp.full(40, 3.0))
     after = fit()
     assert after.vfe > before.vfe + 100
+
+
+def of_first(a, b, y=None):
+    beta = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(a @ beta, 1.0), obs=y)
+
+
+def of_second(a, b, y=None):
+    beta = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(b @ beta, 1.0), obs=y)
+
+
+def test_two_programs_that_differ_in_which_argument_they_use_are_two():
+    other = np.random.default_rng(1).normal(size=(40, 2)).astype("f4")
+    found = []
+    for model, data in (
+        (of_first, (X, other, Y)),
+        (of_second, (X, other, Y)),
+        (of_first, (other, X, Y)),
+    ):
+        result = fit_of(model, data)
+        scores = result.evaluate(jax.random.key(1), data)
+        found.append((result.vfe, scores["nll"]))
+    assert found[1] == found[2]
+    assert found[1][0] > found[0][0] + 10
+    assert found[1][1] > found[0][1]
+    draws = {
+        "b": np.tile([1.0, -1.0], (200, 1)) + 0.1 * np.random.default_rng(2).normal(size=(200, 2))
+    }
+    mismatch = []
+    for model in (of_first, of_second):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            bmr.reduce_fit(draws, model=model, data=(X, other, Y))
+        mismatch.append([str(each.message) for each in caught])
+    assert mismatch[0] != mismatch[1]
 
 
 def test_calls_from_several_threads_wait_for_each_other():

@@ -28,7 +28,10 @@ def accuracy(
 
 
 def expected_calibration_error(
-    probs: Float[_Given, "data classes"], labels: Int[_Given, " data"], *, num_bins: int = 20
+    probs: Float[_Given, "data ... classes"],
+    labels: Int[_Given, "data ..."],
+    *,
+    num_bins: int = 20,
 ) -> Float[Array, ""]:
     r"""Return the expected calibration error, :math:`\sum_b \frac{n_b}{n} |acc_b - conf_b|`.
 
@@ -36,7 +39,7 @@ def expected_calibration_error(
 
     Args:
         probs: Predictive probabilities.
-        labels: True classes.
+        labels: True classes; where a row has several, n counts all of them.
         num_bins: Number of bins over [0, 1].
 
     Returns:
@@ -101,7 +104,7 @@ def _calibration_error(probs: _Given, labels: _Given, num_bins: int) -> Array:
     correct = (jnp.argmax(probs, -1) == labels).astype(confidence.dtype)
     index = jnp.clip((confidence * num_bins).astype(jnp.int32), 0, num_bins - 1)
     gap = jnp.zeros(num_bins, confidence.dtype).at[index].add(correct - confidence)
-    return jnp.sum(jnp.abs(gap)) / confidence.shape[0]
+    return jnp.sum(jnp.abs(gap)) / confidence.size
 
 
 @quick_jit

@@ -73,3 +73,12 @@ def test_they_are_jittable():
     probs, labels = map(jnp.asarray, probs_and_labels(3))
     for metric in (metrics.accuracy, metrics.expected_calibration_error):
         assert float(jax.jit(metric)(probs, labels)) == pytest.approx(float(metric(probs, labels)))
+
+
+def test_calibration_error_of_several_labels_per_row_is_that_of_all_labels():
+    rng = np.random.default_rng(0)
+    second = rng.random((40, 3)).astype(np.float32)
+    probs, labels = np.stack([1 - second, second], -1), rng.integers(0, 2, (40, 3))
+    found = metrics.expected_calibration_error(probs, labels)
+    flat = metrics.expected_calibration_error(probs.reshape(-1, 2), labels.ravel())
+    assert float(found) == pytest.approx(float(flat), rel=1e-6)

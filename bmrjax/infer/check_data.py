@@ -218,6 +218,7 @@ def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int
 
 def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
     of_numpy = isinstance(part.array, np.ndarray)
+    check_range(part.array, f"{name}{_shown(part)}")
     array = on_device(part.array) if of_numpy else jnp.asarray(part.array)
     if jnp.issubdtype(array.dtype, jnp.inexact) and not allow_non_finite:
         bad = ~_finite_rows(array, on_the_host=not isinstance(part.array, jax.Array))
@@ -229,6 +230,28 @@ def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
                 "Drop or impute them first."
             )
     return array
+
+
+def check_range(array: Any, name: str) -> None:
+    """Raise ValueError for whole numbers that wrap around in the type that JAX gives them.
+
+    Args:
+        array: Of any type.
+        name: What it is called, for the message.
+    """
+    dtype = getattr(array, "dtype", None)
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "iu" or not np.size(array):
+        return
+    ours = jax.dtypes.canonicalize_dtype(dtype)
+    if ours == dtype:
+        return
+    least, most = int(np.min(array)), int(np.max(array))
+    if least < np.iinfo(ours).min or most > np.iinfo(ours).max:
+        raise ValueError(
+            f"{name} holds whole numbers from {least} to {most}, which wrap around in {ours}, the type that "
+            "JAX has for them. Give them as floating-point numbers, or less their smallest one; or switch on "
+            'double precision, by jax.config.update("jax_enable_x64", True).'
+        )
 
 
 def _finite_rows(array: jax.Array, *, on_the_host: bool) -> np.ndarray:

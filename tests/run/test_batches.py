@@ -7,6 +7,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from bmrjax.infer.placed_batch import placed
+from bmrjax.infer.placement import Placement
 from bmrjax.run.batches import Batches, check_data
 
 
@@ -33,6 +35,13 @@ REFUSED = {
         r"data\[1\] has NaN or infinite values in 2 of 4 rows, first in row 2",
     ),
     "too large": ((np.array([1.0, 1e300]),), ValueError, "infinite values in 1 of 2 rows"),
+    "too large to count": (
+        {"time": np.array([2**40 + 5, 3])},
+        ValueError,
+        r"data\['time'\] holds whole numbers from 3 to 1099511627781, which wrap around in int32",
+    ),
+    "too small to count": ((np.array([0, -(2**31) - 1]),), ValueError, "wrap around in int32"),
+    "too large without a sign": ((np.array([2**32], np.uint64),), ValueError, "in uint32"),
 }
 
 
@@ -41,6 +50,17 @@ REFUSED = {
 def test_what_is_wrong_with_the_data_is_said(data, error, message):
     with pytest.raises(error, match=message):
         check_data(data, "data")
+
+
+def test_whole_numbers_that_fit_are_taken_whatever_their_type():
+    limits = np.array([-(2**31), 2**31 - 1])
+    (found,) = check_data((limits,), "data")
+    np.testing.assert_array_equal(np.asarray(found), limits)
+
+
+def test_whole_numbers_of_a_batch_that_wrap_around_are_refused():
+    with pytest.raises(ValueError, match=r"A batch holds whole numbers from 0 to 4294967296"):
+        placed((np.array([2**32, 0]),), Placement())
 
 
 def test_arrays_that_are_known_to_have_rows_share_their_length():

@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from bmrjax.infer.arguments import Data
-from bmrjax.infer.check_data import check_data
+from bmrjax.infer.arguments import Batch, Data
+from bmrjax.infer.check_data import check_data, row_paths
 
 
 class Batches:
@@ -15,7 +15,8 @@ class Batches:
             repeatable and resumable; or an iterable, which the epochs read on from where the last
             one stopped, and which is started again where it ends. A resumed run reads past the
             batches that were used, so it repeats only what the iterable itself repeats.
-            A batch is a tuple or a dict of arrays, all of one size.
+            A batch is a tuple or a dict of arrays. Those with rows have as many as most of them; others, such
+            as the scales of a prior, reach the program as they are, and are the same in each batch.
         num_data: Number of data in the whole set: it scales the likelihood.
 
     Example:
@@ -46,6 +47,8 @@ class Batches:
         self._source = source
         self._stream: Iterator[Data] | None = None
         self._given = 0
+        # Of the arrays with rows, where others have none.
+        self._rows: tuple[str, ...] | None = None
 
     def _endless(self, epoch: int) -> Iterator[Data]:
         while True:
@@ -56,8 +59,16 @@ class Batches:
                 raise ValueError("Batches: the source gave no batch.")
 
     def example(self) -> Data:
-        """Return the first batch, as arrays."""
-        return check_data(next(self._endless(0)), "batch")
+        """Return the first batch, as arrays. Later ones are taken apart as this one."""
+        found = check_data(next(self._endless(0)), "batch")
+        self._rows = row_paths(found) if isinstance(found, Batch) else None
+        return found
+
+    def _apart(self, batch: Data) -> Data:
+        """Return a batch whose arrays without rows are told from the others."""
+        if self._rows is None:
+            return batch
+        return check_data(batch, "batch", rows=self._rows, allow_non_finite=True)
 
     def epoch(self, epoch: int, steps: int) -> Iterator[Data]:
         """Yield the `steps` batches of an epoch, starting the source again where it ends.
@@ -67,7 +78,7 @@ class Batches:
             steps: Steps of each epoch of the run.
         """
         if callable(self._source):
-            yield from itertools.islice(self._endless(epoch), steps)
+            yield from map(self._apart, itertools.islice(self._endless(epoch), steps))
             return
         if self._stream is None or self._given != epoch * steps:
             self._given = epoch * steps
@@ -79,4 +90,4 @@ class Batches:
                 self._stream = None  # A generator that raised is spent.
                 raise
             self._given += 1
-            yield batch
+            yield self._apart(batch)

@@ -141,6 +141,26 @@ def test_batches_are_read_from_the_epoch_that_is_asked_for(data):
         fit.measure(state, jax.random.key(2))
 
 
+def test_batches_with_an_array_without_rows_are_scaled_by_their_rows(data):
+    def scaled(a_scale, x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, a_scale).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ beta, 0.3), obs=y)
+
+    x, y = map(np.asarray, data)
+    ones = np.ones(5, np.float32)
+    without = [{"x": x[i : i + 10], "y": y[i : i + 10]} for i in range(0, 60, 10)]
+    losses = []
+    for model, source in (
+        (lambda x, y=None: scaled(ones, x, y), without),
+        (scaled, [{"a_scale": ones, **batch} for batch in without]),
+    ):
+        guide = bmr.infer.AutoMeanField(model)
+        fit = bmr.Fit(model, bmr.Batches(source, num_data=60), guide, criterion=None)
+        _, info = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1), num_steps=3)
+        losses.append(np.asarray(info.losses))
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 def test_what_cannot_be_done_is_said(data):
     fit = bmr.Fit(program, data, batch_size=None, criterion=None)
     state = fit.init(jax.random.key(0))

@@ -329,7 +329,13 @@ class PrunedProgram(abc.ABC):
         prepare_guide(*self._programs(), self.params, batch, latent_sites=self.latent_sites)
 
     def _checked(self, data: Any, name: str) -> Data:
-        return checked_data(data, name, columns=self.columns, rows=self.row_arguments)
+        return checked_data(
+            data,
+            name,
+            columns=self.columns,
+            rows=self.row_arguments,
+            program=self.unpruned_model,
+        )
 
     def _inputs(
         self,

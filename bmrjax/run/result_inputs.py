@@ -4,8 +4,10 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from numpyro.primitives import Messenger
+
 from bmrjax.infer.arguments import Data
-from bmrjax.infer.check_data import check_data, column_names
+from bmrjax.infer.check_data import check_data, column_names, lengths
 from bmrjax.infer.init import auto_guides
 
 
@@ -24,7 +26,12 @@ def by_position_or_name(inputs: tuple[Any, ...], named: Mapping[str, Any], name:
 
 
 def checked_data(
-    data: Any, name: str, *, columns: tuple[str, ...] | None, rows: Collection[str] | None
+    data: Any,
+    name: str,
+    *,
+    columns: tuple[str, ...] | None,
+    rows: Collection[str] | None,
+    program: Callable | None = None,
 ) -> Data:
     """Return arguments as the program takes them; see `check_data`.
 
@@ -32,7 +39,8 @@ def checked_data(
         data: What the caller gave.
         name: What it is called, for messages.
         columns: Names of the columns that the program was fitted on, if they are known.
-        rows: Paths of the arrays that have rows.
+        rows: Paths of the arrays that have rows, in the form that the program was fitted on.
+        program: What is called with the arguments, by position or by name, whichever way it was fitted.
 
     Raises:
         ValueError: For a table with other columns, or the same ones in another order.
@@ -45,7 +53,28 @@ def checked_data(
                 f"{name}[{path}] has the columns {list(found)[:5]}, and the program was fitted on "
                 f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
             )
+    rows = None if rows is None else {*rows, *_in_the_other_form(rows, program)}
+    if (
+        rows is not None
+        and isinstance(data, tuple | list | Mapping)
+        and not rows & {*lengths(data)}
+    ):
+        rows = None  # of a program that does not say what its arguments are called
     return check_data(data, name, rows=rows)
+
+
+def _in_the_other_form(rows: Collection[str], program: Callable | None) -> set[str]:
+    """Return paths of arguments that are given by position as those by name, and the other way round."""
+    while isinstance(program, Messenger):
+        program = program.fn
+    try:
+        names = list(inspect.signature(program).parameters) if program is not None else []
+    except (TypeError, ValueError):
+        names = []
+    others = {str(i): name for i, name in enumerate(names)}
+    others |= {name: i for i, name in others.items()}
+    parts = [path.partition("/") for path in rows]
+    return {f"{others[head]}{slash}{rest}" for head, slash, rest in parts if head in others}
 
 
 def check_without_arguments(guide: Callable, program: Callable | None, name: str) -> None:

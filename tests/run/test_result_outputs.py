@@ -140,6 +140,30 @@ def test_targets_are_drawn_anew():
         result.predictive(jax.random.key(5), x, y=y)
 
 
+@pytest.mark.parametrize("rows", [("0", "1"), ("x", "y")], ids=["position", "name"])
+@pytest.mark.parametrize("model", [program, handlers.complete_missing(program, sites=())])
+def test_arguments_in_either_form_are_predicted_row_by_row(rows, model):
+    result = made_up(infer.AutoMeanField, model, row_arguments=rows, by_rows=True)
+    (x, y), key = data(), jax.random.key(4)
+    options = {"num_samples": 3, "batch_size": 7}
+    found = [
+        result.predict(key, x, y, **options).log_prob,
+        result.predict(key, x=x, y=y, **options).log_prob,
+        result.predict(key, x, y, num_samples=3, batch_size=ROWS).log_prob,
+    ]
+    np.testing.assert_allclose(found[0], found[2], rtol=1e-4)
+    np.testing.assert_allclose(found[1], found[2], rtol=1e-4)
+
+
+def test_arguments_of_a_program_that_does_not_name_them_are_told_by_their_length():
+    def model(*args, **named):
+        program(*args, **named)
+
+    result = made_up(infer.AutoMeanField, model, row_arguments=("x", "y"), by_rows=True)
+    found = result.predict(jax.random.key(4), *data(), num_samples=3, batch_size=7)
+    assert found.mean.shape == (ROWS,)
+
+
 def test_posteriors_are_read_from_any_guide(result):
     found = result.posterior(data()[0])
     assert_pruned(found["beta"].loc)

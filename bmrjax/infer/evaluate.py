@@ -21,6 +21,8 @@ from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
 from bmrjax.infer.prepare_guide import prepare_guide
+from bmrjax.infer.row_axes import row_axes
+from bmrjax.infer.row_sites import subsampling
 from bmrjax.infer.tracing import sites_of
 
 _CLASSES = (
@@ -79,19 +81,25 @@ class Evaluator:
         drawn = sites_of(guide, args, kwargs, key=guide_key, values=params)
         program = draws(inference(prune(self.model, keep)), at_mean=True)
         model = numpyro.handlers.replay(program, drawn)
+        sites = sites_of(model, args, kwargs, key=model_key, values=params)
         observed = {
             name: site
-            for name, site in sites_of(model, args, kwargs, key=model_key, values=params).items()
+            for name, site in sites.items()
             if site["type"] == "sample" and name not in drawn
         }
         if not observed:
             raise ValueError("The program has no observed site, so there is nothing to predict.")
         rows = length(batch)
         log_probs = {n: site["fn"].log_prob(site["value"]) for n, site in observed.items()}
-        axes = {
-            n: axis for n, lp in log_probs.items() if (axis := _data_axis(lp, rows)) is not None
-        }
+        parted = subsampling(sites)
+        axes = row_axes(self.model, observed, batch, params, subsamples=bool(parted))
         if not axes:
+            for plate, (total, taken) in parted.items():
+                raise ValueError(
+                    f"The plate '{plate}' takes {taken} of {total} rows itself, so that predictions do not "
+                    "belong to the rows that are given: held-out metrics need one per data point. Let the "
+                    "plate take all rows here, by subsample_size=None, say."
+                )
             shapes = {name: value.shape for name, value in log_probs.items()}
             name, shape = next(iter(shapes.items()))
             raise ValueError(
@@ -339,11 +347,3 @@ def _moments(fn: Any) -> dict[str, Array]:
     except NotImplementedError:
         return {}
     return {name: jnp.broadcast_to(value, shape) for name, value in moments.items()}
-
-
-def _data_axis(log_prob: Array, rows: int) -> int | None:
-    """Return the axis of the data points, the first or the last; None if it has none."""
-    for axis in (0, log_prob.ndim - 1):
-        if log_prob.ndim and log_prob.shape[axis] == rows:
-            return axis
-    return None

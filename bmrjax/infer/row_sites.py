@@ -79,7 +79,7 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
     def look(batch: Data, held: dict[str, Array], noise: Array) -> _Look:
         # The same latent values under other random numbers: what still varies is the program's own.
         again = sites_of(_quiet(model), *arguments(batch), key=noise, values=held)
-        plates.update(_subsampling(again))
+        plates.update(subsampling(again))
         observed = {n: s for n, s in again.items() if _is_observed(s)}
         densities = {n: jnp.asarray(s["fn"].log_prob(s["value"])) for n, s in observed.items()}
         factors = {n: _own_factor(s, again) for n, s in observed.items()}
@@ -135,8 +135,12 @@ def _is_observed(site: dict[str, Any]) -> bool:
     return site["type"] == "sample" and site["is_observed"]
 
 
-def _subsampling(sites: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return the plates that take fewer than they have, with both numbers."""
+def subsampling(sites: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return the plates that take fewer rows than they have, with both numbers.
+
+    Args:
+        sites: All of a program, as NumPyro describes them, by name.
+    """
     plates = {n: s["args"] for n, s in sites.items() if s["type"] == "plate"}
     return {n: (a[0], a[1]) for n, a in plates.items() if a[1] is not None and a[0] != a[1]}
 
@@ -174,7 +178,7 @@ def _check_latents(drawn: Callable, part: Data, key: Array, name: str) -> None:
 
 def _own_factor(site: dict[str, Any], sites: dict[str, Any]) -> Array:
     """Return the factor on the log density of a site that is not of plates that subsample."""
-    plates = _subsampling(sites)
+    plates = subsampling(sites)
     taken = [plates[f.name] for f in site["cond_indep_stack"] if f.name in plates]
     factor = jnp.asarray(1.0 if site["scale"] is None else site["scale"])
     return factor / np.prod([total / part for total, part in taken])

@@ -12,10 +12,12 @@ from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import Criterion
-from bmrjax.handlers import inference, log_density_shape, row_axis
+from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import central_values
+from bmrjax.infer.row_axes import row_axes
+from bmrjax.infer.row_sites import subsampling
 from bmrjax.infer.tracing import sites_of
 
 _CLASSES = (
@@ -125,19 +127,19 @@ class Examination:
         with inference():
             sites = sites_of(self._model, args, kwargs, values={**params, **values})
         rows = length(batch)
-        observed = [
-            site
-            for site in sites.values()
-            if site["type"] == "sample"
-            and site["is_observed"]
-            and row_axis(log_density_shape(site), rows) is not None
-        ]
-        if len(observed) != 1:
-            raise ValueError(f"the program has {len(observed)} observed sites with a value per row")
-        site = observed[0]
+        observed = {
+            name: site
+            for name, site in sites.items()
+            if site["type"] == "sample" and site["is_observed"]
+        }
+        parted = bool(subsampling(sites))
+        axes = row_axes(self._model, observed, batch, params, subsamples=parted)
+        if len(axes) != 1:
+            raise ValueError(f"the program has {len(axes)} observed sites with a value per row")
+        ((name, axis),) = axes.items()
+        site = observed[name]
         fn, value = site["fn"], jnp.asarray(site["value"])
         log_prob = fn.log_prob(value)
-        axis: Any = row_axis(log_prob.shape, rows)
         base = fn
         while isinstance(base, dist.ExpandedDistribution | dist.Independent):
             base = base.base_dist

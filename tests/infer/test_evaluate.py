@@ -160,6 +160,63 @@ def test_data_on_the_last_axis(batch_size):
     np.testing.assert_allclose(found.mean, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_as_many_rows_as_outputs_are_predicted_as_among_others():
+    x, y = inputs(), TARGETS[two_outputs]
+    guide, params = fitted(two_plates, x, y.T)
+    evaluator, key = Evaluator(two_plates, guide), jax.random.key(3)
+    two, three = (evaluator.predict(params, {}, (x[:n],), key, num_samples=SAMPLES) for n in (2, 3))
+    np.testing.assert_allclose(two.mean, three.mean[:2], rtol=1e-4)
+
+
+def with_pseudo_data(x, y=None):
+    beta = coefficients(3)
+    numpyro.sample("pseudo", dist.Normal(beta, 0.1), obs=jnp.ones(3))
+    numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+
+def test_as_many_rows_as_values_of_another_site_are_predicted_as_among_others():
+    x, y = inputs(), TARGETS[normal]
+    guide, params = fitted(with_pseudo_data, x, y)
+    evaluator, key = Evaluator(with_pseudo_data, guide), jax.random.key(3)
+    three, four = (
+        evaluator.predict(params, {}, (x[:n], y[:n]), key, num_samples=SAMPLES) for n in (3, 4)
+    )
+    np.testing.assert_allclose(three.mean, four.mean[:3], rtol=1e-4)
+    np.testing.assert_allclose(three.log_prob, four.log_prob[:3], rtol=1e-4)
+
+
+def test_a_plate_that_takes_rows_itself_predicts_none_that_are_given():
+    def subsampling(x, y=None):
+        beta = coefficients(3)
+        with numpyro.plate("N", ROWS, subsample_size=5) as index:
+            taken = None if y is None else y[index]
+            numpyro.sample("y", dist.Normal(x[index] @ beta, 0.5), obs=taken)
+
+    data = (inputs(), TARGETS[normal])
+    guide, params = fitted(subsampling, *data)
+    for rows in (5, ROWS):
+        part = jax.tree.map(lambda a, n=rows: a[:n], data)
+        with pytest.raises(ValueError, match="plate 'N' takes 5 of 25 rows itself"):
+            Evaluator(subsampling, guide).predict(
+                params, {}, part, jax.random.key(0), num_samples=2
+            )
+
+
+def test_a_plate_as_long_as_the_batch_predicts_all_of_it():
+    def counted(x, y=None):
+        beta = coefficients(3)
+        with numpyro.plate("N", ROWS, subsample_size=x.shape[0]):
+            numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
+
+    x, y = inputs(), TARGETS[normal]
+    guide, params = fitted(counted, x, y)
+    evaluator, key = Evaluator(counted, guide), jax.random.key(3)
+    found = [
+        evaluator.predict(params, {}, (x[:n],), key, num_samples=SAMPLES).mean for n in (5, ROWS)
+    ]
+    np.testing.assert_allclose(found[0], found[1][:5], rtol=1e-4)
+
+
 def test_several_observed_sites_add_up():
     x = inputs()
     y, z = TARGETS[normal], TARGETS[poisson]

@@ -109,7 +109,7 @@ class scale_elbo(Messenger):
             data over the batch size makes a program written for the whole data set see minibatches.
         kl: Factor on the latent sites.
         sites: Names of the observed sites to scale; by default all, or with `rows` those whose log density
-            has an axis of that length, the first or the last.
+            has an axis of that length, the first or the last. A mapping says which axis that is, by name.
         rows: Number of rows of the batch.
         subsampled: The factor in place of `likelihood` on sites inside a subsampled `numpyro.plate`, which
             NumPyro scales itself.
@@ -140,6 +140,7 @@ class scale_elbo(Messenger):
         self.likelihood: ArrayLike = likelihood
         self.kl: ArrayLike = kl
         self.sites = None if sites is None else frozenset(sites)
+        self._axes: Mapping[str, int] = sites if isinstance(sites, Mapping) else {}
         self.rows: int | None = rows
         self.subsampled: ArrayLike | None = subsampled
         self._in_subsample: set[str] = set()
@@ -161,7 +162,8 @@ class scale_elbo(Messenger):
         if self.sites is not None and msg["name"] not in self.sites:
             return None
         shape = log_density_shape(msg)
-        axis = None if self.rows is None else row_axis(shape, self.rows)
+        by_length = None if self.rows is None else row_axis(shape, self.rows)
+        axis = None if by_length is None else self._axes.get(msg["name"], by_length)
         if self.sites is None and self.rows is not None and axis is None:
             return None
         is_scaled = any(frame.name in self._in_subsample for frame in msg["cond_indep_stack"])

@@ -31,8 +31,8 @@ class FreeEnergy:
         guide: Its guide.
         loss: A NumPyro ELBO.
         batch_size: Data at a time; each batch has a fresh posterior sample.
-        row_sites: Names of the observed sites with a log density per row; by default those whose log density
-            has an axis as long as the batch.
+        row_sites: Names of the observed sites with a log density per row, or a mapping from them to the axis
+            of the rows; by default those whose log density has an axis as long as the batch.
         loop: See `bmrjax.infer.loop.Loop`.
         placement: Where arrays live; on one device by default.
 

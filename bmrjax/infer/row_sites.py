@@ -46,7 +46,7 @@ class _Look(NamedTuple):
     prior: dict[str, list[Array]]
 
 
-def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify") -> frozenset[str]:
+def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify") -> dict[str, int]:
     """Return the observed sites whose log density has one entry per row, if rows may be split up.
 
     A site has rows if each of its log densities moves with its row when rows are exchanged and one is left
@@ -58,6 +58,9 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
         data: Its arguments: at least two rows, of which at most 64 are looked at.
         key: PRNG key of the latent values at which the program is compared.
         name: Which function was called, for messages.
+
+    Returns:
+        Name of each to the axis of the rows in its log density.
 
     Raises:
         ValueError: For a program that minibatches would change: with latent sites per row, with a log
@@ -104,22 +107,25 @@ def row_sites(model: Callable, data: Data, key: Array, *, name: str = "sparsify"
     first, moved = looks((part, jax.tree.map(lambda a: a[order], part)), key)
     if not plates:
         _check_priors(first.prior, moved.prior, name)
-    found, failed = set(), []
+    found: dict[str, int] = {}
+    failed: list[str] = []
     for site, before in first.log_density.items():
-        if _axis_that_moves(before, moved.log_density[site], order):
-            found.add(site)
+        axes = _axis_that_moves(before, moved.log_density[site], order)
+        if axes:
+            found[site] = axes[0]
         elif not _close(before, moved.log_density[site]):
             failed.append(site)
     if failed and not plates:
         # Dropout, say, is tied to positions too, and harmless.
         (other,) = looks((part,), fold_in(key, np.uint32(1)))
         random = [s for s in failed if not _close(first.log_density[s], other.log_density[s])]
-        found |= {s for s in random if row_axis(jnp.shape(first.log_density[s]), size) is not None}
+        by_length = {s: row_axis(jnp.shape(first.log_density[s]), size) for s in random}
+        found |= {site: axis for site, axis in by_length.items() if axis is not None}
         failed = [s for s in failed if s not in found]
     if failed:
         raise ValueError(_why_not(name, failed, first.log_density, size, rows, plates))
     _check_factors(first.factor, moved.factor, order, name, plates)
-    return frozenset(found)
+    return found
 
 
 def _quiet(model: Callable) -> Callable:
@@ -145,7 +151,7 @@ def subsampling(sites: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {n: (a[0], a[1]) for n, a in plates.items() if a[1] is not None and a[0] != a[1]}
 
 
-def _by_shape(model: Callable, data: Data, key: Array) -> frozenset[str]:
+def _by_shape(model: Callable, data: Data, key: Array) -> dict[str, int]:
     """Return the observed sites whose log density is as long as the data."""
     shapes: dict[str, tuple[int, ...]] = {}
 
@@ -156,7 +162,8 @@ def _by_shape(model: Callable, data: Data, key: Array) -> frozenset[str]:
 
     jax.eval_shape(look, data)
     rows = length(data)
-    return frozenset(name for name, shape in shapes.items() if row_axis(shape, rows) is not None)
+    by_length = {name: row_axis(shape, rows) for name, shape in shapes.items()}
+    return {name: axis for name, axis in by_length.items() if axis is not None}
 
 
 def _check_latents(drawn: Callable, part: Data, key: Array, name: str) -> None:

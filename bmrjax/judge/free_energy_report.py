@@ -321,7 +321,7 @@ class _Measure:
         loss: Any,
         batch_size: int,
         num_samples: int,
-        row_sites: frozenset[str] | None,
+        row_sites: dict[str, int] | None,
     ):
         rows = length(data)
         self._vfe = FreeEnergy(model, guide, loss=loss, batch_size=batch_size, row_sites=row_sites)

@@ -140,7 +140,7 @@ class Fit:
         )
         if missing:
             model = complete_missing(model, sites=missing)
-        self.row_sites: frozenset[str] | None = None
+        self.row_sites: dict[str, int] | None = None
         if found.batch_size < self.num_data:
             self.row_sites = row_sites(model, looked_at, key)
         if guide is None:

@@ -220,7 +220,7 @@ def penalised(x, y=None):
 
 def test_only_what_has_an_entry_per_row_is_scaled():
     # The factor has as many entries as a batch has rows, and belongs to no row all the same.
-    assert row_sites(penalised, (X, Y), KEY) == {"y"}
+    assert row_sites(penalised, (X, Y), KEY) == {"y": 0}
     data = jax.tree.map(jnp.asarray, (X, Y))
     guide = bmr.infer.AutoMeanField(penalised)
     params = {"b_auto_loc": jnp.array([0.5, -0.5]), "b_auto_scale": jnp.full(2, 1e-4)}
@@ -356,7 +356,7 @@ def test_rows_that_the_program_itself_counts_are_accepted():
         with numpyro.plate("N", ROWS, subsample_size=x.shape[0]):
             numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
 
-    assert row_sites(counted, (X, Y), KEY) == {"y"}
+    assert row_sites(counted, (X, Y), KEY) == {"y": 0}
     with_rows = fit(regression, (X, Y), batch_size=30, steps_per_epoch=10, num_epochs=2)
     with_plate = fit(counted, (X, Y), batch_size=30, steps_per_epoch=10, num_epochs=2)
     np.testing.assert_allclose(with_plate.vfe, with_rows.vfe, rtol=1e-3)
@@ -368,7 +368,7 @@ def test_weights_of_rows_are_accepted():
         with numpyro.handlers.scale(scale=0.5), numpyro.handlers.scale(scale=jnp.abs(x[:, 0])):
             numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
 
-    assert row_sites(weighted, (X, Y), KEY) == {"y"}
+    assert row_sites(weighted, (X, Y), KEY) == {"y": 0}
 
 
 def test_randomness_of_the_program_s_own_is_no_dependence():
@@ -376,7 +376,7 @@ def test_randomness_of_the_program_s_own_is_no_dependence():
         keep = jax.random.bernoulli(numpyro.prng_key(), 0.5, x.shape)
         numpyro.sample("y", dist.Normal((x * keep) @ coefficients(), 1.0), obs=y)
 
-    assert row_sites(dropped, (X, Y), KEY) == {"y"}
+    assert row_sites(dropped, (X, Y), KEY) == {"y": 0}
 
 
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
@@ -400,6 +400,23 @@ def test_rows_are_compared_in_full_precision():
         w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
         numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
-    assert row_sites(program, (jnp.ones((8, 2)), jnp.ones(8)), jax.random.key(0)) == {"y"}
+    assert row_sites(program, (jnp.ones((8, 2)), jnp.ones(8)), jax.random.key(0)) == {"y": 0}
     assert "highest" in found
     assert jax.config.jax_default_matmul_precision is None
+
+
+def test_a_batch_of_as_many_rows_as_outputs_is_weighted_by_row():
+    """Seven rows in batches of three, whose last one counts a single row anew."""
+
+    def outputs_first(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+        with numpyro.plate("outputs", 3, dim=-2), numpyro.plate("N", x.shape[0], dim=-1):
+            numpyro.sample("y", dist.Normal((x @ beta).T, 1.0), obs=None if y is None else y.T)
+
+    data = X[:7, :2], jnp.arange(21.0).reshape(7, 3)
+    assert row_sites(outputs_first, data, KEY) == {"y": 1}
+    guide = bmr.infer.AutoMeanField(outputs_first)
+    params = {"beta_auto_loc": jnp.ones((2, 3)), "beta_auto_scale": jnp.full((2, 3), 1e-3)}
+    result = bmr.Result(params, {}, {}, 7, unpruned_model=outputs_first, unpruned_guide=guide)
+    whole, parts = (result.free_energy(KEY, data, batch_size=size) for size in (7, 3))
+    assert parts == pytest.approx(whole, rel=1e-3)

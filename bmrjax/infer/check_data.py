@@ -141,13 +141,14 @@ def check_data(
 
 
 def row_paths(data: Data) -> tuple[str, ...]:
-    """Return the paths of the arrays with rows among checked arguments; see `Part`."""
+    """Return the paths of the arrays with rows among checked arguments, as leaves come; see `Part`."""
     if isinstance(data, Batch):
         leaves = jax.tree.unflatten(data.constants.structure, data.constants.values)
         args, kwargs = leaves
         _, parts = parts_of_data(kwargs if kwargs else args)
         return tuple(part.path for part in parts if part.value is ROW)
-    return tuple(map(str, data)) if isinstance(data, Mapping) else tuple(map(str, range(len(data))))
+    # The leaves of a dict come in the order of its sorted keys.
+    return tuple(map(str, sorted(data) if isinstance(data, Mapping) else range(len(data))))
 
 
 def lengths(data: Any) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import bmrjax as bmr
@@ -34,6 +36,25 @@ def test_samples_are_in_proportion_to_the_training(rows, steps, expected):
 def test_what_is_given_stays_and_what_judges_has_all():
     assert samples(10_000, 1, samples=7, final_samples=200) == (7, 200)
     assert samples(10_000, 1, judges=True) == (5, 10)
+
+
+def test_arguments_by_name_may_come_in_any_order():
+    def program(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
+
+    x, y = np.ones((9, 2), np.float32), np.zeros(9, np.float32)
+    result = bmr.sparsify(
+        program,
+        {"x": x, "y": y},
+        key=jax.random.key(0),
+        held_out={"y": y[:4], "x": x[:4]},
+        criterion=None,
+        num_epochs=1,
+        steps_per_epoch=2,
+        progress=False,
+    )
+    assert set(result.metrics) == {"nll", "rmse"}
 
 
 @pytest.mark.slow

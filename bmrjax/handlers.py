@@ -162,8 +162,7 @@ class scale_elbo(Messenger):
         if self.sites is not None and msg["name"] not in self.sites:
             return None
         shape = log_density_shape(msg)
-        by_length = None if self.rows is None else row_axis(shape, self.rows)
-        axis = None if by_length is None else self._axes.get(msg["name"], by_length)
+        axis = self._axes.get(msg["name"], row_axis(shape, self.rows))
         if self.sites is None and self.rows is not None and axis is None:
             return None
         is_scaled = any(frame.name in self._in_subsample for frame in msg["cond_indep_stack"])
@@ -180,7 +179,7 @@ def log_density_shape(site: Mapping[str, Any]) -> tuple[int, ...]:
     return jnp.broadcast_shapes(tuple(fn.batch_shape), shape[: len(shape) - fn.event_dim])
 
 
-def row_axis(shape: tuple[int, ...], rows: int) -> int | None:
+def row_axis(shape: tuple[int, ...], rows: int | None) -> int | None:
     """Return the axis of a log density that has an entry per row: the first or the last; None without."""
     for axis in (0, len(shape) - 1):
         if shape and shape[axis] == rows:

@@ -18,6 +18,7 @@ from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.draws import is_factor
 from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
+from bmrjax.infer.masked_values import counted_values
 from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
 from bmrjax.infer.prepare_guide import prepare_guide
@@ -109,6 +110,14 @@ class Evaluator:
             )
         each = [jnp.moveaxis(log_probs[n], axis, 0).reshape(rows, -1) for n, axis in axes.items()]
         found = {"log_prob": jnp.sum(jnp.stack([jnp.sum(part, -1) for part in each]), 0)}
+        counted = {
+            n: jnp.moveaxis(of_site, axis, 0)
+            for n, axis in axes.items()
+            if (of_site := _counted(observed[n])) is not None
+        }
+        if len(counted) == len(axes):
+            in_any = [jnp.any(part.reshape(rows, -1), -1) for part in counted.values()]
+            found["counted_rows"] = jnp.any(jnp.stack(in_any), 0)
         predicted = [name for name in axes if not is_factor(observed[name]["fn"])]
         if predicted:
             name, site = predicted[0], observed[predicted[0]]
@@ -123,6 +132,8 @@ class Evaluator:
             if not spread:
                 moments = {part: moments[part] for part in ("mean", "value")}
             found |= {n: jnp.moveaxis(value, axes[name], 0) for n, value in moments.items()}
+            if name in counted:
+                found["counted"] = counted[name]
         return found
 
     def _add_sample(
@@ -139,6 +150,7 @@ class Evaluator:
         with self._placement.tracing():
             found = self._observe(params, keep, key, batch, start, spread="square" in carry)
         total = {"log_prob": jnp.logaddexp(carry["log_prob"], found["log_prob"])}
+        total |= {name: found[name] for name in ("counted", "counted_rows") if name in carry}
         if "value" in carry:
             # Welford's running mean, and sum of squares around it.
             mean = found["mean"].astype(carry["mean"].dtype)
@@ -290,24 +302,42 @@ class Evaluator:
     def metrics(
         self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
     ) -> dict[str, float]:
-        """Return accuracy, NLL and 20-bin ECE for classes, or NLL otherwise, and RMSE if there is a mean."""
+        """Return accuracy, NLL and 20-bin ECE for classes, or NLL otherwise, and RMSE if there is a mean.
+
+        Values that the program masks do not count, nor do rows of which all are masked.
+
+        Raises:
+            ValueError: If all rows are masked.
+        """
         return self.scores(params, keep, data, key, num_samples=num_samples)[0]
 
     def scores(
         self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
     ) -> tuple[dict[str, float], Array]:
-        """Return what `metrics` returns, and the log predictive density of each row, in nats."""
+        """Return what `metrics` returns, and the log predictive density of each row that counts, in nats."""
         found = self._totals(params, keep, data, key, num_samples=num_samples)
-        result = {"nll": metrics.negative_log_likelihood(found["log_prob"])}
-        if "mean" in found and self._is_probability:
-            labels = found["value"].astype(jnp.int32)
-            result["accuracy"] = metrics.accuracy(found["mean"], labels)
-            result["ece"] = metrics.expected_calibration_error(found["mean"], labels)
-        elif "mean" in found:
-            error = metrics.root_mean_squared_error(found["mean"], found["value"])
-            if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
-                result["rmse"] = error
-        return {name: float(value) for name, value in result.items()}, found["log_prob"]
+        log_prob = found["log_prob"]
+        if "counted_rows" in found:
+            log_prob = log_prob[np.asarray(found["counted_rows"])]
+            if not len(log_prob):
+                raise ValueError(
+                    "All rows are masked by the program, so there is nothing to score."
+                )
+        result = {"nll": metrics.negative_log_likelihood(log_prob)}
+        if "mean" in found:
+            mean, value = found["mean"], found["value"]
+            if "counted" in found:
+                counted = np.asarray(found["counted"])
+                mean, value = mean[counted], value[counted]
+            if self._is_probability:
+                labels = value.astype(jnp.int32)
+                result["accuracy"] = metrics.accuracy(mean, labels)
+                result["ece"] = metrics.expected_calibration_error(mean, labels)
+            else:
+                error = metrics.root_mean_squared_error(mean, value)
+                if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
+                    result["rmse"] = error
+        return {name: float(value) for name, value in result.items()}, log_prob
 
 
 @quick_jit
@@ -317,6 +347,10 @@ def _finished(sums: dict[str, Array], num_samples: int) -> dict[str, Array]:
     if "square" in sums:
         found["std"] = jnp.sqrt((sums["square"] + sums["variance"]) / num_samples)
     return found
+
+
+def _counted(site: Mapping[str, Any]) -> Array | None:
+    return counted_values(site["fn"], jnp.shape(site["value"]))
 
 
 def _is_probability(fn: Any) -> bool:

@@ -65,7 +65,7 @@ class Batches:
         return found
 
     def _apart(self, batch: Data) -> Data:
-        """Return a batch whose arrays without rows are told from the others."""
+        """Return a batch with its arrays with rows apart from the others."""
         if self._rows is None:
             return batch
         return check_data(batch, "batch", rows=self._rows, allow_non_finite=True)

@@ -2,8 +2,10 @@
 
 from typing import get_args
 
+import jax.numpy as jnp
 from jaxtyping import Array
 
+from bmrjax.infer.arguments import length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.scaled_precision import ScaledPrecision, moved_sites
@@ -59,16 +61,25 @@ class RoundJudge:
         if self.judge == "corrected":
             return vfe - self._overcharge(now, key)
         if self.judge == "held-out":
-            return self._fit.num_data * self.metrics(now, key)["nll"]
+            # Rows that the program masks count for nothing, as they do in the VFE.
+            rows = length(self._of_held_out.data)
+            return -self._fit.num_data * float(jnp.sum(self._scores(now, key)[1])) / rows
         return None
 
     def metrics(self, now: FitState, key: Array) -> dict[str, float]:
         """Return the metrics of a state on the data kept out."""
-        assert self._held_out is not None
-        params, data = self._fit.params(now), self._held_out.data
-        samples = self._held_out.samples
+        return self._scores(now, key)[0]
+
+    def _scores(self, now: FitState, key: Array) -> tuple[dict[str, float], Array]:
+        params, data = self._fit.params(now), self._of_held_out.data
+        samples = self._of_held_out.samples
         assert samples is not None
-        return self._evaluator.metrics(params, now.keep, data, key, num_samples=samples)
+        return self._evaluator.scores(params, now.keep, data, key, num_samples=samples)
+
+    @property
+    def _of_held_out(self) -> HeldOut:
+        assert self._held_out is not None
+        return self._held_out
 
     def _overcharge(self, now: FitState, key: Array) -> float:
         fit, params = self._fit, self._fit.params(now)

@@ -217,6 +217,39 @@ def test_a_plate_as_long_as_the_batch_predicts_all_of_it():
     np.testing.assert_allclose(found[0], found[1][:5], rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("likelihood", "like"),
+    [
+        (lambda mean: dist.Normal(mean, 0.5), normal),
+        (lambda mean: dist.Bernoulli(logits=mean), bernoulli),
+        (lambda mean: dist.Normal(mean, 0.5).to_event(1), two_outputs),
+    ],
+    ids=["normal", "bernoulli", "two outputs"],
+)
+def test_what_is_masked_does_not_count(likelihood, like):
+    """The metrics are those of the rows that count; others hold numbers that stand for nothing."""
+    counts, targets = jnp.arange(ROWS) % 3 > 0, TARGETS[like]
+
+    def masked(x, counts, y=None):
+        beta = coefficients(3, *targets.shape[1:])
+        with numpyro.handlers.mask(mask=counts):
+            numpyro.sample("y", likelihood(x @ beta), obs=y)
+
+    fillers = jnp.where(counts.reshape(-1, *[1] * (targets.ndim - 1)), targets, 77)
+    guide, params = fitted(masked, inputs(), counts, fillers)
+    rest = tuple(a[np.flatnonzero(counts)] for a in (inputs(), counts, targets))
+    found, expected = (
+        Evaluator(masked, guide, batch_size=10).metrics(
+            params, {}, data, jax.random.key(5), num_samples=SAMPLES
+        )
+        for data in ((inputs(), counts, fillers), rest)
+    )
+    assert found == pytest.approx(expected, rel=1e-4)
+    data = inputs(), jnp.zeros(ROWS, bool), fillers
+    with pytest.raises(ValueError, match="All rows are masked"):
+        Evaluator(masked, guide).metrics(params, {}, data, jax.random.key(5), num_samples=1)
+
+
 def test_several_observed_sites_add_up():
     x = inputs()
     y, z = TARGETS[normal], TARGETS[poisson]

@@ -1,5 +1,6 @@
 """Columns in units of their standard deviation, and what the reduction says of them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,13 +115,14 @@ class ColumnsPosterior:
         return source_from_arrays(loc, covariance, prior, self._elements(), precision=precision)
 
     def _elements(self) -> list[str]:
-        outputs = range(self.outputs)
-        elements = [f"intercept {i}" for i in outputs]
+        outputs, intercept = range(self.outputs), "intercept"
+        while intercept in self.columns.names:
+            intercept += "_"
+        elements = [f"{intercept} {i}" for i in outputs]
         return elements + [f"{name} {i}" for i in outputs for name in self.columns.names]
 
     def _options(self) -> dict[str, Any]:
         names = self.columns.names
-        in_groups = {name: [name] for name in names}
         for name, members in (self.groups or {}).items():
             unknown = sorted(set(members) - set(names))
             if isinstance(members, str) or unknown:
@@ -128,9 +130,18 @@ class ColumnsPosterior:
                     f"groups: '{name}' is a list of column names; {unknown} are none of the columns that "
                     "vary."
                 )
-            for member in members:
-                del in_groups[member]
-            in_groups[name] = list(members)
+            if name in names and name not in members:
+                raise ValueError(
+                    f"groups: '{name}' is also a column, which is not in that group. Give the group another "
+                    "name."
+                )
+        grouped = Counter(member for members in (self.groups or {}).values() for member in members)
+        if several := sorted(member for member, count in grouped.items() if count > 1):
+            raise ValueError(
+                f"groups: {several} are named more than once. A column is in one group at most."
+            )
+        in_groups = {name: [name] for name in names if name not in grouped}
+        in_groups |= {name: list(members) for name, members in (self.groups or {}).items()}
         return {
             "groups": {
                 name: [f"{member} {i}" for i in range(self.outputs) for member in members]

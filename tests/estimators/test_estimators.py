@@ -89,6 +89,22 @@ def test_a_group_is_in_or_out_as_a_whole():
     assert len(set(fit.inclusion_prob_[:4])) == 1
     with pytest.raises(ValueError, match=r"groups: 'level'.*\['e'\] are none of the columns"):
         bmr.SparseRegressor(groups={"level": ["e"]}).fit(x, y)
+    with pytest.raises(
+        ValueError, match="groups: 'a' is also a column, which is not in that group"
+    ):
+        bmr.SparseRegressor(groups={"a": ["b", "c"]}).fit(x, y)
+    for groups in ({"one": ["a", "b"], "other": ["b", "c"]}, {"one": ["b", "b"]}):
+        with pytest.raises(ValueError, match=r"groups: \['b'\] are named more than once"):
+            bmr.SparseRegressor(groups=groups).fit(x, y)
+
+
+@pytest.mark.parametrize("kind", [bmr.SparseRegressor, bmr.SparseClassifier])
+def test_a_column_may_have_the_name_of_the_intercept(kind):
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.normal(size=(60, 2)), columns=["intercept", "z"])
+    y = x["intercept"] + 0.2 * rng.normal(size=60)
+    fit = kind().fit(x, y if kind is bmr.SparseRegressor else y > 0)
+    assert fit.selected_.tolist() == [True, False]
 
 
 def test_the_mode_of_a_softmax_is_that_of_scikit_learn():

@@ -14,6 +14,9 @@ from bmrjax.data.table_encoding import listed
 if TYPE_CHECKING:
     import pandas as pd
 
+# Numbers with decimal commas. 0.125 has no thousands.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d*)?([eE][+-]?\d+)?")
 # How people and programs write that a value is missing, in lower case.
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
@@ -21,9 +24,10 @@ _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 def read_csv(path: str | Path, *, categories: Sequence[str] = ()) -> "pd.DataFrame":
     r"""Read a table in which each column holds numbers or text.
 
-    Cells are separated by commas, semicolons, tabs or spaces, and may be quoted, numbers too; between
-    semicolons a number may have a decimal comma. The first line holds names if none of its cells is a
-    number and none occurs again in its own column, or if it counts the columns from 0.
+    Cells are separated by commas, semicolons, tabs or spaces, and may be quoted, numbers too. Between
+    semicolons a number may have a decimal comma; then points between groups of three digits separate
+    thousands, in all of its column. The first line holds names if none of its cells is a number and none
+    occurs again in its own column, or if it counts the columns from 0.
 
     Args:
         path: The file, UTF-8 text.
@@ -143,6 +147,15 @@ def _number(cell: str) -> float | None:
         return None
 
 
+def _with_comma(cell: str) -> float | None:
+    """Return a number of a column with decimal commas, in which points separate thousands."""
+    if "," not in cell and not _THOUSANDS.fullmatch(cell):
+        return _number(cell)
+    if not _DECIMAL_COMMA.fullmatch(cell):
+        return None
+    return _number(cell.replace(".", "").replace(",", "."))
+
+
 def _parsed(
     path: Path, name: str, lines: list[int], cells: Sequence[str], *, comma: bool, text: bool
 ) -> np.ndarray:
@@ -155,12 +168,7 @@ def _parsed(
     wrong = [i for i, number in enumerate(numbers) if number is None]
     if wrong and comma:
         # 1.234,5 between semicolons: only if it makes all of the column numbers.
-        localised = [
-            number
-            if number is not None or cell is None
-            else _number(cell.replace(".", "").replace(",", "."))
-            for number, cell in zip(numbers, strings, strict=True)
-        ]
+        localised = [float("nan") if cell is None else _with_comma(cell) for cell in strings]
         if None not in localised:
             numbers, wrong = localised, []
     if not wrong:

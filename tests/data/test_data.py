@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from bmrjax import data
+from bmrjax.data.csv_file import read_csv
 
 X, Y = np.arange(40.0).reshape(10, 4) % 7, np.arange(10) % 3
 
@@ -312,6 +313,25 @@ def test_decimal_commas_between_semicolons(tmp_path):
     )
     np.testing.assert_allclose(found.target_mean[0], 29.25, atol=4)
     assert found.columns == ("column 1", "column 2=x1")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1.234", "2.500,5", "17", "", "-1.234.567,25"], [1234, 2500.5, 17, np.nan, -1234567.25]),
+        (["1.234", "2.5"], [1.234, 2.5]),
+        (["0.125", "1,5"], [0.125, 1.5]),
+        ([",5", "1,5e3"], [0.5, 1500]),
+    ],
+)
+def test_points_in_a_column_of_decimal_commas_separate_thousands(tmp_path, cells, expected):
+    path = written(tmp_path, ["n;p", *(f"{i};{cell}" for i, cell in enumerate(cells))])
+    assert read_csv(path)["p"].tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_commas_between_thousands_are_no_decimal_commas(tmp_path):
+    found = read_csv(written(tmp_path, ["n;p", "1;1,234.50", "2;2,500.25"]))
+    assert found["p"].tolist() == ["1,234.50", "2,500.25"]  # read as formatted numbers later
 
 
 def test_missing_cells_are_named_or_filled_in_where_that_is_said(tmp_path):

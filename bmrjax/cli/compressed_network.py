@@ -86,4 +86,7 @@ def _checked(extra: Any, path: Path) -> dict[str, Any]:
             f"{path} holds a network without its data's shape and units, which bmrjax compress writes. In "
             "Python, codec.load_network reads it."
         )
-    return about
+    seed = extra.get("split_seed", 0)
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise CodecError(f"{path}: the seed of its data's split is no whole number from 0.")
+    return about | {"split_seed": seed}

@@ -42,7 +42,7 @@ def run_compress(options: CompressOptions) -> None:
         quantiser=quantiser,
         layout=layouts[options.layout],
         coder=options.coder,
-        extra={name: _short(document[name]) for name in STORED if document[name] is not None},
+        extra=_extra(document),
     )
     print(report)
     print(f"written to {options.out}")
@@ -59,6 +59,13 @@ def _quantiser(options: CompressOptions) -> Any:
         "uniform": lambda: codec.Uniform(options.tolerance),
         "relative-entropy": lambda: codec.RelativeEntropy(seed=options.seed),
     }[options.quantiser]()
+
+
+def _extra(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what is stored beside the network: shape and units of the data, and how they were split."""
+    found = {name: _short(document[name]) for name in STORED if document[name] is not None}
+    seed = document["config"].get("split_seed", 0)
+    return found | ({"split_seed": seed} if seed else {})
 
 
 def _short(value: Any) -> Any:

@@ -18,6 +18,7 @@ from bmrjax.data.numpy_file import read_arrays
 from bmrjax.data.signals import SIGNALS
 from bmrjax.data.sources import BUNDLED, HUB, load_dataset
 from bmrjax.data.table_encoding import TableEncoding, as_numbers, as_text
+from bmrjax.errors import DamagedFileError
 from bmrjax.files import write_atomically
 from bmrjax.structure import compact, named_arrays
 
@@ -87,6 +88,12 @@ def _in_units(values: Any, document: dict[str, Any]) -> Any:
         return values * scale + mean
 
 
+def _of_targets(document: dict[str, Any], part: str, values: Any) -> np.ndarray:
+    """Return the mean or the scale of the targets of the run, for targets in a vector or in columns."""
+    found = np.asarray(document[f"target_{part}"], np.float64)
+    return found.reshape(()) if np.ndim(values) == 1 and found.size == 1 else found
+
+
 def _write_npy(path: Path, values: Any) -> None:
     with path.open("wb") as file:  # given a path, NumPy appends .npy where there is another suffix
         np.save(file, values)
@@ -120,8 +127,18 @@ def _raw_data(options: PredictOptions, document: dict[str, Any]) -> tuple[Any, A
         if options.data.suffix.lower() in (".csv", ".tsv", ".txt"):
             return _from_csv(options.data, document)
         return _inputs(options.data), None
-    found = load_dataset(name, data_root=options.data_root)
-    return found.test[0] * found.input_scale + found.input_mean, found.test[1]
+    # The rows that the run was tested on.
+    seed = document.get("config", document).get("split_seed", 0)
+    if type(seed) is not int or seed < 0:
+        raise DamagedFileError(f"{options.directory} is damaged: 'split_seed' is {seed!r:.60}.")
+    found: Any = load_dataset(name, data_root=options.data_root, seed=seed)
+    y: Any = found.test[1]
+    if document["num_classes"] is None and found.target_scale is not None:
+        y = (np.asarray(y, np.float64) * found.target_scale + found.target_mean).reshape(
+            np.shape(y)
+        )
+        y = (y - _of_targets(document, "mean", y)) / _of_targets(document, "scale", y)
+    return found.test[0] * found.input_scale + found.input_mean, y
 
 
 def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:

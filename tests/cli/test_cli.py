@@ -1,6 +1,7 @@
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,7 +10,11 @@ from failing import fails
 from small_runs import SMALL, run
 
 from bmrjax import cli, codec, export
+from bmrjax.cli.compressed_network import STORED, _checked
+from bmrjax.cli.run_compress import _extra
+from bmrjax.cli.run_saved import _raw_data
 from bmrjax.cli.run_sparsify import split_off
+from bmrjax.cli.saved_options import PredictOptions
 from bmrjax.cli.saved_run import loaded_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.data import load_dataset
@@ -54,6 +59,27 @@ def test_predict_gives_the_predictions_of_the_run(finished, tmp_path):
     assert probs.shape == (len(y), 10)
     # The same posterior and other draws: the accuracies differ by sampling noise only.
     assert abs((probs.argmax(1) == y).mean() - found["accuracy"]) < 0.08
+
+
+def test_a_data_set_by_name_is_split_and_standardised_as_that_of_the_run():
+    found, other = (load_dataset("diabetes", seed=seed) for seed in (3, 0))
+    document = {
+        "config": {"split_seed": 3},
+        "num_classes": None,
+        **{name: getattr(found, name).tolist() for name in ("target_mean", "target_scale")},
+    }
+    options = PredictOptions(directory=Path("run"), data=Path("diabetes"))
+    x, y = _raw_data(options, document)
+    np.testing.assert_allclose(x, found.test[0] * found.input_scale + found.input_mean)
+    np.testing.assert_allclose(y, found.test[1], atol=1e-5)
+    _, y = _raw_data(options, document | {"config": {"split_seed": 0}})
+    expected = other.test[1] * other.target_scale + other.target_mean
+    np.testing.assert_allclose(y * found.target_scale + found.target_mean, expected, rtol=1e-5)
+    # A file of the network remembers it, too.
+    stored = dict.fromkeys(STORED, [[1.0]]) | {"input_shape": [1], "num_classes": 2}
+    for seed in (3, 0):
+        extra = _extra(stored | {"config": {"split_seed": seed}})
+        assert _checked(extra, Path("f.bmr"))["split_seed"] == seed
 
 
 def test_info_prints_what_was_reached(finished, capsys):

@@ -13,6 +13,7 @@ from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.judged_prior import judged_prior
 from bmrjax.fitted.layout import ElementLayout, Names
 from bmrjax.fitted.normality import whole_normal
+from bmrjax.fitted.program_function import with_parameters
 from bmrjax.fitted.shrunk_covariance import shrunk_covariance
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import column_names
@@ -138,7 +139,7 @@ def from_fit(
     layout = ElementLayout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
-    model = given.model
+    model = with_parameters(given.model, given.params)
     if given.guide is not None:
         given = replace(given, guide=guide_on_data(given.guide, batch))
         check_guide(given.guide, given.params or {}, batch, prior.latent, prior.discrete)

@@ -63,6 +63,26 @@ def test_laplace_takes_its_curvature_on_the_data_that_are_given(made_on):
     assert vars(guide) == before  # the caller's guide is as it was
 
 
+def _with_parameters(x, y):
+    noise = numpyro.param("noise", 3.0, constraint=dist.constraints.positive)
+    shift = numpyro.param("shift", {"by": np.float32(1.0)})
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta + shift["by"], noise), obs=y)
+
+
+def test_parameters_of_the_program_have_the_values_of_the_fit():
+    params = AT_MODE | {"noise": np.float32(NOISE), "shift": {"by": np.float32(0.0)}}
+    guide = AutoLaplaceApproximation(_with_parameters)
+    # What is fitted again, measured and predicted is computed with the program.
+    for options in ({}, {"refit": True}, {"verify": True}):
+        found = bmr.reduce_fit(guide, params=params, data=NARROW, **options)
+        np.testing.assert_allclose(found.inclusion_prob["beta"], EXACT, atol=2e-3)
+        assert found.pareto_k < 0.3
+        assert found.findings == ()
+    elpd = bmr.reduce_fit(AutoLaplaceApproximation(_model), params=AT_MODE, data=NARROW).path()
+    np.testing.assert_allclose(found.path()["elpd"], elpd["elpd"], atol=0.05)
+
+
 def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given():
     guide = _made_on(AutoDAIS(_model, K=2), NARROW)
 

@@ -15,6 +15,7 @@ from bmrjax.fitted.layout import ElementLayout, Names
 from bmrjax.fitted.normality import whole_normal
 from bmrjax.fitted.program_function import with_parameters
 from bmrjax.fitted.shrunk_covariance import shrunk_covariance
+from bmrjax.fitted.whole_plates import with_all_rows
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import column_names
 from bmrjax.infer.program_data import program_data
@@ -130,7 +131,8 @@ def from_fit(
             "arguments; or, without one, the priors of its variables as prior=."
         )
     batch = program_data(given.model, data, batch_size=None, name="reduce_fit")
-    prior = judged_prior(given.model, batch, sites)
+    model = with_all_rows(given.model, batch)
+    prior = judged_prior(model, batch, sites)
     if names is None:
         names = _columns(data, given.columns, prior.shapes)
     if names is None and given.names:
@@ -139,7 +141,7 @@ def from_fit(
     layout = ElementLayout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
-    model = with_parameters(given.model, given.params)
+    model = with_parameters(model, given.params)
     if given.guide is not None:
         given = replace(given, guide=guide_on_data(given.guide, batch))
         check_guide(given.guide, given.params or {}, batch, prior.latent, prior.discrete)

@@ -83,6 +83,31 @@ def test_parameters_of_the_program_have_the_values_of_the_fit():
     np.testing.assert_allclose(found.path()["elpd"], elpd["elpd"], atol=0.05)
 
 
+def _by_minibatches(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    with numpyro.plate("rows", 50, subsample_size=10) as rows:
+        numpyro.sample("y", dist.Normal(x[rows] @ beta, NOISE), obs=y[rows])
+
+
+def _of_one_batch(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    with numpyro.plate("rows", 50, subsample_size=len(x)):
+        numpyro.sample("y", dist.Normal(x @ beta, NOISE), obs=y)
+
+
+@pytest.mark.parametrize("guide", [AutoLaplaceApproximation, AutoMultivariateNormal])
+def test_a_program_that_subsamples_is_evaluated_on_all_data(guide):
+    params = AT_MODE | {"auto_scale_tril": np.float32(np.linalg.cholesky(COVARIANCE))}
+    for program in (_by_minibatches, _of_one_batch):
+        found = bmr.reduce_fit(guide(program), params=params, data=NARROW, verify=True)
+        np.testing.assert_allclose(found.inclusion_prob["beta"], EXACT, atol=2e-3)
+        assert found.pareto_k < 0.3
+        assert found.findings == ()
+    x, y = NARROW
+    with pytest.raises(ValueError, match=r"'rows' has 50 rows and draws 10.* give all of them"):
+        bmr.reduce_fit(guide(_of_one_batch), params=params, data=(x[:10], y[:10]))
+
+
 def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given():
     guide = _made_on(AutoDAIS(_model, K=2), NARROW)
 

@@ -186,6 +186,20 @@ def test_the_axes_of_a_tree_are_read_by_name(dims):
     np.testing.assert_allclose(found.inclusion_prob["beta"], plain.inclusion_prob["beta"])
 
 
+def test_the_axes_of_a_site_are_read_by_number():
+    xr = pytest.importorskip("xarray")
+    loc = np.array([[2.0, 0.0], [1.0, 0.0]])
+    draws = loc + 0.3 * np.random.default_rng(0).normal(size=(4, 500, 2, 2))
+    dims = ("chain", "draw", "w_dim_0", "w_dim_1")
+    for turned in (dims, (dims[0], dims[1], dims[3], dims[2])):
+
+        class Tree:
+            posterior = xr.Dataset({"w": xr.DataArray(draws, dims=dims).transpose(*turned)})
+
+        found = bmr.reduce_fit(Tree, prior={"w": bmr.reduction.Normal(0.0, 1.0)})
+        np.testing.assert_array_equal(found.chosen["w"], loc > 0)
+
+
 def test_elements_of_a_tree_have_the_coordinates_of_all_their_axes():
     xr = pytest.importorskip("xarray")
     draws = np.random.default_rng(0).normal(size=(4, 100, 2, 2, 2))

@@ -27,19 +27,20 @@ _NEEDS_VALUES = (
 
 
 def with_parameters(model: Callable, params: Mapping[str, Any] | None) -> Callable:
-    """Return a program whose parameters (`numpyro.param`) have the values that a fit gave them.
+    """Return a program whose parameters and mutable sites have the values that a fit gave them.
 
     Without this, they would have those that they start from.
 
     Args:
         model: NumPyro program.
-        params: Constrained parameters of the fit, those of its guide among them; None for a fit without.
+        params: Constrained parameters of the fit, those of its guide among them, and mutable sites, such as
+            running statistics; None for a fit without.
     """
     if not params:
         return model
 
     def fitted(site: Mapping[str, Any]) -> Any:
-        return params.get(site["name"]) if site["type"] == "param" else None
+        return params.get(site["name"]) if site["type"] in ("param", "mutable") else None
 
     return numpyro.handlers.substitute(model, substitute_fn=fitted)
 

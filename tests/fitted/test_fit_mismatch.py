@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoMultivariateNormal
+from numpyro.primitives import mutable
 
 import bmrjax as bmr
 from bmrjax.backend.shared_programs import compiled
@@ -66,12 +67,14 @@ def test_laplace_takes_its_curvature_on_the_data_that_are_given(made_on):
 def _with_parameters(x, y):
     noise = numpyro.param("noise", 3.0, constraint=dist.constraints.positive)
     shift = numpyro.param("shift", {"by": np.float32(1.0)})
+    running = mutable("running", {"mean": np.float32(-2.0)})
     beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
-    numpyro.sample("y", dist.Normal(x @ beta + shift["by"], noise), obs=y)
+    numpyro.sample("y", dist.Normal(x @ beta + shift["by"] + running["mean"], noise), obs=y)
 
 
 def test_parameters_of_the_program_have_the_values_of_the_fit():
     params = AT_MODE | {"noise": np.float32(NOISE), "shift": {"by": np.float32(0.0)}}
+    params |= {"running": {"mean": np.float32(0.0)}}
     guide = AutoLaplaceApproximation(_with_parameters)
     # What is fitted again, measured and predicted is computed with the program.
     for options in ({}, {"refit": True}, {"verify": True}):

@@ -129,12 +129,21 @@ def _of_tree(fit: Any, model: Callable | None) -> FinishedFit:
     for name in variables:
         variable, site = variables[name], str(name)
         lead = [dim for dim in _LEAD if dim in getattr(variable, "dims", ())]
-        draws[site] = np.asarray(variable.transpose(*lead, ...) if lead else variable)
+        if lead:
+            variable = variable.transpose(*lead, *_own_axes(variable, site, lead))
+        draws[site] = np.asarray(variable)
         shapes[site] = draws[site].shape[len(lead) or 2 :]
         labels = _labels(variable, lead)
         if labels is not None:
             names[site] = labels
     return FinishedFit(model, "an ArviZ tree", draws=draws, shapes=shapes, names=names)
+
+
+def _own_axes(variable: Any, site: str, lead: list[str]) -> list[str]:
+    """Return the axes of a site in the order of the program, where they have the names that ArviZ counts."""
+    own = [dim for dim in variable.dims if dim not in lead]
+    counted = [f"{site}_dim_{i}" for i in range(len(own))]
+    return counted if sorted(own) == sorted(counted) else own
 
 
 def _labels(variable: Any, lead: list[str]) -> list[str] | None:

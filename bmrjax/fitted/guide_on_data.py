@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 
+from bmrjax.fitted.whole_plates import with_all_rows
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import auto_guides, rebuild, set_up
 from bmrjax.infer.tracing import is_latent, sites_of
@@ -36,6 +37,7 @@ def guide_on_data(guide: Callable, data: Data) -> Callable:
 
         set_up(parts, run, jax.random.key(0), data)
     for part in parts:
+        part.model = with_all_rows(part.model, data)
         rebuild(part, *arguments(data))
     return twin
 

@@ -1,6 +1,6 @@
 """Functions of a program and its data, compiled once for all data of the same shapes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -16,6 +16,7 @@ from bmrjax.infer.tracing import sites_of
 
 T = TypeVar("T")
 
+
 # What JAX raises where a program computes with the values of its data while it is traced.
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -23,6 +24,25 @@ _NEEDS_VALUES = (
     jax.errors.TracerIntegerConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
+
+
+def with_parameters(model: Callable, params: Mapping[str, Any] | None) -> Callable:
+    """Return a program whose parameters and mutable sites have the values that a fit gave them.
+
+    Without this, they would have those that they start from.
+
+    Args:
+        model: NumPyro program.
+        params: Constrained parameters of the fit, those of its guide among them, and mutable sites, such as
+            running statistics; None for a fit without.
+    """
+    if not params:
+        return model
+
+    def fitted(site: Mapping[str, Any]) -> Any:
+        return params.get(site["name"]) if site["type"] in ("param", "mutable") else None
+
+    return numpyro.handlers.substitute(model, substitute_fn=fitted)
 
 
 def program_function(

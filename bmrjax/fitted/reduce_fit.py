@@ -105,7 +105,7 @@ def reduce_fit(
         sites: Sites to judge. By default those of `inspect`: with more than one element and a prior centred
             at zero. The prior has to be normal with constant parameters.
         names: Names of the columns, for the last axis of the sites that are as long; or a dict from site to
-            names. By default those of a table among the arguments.
+            names. By default those of a table among the arguments, or the labels of `loc`.
         groups: Name of a group to its elements (names, or numbers where one site is judged), which are in a
             submodel together.
         forced: Elements or groups that are in every submodel.

@@ -11,9 +11,11 @@ from bmrjax.fitted.fitted_posterior import FittedPosterior, Whole, draws_posteri
 from bmrjax.fitted.guide_on_data import check_guide, guide_on_data
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.judged_prior import judged_prior
-from bmrjax.fitted.layout import ElementLayout, Names
+from bmrjax.fitted.layout import ElementLayout, Names, shortened
 from bmrjax.fitted.normality import whole_normal
+from bmrjax.fitted.program_function import with_parameters
 from bmrjax.fitted.shrunk_covariance import shrunk_covariance
+from bmrjax.fitted.whole_plates import with_all_rows
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import column_names
 from bmrjax.infer.program_data import program_data
@@ -63,12 +65,12 @@ def source_from_arrays(
         loc: Posterior mean, (n,).
         covariance: Posterior covariance, (n, n).
         prior: Prior that it was fitted under; broadcasts to (n,).
-        names: Names of the elements.
+        names: Names of the elements; by default the labels of a pandas Series or DataFrame.
         precision: Inverse of the covariance, (n, n), where it is known to more digits.
 
     Raises:
         TypeError: If one of the three is missing, or the prior is no `reduction.Normal`.
-        ValueError: For shapes that do not fit.
+        ValueError: For shapes that do not fit, or a mean and a covariance with different labels.
     """
     if loc is None or covariance is None or prior is None:
         raise TypeError(
@@ -91,7 +93,8 @@ def source_from_arrays(
         raise ValueError(
             f"reduce_fit: the prior has the shapes {shapes}, which do not broadcast to {mean.shape}."
         ) from None
-    layout = ElementLayout.of_sites({ARRAY_SITE: mean.shape}, names)
+    labels = _labels(loc, covariance)
+    layout = ElementLayout.of_sites({ARRAY_SITE: mean.shape}, labels if names is None else names)
     normal = JointNormal(
         mean, np.asarray(covariance, np.float64), prior_loc, prior_scale, precision
     )
@@ -103,6 +106,32 @@ def source_from_arrays(
         f"joint normal of {mean.size} elements, as given",
         rounding=max(rounding, 1e-14),
     )
+
+
+def _labels(loc: Any, covariance: Any) -> list[str] | None:
+    """Return the labels of a mean that is a pandas Series, by default the names of the elements.
+
+    Raises:
+        ValueError: If the rows or columns of the covariance, a DataFrame, have others or another order.
+    """
+    indices = [getattr(loc, "index", None)]
+    indices += [getattr(covariance, axis, None) for axis in ("index", "columns")]
+    found = [
+        [str(label) for label in index]
+        for index in indices
+        if index is not None and hasattr(index, "equals")
+    ]
+    # Labels that only count say nothing.
+    found = [labels for labels in found if labels != [str(i) for i in range(len(labels))]]
+    differs = [labels for labels in found if labels != found[0]]
+    if differs:
+        raise ValueError(
+            f"reduce_fit: loc and covariance have different labels, or in another order: "
+            f"{shortened(found[0])} and {shortened(differs[0])}. Give both in one order, as by "
+            "covariance.loc[loc.index, loc.index]; arrays without labels are taken as they come."
+        )
+    usable = found and len(set(found[0])) == len(found[0]) == len(loc)
+    return found[0] if usable else None
 
 
 def from_fit(
@@ -129,7 +158,8 @@ def from_fit(
             "arguments; or, without one, the priors of its variables as prior=."
         )
     batch = program_data(given.model, data, batch_size=None, name="reduce_fit")
-    prior = judged_prior(given.model, batch, sites)
+    model = with_all_rows(given.model, batch)
+    prior = judged_prior(model, batch, sites)
     if names is None:
         names = _columns(data, given.columns, prior.shapes)
     if names is None and given.names:
@@ -138,7 +168,7 @@ def from_fit(
     layout = ElementLayout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
-    model = given.model
+    model = with_parameters(model, given.params)
     if given.guide is not None:
         given = replace(given, guide=guide_on_data(given.guide, batch))
         check_guide(given.guide, given.params or {}, batch, prior.latent, prior.discrete)

@@ -167,7 +167,8 @@ def _numbers(
             f"peb: the column '{name}' of the design has shape {column.shape}, and there are {count} "
             "subjects."
         )
-    if column.dtype.kind in "iuf":
+    categories = _categories(given)
+    if categories is None and column.dtype.kind in "iuf":
         numbers = column.astype(np.float64)
         if not np.isfinite(numbers).all():
             where = [int(i) for i in np.flatnonzero(~np.isfinite(numbers))]
@@ -176,7 +177,7 @@ def _numbers(
                 "subjects out, or fill in their values."
             )
         return [(name, numbers)]
-    if column.dtype.kind == "b":
+    if categories is None and column.dtype.kind == "b":
         return [(name, column.astype(np.float64))]
     missing = [i for i, value in enumerate(column) if value is None or value != value]
     if missing:
@@ -185,14 +186,18 @@ def _numbers(
             "in their values."
         )
     numeric = [isinstance(value, int | float | np.number) for value in column]
-    if any(numeric) and not isinstance(column[0], bool):
+    if categories is None and any(numeric) and not isinstance(column[0], bool):
         if all(numeric):
             return _numbers(name, column.astype(np.float64), count, None)
         raise ValueError(f"peb: '{name}' mixes numbers and text; make it one or the other.")
     text = np.array([str(value) for value in column])
-    categories = getattr(getattr(given, "cat", None), "categories", None)
     ordered = sorted(set(text)) if categories is None else [str(c) for c in categories]
     levels = [level for level in ordered if level in set(text)]
     if len(levels) < 2:
         return [(name, np.full(count, 0.0))]
     return [(f"{name}[{level}]", (text == level).astype(np.float64)) for level in levels[1:]]
+
+
+def _categories(column: Any) -> Any:
+    """Return the levels of a categorical column, which may be numbers; None for any other."""
+    return getattr(getattr(column, "dtype", None), "categories", None)

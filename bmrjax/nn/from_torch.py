@@ -1,8 +1,10 @@
 """Tensors of PyTorch's layers as arrays of the same layers in Equinox and Flax NNX."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
 
 from bmrjax.structure.network_arrays import is_equinox, is_numeric, parts_of
@@ -19,11 +21,11 @@ _ATTENTION = {
 def from_torch(network: Any) -> Callable[[str, np.ndarray], Mapping[str, np.ndarray]]:
     """Return what turns PyTorch's tensors into the arrays of a network, for `load_weights(translate=...)`.
 
-    It knows linear and convolutional layers, embeddings, normalisation with its running statistics, and
-    multi-head attention; what else there is keeps its name and values. Layers must have the same paths here
-    and there, such as ``"encoder.0"``; where they differ, `rename` of `load_weights` makes them the same
-    first. What is between the layers is the network's own: a flattened image of PyTorch, channels first,
-    has another order than one of Flax, channels last.
+    It knows linear layers, convolutions and transposed ones, embeddings, normalisation with its running
+    statistics, and multi-head attention; what else there is keeps its name and values. Layers must have
+    the same paths here and there, such as ``"encoder.0"``; where they differ, `rename` of `load_weights`
+    makes them the same first. What is between the layers is the network's own: a flattened image of
+    PyTorch, channels first, has another order than one of Flax, channels last.
 
     Args:
         network: An Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
@@ -47,6 +49,7 @@ def from_torch(network: Any) -> Callable[[str, np.ndarray], Mapping[str, np.ndar
     own = {name: array.shape for name, array in zip(parts.names, parts.arrays, strict=True)}
     library = "equinox" if is_equinox(network) else "flax"
     one = _of_equinox if library == "equinox" else _of_flax
+    transposed = _transposed_convolutions(network)
 
     def translate(name: str, tensor: np.ndarray) -> Mapping[str, np.ndarray]:
         layer, _, part = name.rpartition(".")
@@ -61,6 +64,10 @@ def from_torch(network: Any) -> Callable[[str, np.ndarray], Mapping[str, np.ndar
         if layer.endswith("out_proj") and name not in own:
             new = "output_proj" if library == "equinox" else "out"
             at = f"{layer.removesuffix('out_proj')}{new}."
+        if part == "weight" and layer in transposed and tensor.ndim > 2:
+            return {
+                f"{at}{'weight' if library == 'equinox' else 'kernel'}": transposed[layer](tensor)
+            }
         return one(own, at, part, tensor)
 
     return translate
@@ -105,3 +112,46 @@ def _turned(tensor: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray
     turned = np.moveaxis(tensor, (0, 1), (-1, -2))
     heads = turned.ndim == 2 and len(shape) == 3 and int(np.prod(shape)) == turned.size
     return turned.reshape(shape) if heads else turned
+
+
+def _transposed_convolutions(network: Any) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+    """Return what turns the kernel of each transposed convolution, by the path of the layer.
+
+    PyTorch keeps the kernel of the convolution that it is the transpose of: inputs first, and each place
+    where the other libraries have the opposite one. Shapes do not tell, if there are as many channels in as
+    out.
+    """
+    found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
+    if is_equinox(network):
+        import equinox as eqx
+
+        module = network[0] if isinstance(network, tuple) else network
+        is_one = lambda node: isinstance(node, eqx.nn.ConvTranspose)  # noqa: E731
+        for path, node in jtu.tree_leaves_with_path(module, is_leaf=is_one):
+            if is_one(node):
+                name = jtu.keystr(path, simple=True, separator=".")
+                found[name] = partial(_outputs_first, groups=node.groups)
+        return found
+    from flax import nnx
+
+    for path, node in nnx.iter_modules(network):
+        # With transpose_kernel=True, Flax has PyTorch's kernel with its axes turned.
+        if isinstance(node, nnx.ConvTranspose) and not node.transpose_kernel:
+            found[".".join(map(str, path))] = _channels_last
+    return found
+
+
+def _outputs_first(kernel: np.ndarray, groups: int) -> np.ndarray:
+    """Return (inputs, outputs per group, *places) as (outputs, inputs per group, *places reversed)."""
+    ins, each, *places = kernel.shape
+    apart = kernel.reshape(groups, ins // groups, each, *places).swapaxes(1, 2)
+    return np.flip(apart.reshape(groups * each, ins // groups, *places), _places(kernel))
+
+
+def _channels_last(kernel: np.ndarray) -> np.ndarray:
+    """Return (inputs, outputs, *places) as (*places reversed, inputs, outputs)."""
+    return np.moveaxis(np.flip(kernel, _places(kernel)), (0, 1), (-2, -1))
+
+
+def _places(kernel: np.ndarray) -> tuple[int, ...]:
+    return tuple(range(2, kernel.ndim))

@@ -48,8 +48,14 @@ class Noisy(eqx.Module):
         if self.after is None:
             return found
         if isinstance(found, tuple):  # with the running statistics
-            return self.after(found[0]), *found[1:]
-        return self.after(found)
+            return self._times(self.after, found[0]), *found[1:]
+        return self._times(self.after, found)
+
+    def _times(self, noise: MultiplicativeNoise, x: Array) -> Array:
+        if isinstance(self.layer, eqx.nn.BatchNorm):
+            # Channels come first, and any number of axes behind them.
+            return x * noise.value.reshape(-1, *(1,) * (x.ndim - 1))
+        return noise(x)
 
     def __getattr__(self, name: str) -> Any:
         """Tell a network that reads what is in the layer, past the noise, why it cannot."""

@@ -267,8 +267,9 @@ def dirichlet(
 
     Args:
         posterior: Dirichlet posterior over k categories, batched over leading axes.
-        prior: The Dirichlet prior it was fitted under; broadcasts over the batch.
-        reduced_prior: The Dirichlet prior to put in its place; broadcasts over the batch.
+        prior: The Dirichlet prior it was fitted under; broadcasts over the batch, and over the
+            categories if it has one concentration for all.
+        reduced_prior: The Dirichlet prior to put in its place; broadcasts in the same way.
 
     Returns:
         `delta_f`, shaped as the batch, and the `reduced` posterior Dirichlet(a'). Where a
@@ -288,17 +289,20 @@ def dirichlet(
     References:
         Friston, Parr and Zeidman (2019), arXiv:1805.07092, table of conjugate families.
     """
-    before, after = prior.concentration, reduced_prior.concentration
-    concentration, change = _combine(posterior.concentration, before, after)
+    # One concentration for all categories counts as often as there are categories.
+    learned, before, after = jnp.broadcast_arrays(
+        posterior.concentration, prior.concentration, reduced_prior.concentration
+    )
+    concentration, change = _combine(learned, before, after)
     proper = jnp.all(concentration > 0, axis=-1)
     safe = jnp.where(proper[..., None], concentration, 1.0)
-    terms = _log_gamma_increment(posterior.concentration, safe, change)
+    terms = _log_gamma_increment(learned, safe, change)
     terms = terms - _log_gamma_increment(before, after, change)
 
     def total(x):
         return jnp.sum(x, axis=-1)
 
-    increments = _log_gamma_increment(total(posterior.concentration), total(safe), total(change))
+    increments = _log_gamma_increment(total(learned), total(safe), total(change))
     increments = increments - _log_gamma_increment(total(before), total(after), total(change))
     return ConjugateReduction(
         jnp.where(proper, total(terms) - increments, jnp.inf),
@@ -342,10 +346,12 @@ def categorical(
     References:
         Friston, Parr and Zeidman (2019), arXiv:1805.07092, table of conjugate families.
     """
-    logits = posterior.logits
-    allowed, possible = logits > -jnp.inf, prior.logits > -jnp.inf
-    log_prior = prior.logits - logsumexp(prior.logits, axis=-1, keepdims=True)
-    log_reduced = reduced_prior.logits - logsumexp(reduced_prior.logits, axis=-1, keepdims=True)
+    logits, before, after = jnp.broadcast_arrays(
+        posterior.logits, prior.logits, reduced_prior.logits
+    )
+    allowed, possible = logits > -jnp.inf, before > -jnp.inf
+    log_prior = before - logsumexp(before, axis=-1, keepdims=True)
+    log_reduced = after - logsumexp(after, axis=-1, keepdims=True)
     log_ratio = jnp.where(possible, log_reduced - jnp.where(possible, log_prior, 0.0), jnp.inf)
     moved = jnp.where(allowed, logits + log_ratio, -jnp.inf)
     delta_f = logsumexp(moved, axis=-1) - logsumexp(logits, axis=-1)

@@ -109,7 +109,7 @@ def loss_of(given: Any, outputs: tuple[int, ...], targets: Any) -> Loss:
         function: Any = given
         return FunctionLoss(function)
     if given is not None:
-        _check(given, outputs, targets)
+        check_rows_fit(given, outputs, targets)
         return given
     if targets is None:
         raise ValueError(
@@ -152,11 +152,21 @@ def loss_of(given: Any, outputs: tuple[int, ...], targets: Any) -> Loss:
             f"{outputs}: labels have the shape of the outputs without the last axis. For counts or "
             "other integers, make them floating-point numbers or give loss=."
         )
-    _check(found, outputs, targets)
+    check_rows_fit(found, outputs, targets)
     return found
 
 
-def _check(loss: Loss, outputs: tuple[int, ...], targets: Any) -> None:
+def check_rows_fit(
+    loss: Loss, outputs: tuple[int, ...], targets: Any, which: str = "targets"
+) -> None:
+    """Raise ValueError if targets do not fit the outputs under a loss.
+
+    Args:
+        loss: The loss.
+        outputs: Shape of one row of outputs.
+        targets: Targets of the rows, or None.
+        which: Which these are, for the message.
+    """
     if targets is None:
         return
     shape = np.shape(targets)[1:]
@@ -164,18 +174,30 @@ def _check(loss: Loss, outputs: tuple[int, ...], targets: Any) -> None:
         labels = np.issubdtype(np.asarray(targets).dtype, np.integer)
         if shape != (outputs[:-1] if labels else outputs):
             raise ValueError(
-                f"reduce_network: labels of shape {shape} a row do not fit logits of shape {outputs}."
+                f"reduce_network: {which}: labels of shape {shape} a row do not fit logits of shape "
+                f"{outputs}."
             )
         if labels and not (0 <= np.min(targets) and np.max(targets) < outputs[-1]):
             raise ValueError(
-                f"reduce_network: labels run from {np.min(targets)} to {np.max(targets)}, but there are "
-                f"{outputs[-1]} classes."
+                f"reduce_network: {which}: labels run from {np.min(targets)} to {np.max(targets)}, but there "
+                f"are {outputs[-1]} classes."
             )
     elif isinstance(loss, BinaryCrossEntropy | SquaredError):
         if int(np.prod(shape)) != int(np.prod(outputs)):
             raise ValueError(
-                f"reduce_network: targets of shape {shape} a row do not fit outputs of shape {outputs}."
+                f"reduce_network: {which} of shape {shape} a row do not fit outputs of shape {outputs}."
             )
+        if not _in_one_order(shape, outputs):
+            raise ValueError(
+                f"reduce_network: {which} of shape {shape} a row have their axes in another order than "
+                f"outputs of shape {outputs}; transpose or reshape them."
+            )
+
+
+def _in_one_order(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether one shape is the other one with some neighbouring axes made one; ones do not count."""
+    ends = [set(np.cumprod([n for n in shape if n != 1]).tolist()) for shape in (one, other)]
+    return ends[0] <= ends[1] or ends[1] <= ends[0]
 
 
 def check_logits(loss: Loss, outputs: Any, targets: Any) -> None:

@@ -19,6 +19,7 @@ from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_data import (
     Rows,
     check_logits,
+    check_rows_fit,
     checked_rows,
     loss_of,
     noise_scale,
@@ -86,6 +87,8 @@ def prepare(
     if len(found.outputs.leaves) > 1 or (is_function and not found.outputs.is_array):
         loss = _of_the_tree(loss, found.outputs)
     used = loss_of(loss, outputs.shape[1:], rows.targets)
+    if given is not None:
+        check_rows_fit(used, outputs.shape[1:], given.targets, "targets of held_out")
     check_logits(used, outputs, jax.tree.map(lambda y: y[:256], calibrate_by.targets))
     if rows.targets is None:
         calibrate_by = with_predictions(calibrate_by, used, predict)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro.infer import MCMC, NUTS
 from scipy import stats
@@ -132,6 +133,26 @@ def test_bad_priors_by_name_are_refused(options, error, message):
 
 
 # --- skewness -----------------------------------------------------------------------------
+
+
+def test_labels_of_a_mean_and_a_covariance_go_together():
+    names, other = ["dose", "age", "height"], ["age", "dose", "height"]
+    covariance = np.array([[0.02, 0.01, 0.0], [0.01, 0.05, 0.0], [0.0, 0.0, 0.03]])
+    loc = np.array([0.8, 0.1, 0.0])
+    prior = bmr.reduction.Normal(0.0, 1.0)
+    expected = bmr.reduce_fit(loc=loc, covariance=covariance, prior=prior, names=names)
+    labelled, table = pd.Series(loc, names), pd.DataFrame(covariance, names, names)
+    for one, two in ((labelled, table), (labelled, covariance), (loc, table)):
+        found = bmr.reduce_fit(loc=one, covariance=two, prior=prior)
+        assert found.candidates == tuple(names)
+        np.testing.assert_array_equal(found.inclusion_prob["z"], expected.inclusion_prob["z"])
+    for one, two in ((labelled[other], table), (labelled, table[other]), (loc, table[other])):
+        with pytest.raises(ValueError, match="different labels, or in another order"):
+            bmr.reduce_fit(loc=one, covariance=two, prior=prior)
+    # Subjects of a group whose parameters are in another order.
+    turned = table.loc[other, other]
+    with pytest.raises(ValueError, match="subject '1' has other parameters"):
+        bmr.peb(loc=[labelled, labelled[other]], covariance=[table, turned], prior=prior)
 
 
 def test_the_density_at_zero_is_that_of_a_skewed_posterior():

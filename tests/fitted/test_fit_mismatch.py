@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoMultivariateNormal
+from numpyro.primitives import mutable
 
 import bmrjax as bmr
 from bmrjax.backend.shared_programs import compiled
@@ -61,6 +62,53 @@ def test_laplace_takes_its_curvature_on_the_data_that_are_given(made_on):
     assert found.findings == ()
     assert found.pareto_k < 0.5
     assert vars(guide) == before  # the caller's guide is as it was
+
+
+def _with_parameters(x, y):
+    noise = numpyro.param("noise", 3.0, constraint=dist.constraints.positive)
+    shift = numpyro.param("shift", {"by": np.float32(1.0)})
+    running = mutable("running", {"mean": np.float32(-2.0)})
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ beta + shift["by"] + running["mean"], noise), obs=y)
+
+
+def test_parameters_of_the_program_have_the_values_of_the_fit():
+    params = AT_MODE | {"noise": np.float32(NOISE), "shift": {"by": np.float32(0.0)}}
+    params |= {"running": {"mean": np.float32(0.0)}}
+    guide = AutoLaplaceApproximation(_with_parameters)
+    # What is fitted again, measured and predicted is computed with the program.
+    for options in ({}, {"refit": True}, {"verify": True}):
+        found = bmr.reduce_fit(guide, params=params, data=NARROW, **options)
+        np.testing.assert_allclose(found.inclusion_prob["beta"], EXACT, atol=2e-3)
+        assert found.pareto_k < 0.3
+        assert found.findings == ()
+    elpd = bmr.reduce_fit(AutoLaplaceApproximation(_model), params=AT_MODE, data=NARROW).path()
+    np.testing.assert_allclose(found.path()["elpd"], elpd["elpd"], atol=0.05)
+
+
+def _by_minibatches(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    with numpyro.plate("rows", 50, subsample_size=10) as rows:
+        numpyro.sample("y", dist.Normal(x[rows] @ beta, NOISE), obs=y[rows])
+
+
+def _of_one_batch(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
+    with numpyro.plate("rows", 50, subsample_size=len(x)):
+        numpyro.sample("y", dist.Normal(x @ beta, NOISE), obs=y)
+
+
+@pytest.mark.parametrize("guide", [AutoLaplaceApproximation, AutoMultivariateNormal])
+def test_a_program_that_subsamples_is_evaluated_on_all_data(guide):
+    params = AT_MODE | {"auto_scale_tril": np.float32(np.linalg.cholesky(COVARIANCE))}
+    for program in (_by_minibatches, _of_one_batch):
+        found = bmr.reduce_fit(guide(program), params=params, data=NARROW, verify=True)
+        np.testing.assert_allclose(found.inclusion_prob["beta"], EXACT, atol=2e-3)
+        assert found.pareto_k < 0.3
+        assert found.findings == ()
+    x, y = NARROW
+    with pytest.raises(ValueError, match=r"'rows' has 50 rows and draws 10.* give all of them"):
+        bmr.reduce_fit(guide(_of_one_batch), params=params, data=(x[:10], y[:10]))
 
 
 def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given():
@@ -139,6 +187,20 @@ def test_the_axes_of_a_tree_are_read_by_name(dims):
     found = bmr.reduce_fit(Tree, model=_model, data=NARROW)
     plain = bmr.reduce_fit({"beta": draws}, model=_model, data=NARROW)
     np.testing.assert_allclose(found.inclusion_prob["beta"], plain.inclusion_prob["beta"])
+
+
+def test_the_axes_of_a_site_are_read_by_number():
+    xr = pytest.importorskip("xarray")
+    loc = np.array([[2.0, 0.0], [1.0, 0.0]])
+    draws = loc + 0.3 * np.random.default_rng(0).normal(size=(4, 500, 2, 2))
+    dims = ("chain", "draw", "w_dim_0", "w_dim_1")
+    for turned in (dims, (dims[0], dims[1], dims[3], dims[2])):
+
+        class Tree:
+            posterior = xr.Dataset({"w": xr.DataArray(draws, dims=dims).transpose(*turned)})
+
+        found = bmr.reduce_fit(Tree, prior={"w": bmr.reduction.Normal(0.0, 1.0)})
+        np.testing.assert_array_equal(found.chosen["w"], loc > 0)
 
 
 def test_elements_of_a_tree_have_the_coordinates_of_all_their_axes():

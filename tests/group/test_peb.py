@@ -359,6 +359,19 @@ def test_designs_of_all_kinds_are_the_same():
         )
 
 
+@pytest.mark.parametrize("as_frame", [True, False])
+def test_categories_that_are_numbers_are_no_numeric_covariate(as_frame):
+    study = Study(count=9)
+    scanner = pd.Categorical([3, 1, 2] * 3, categories=[2, 1, 3])
+    design = pd.DataFrame({"scanner": scanner}) if as_frame else {"scanner": scanner}
+    found = bmr.peb(design=design, names=NAMES, **study.arrays)
+    assert found.covariates == ("mean", "scanner[1]", "scanner[3]")
+    texts = {f"scanner[{level}]": 1.0 * (np.array(scanner) == level) for level in (1, 3)}
+    expected = bmr.peb(design=texts, names=NAMES, **study.arrays)
+    for name in texts:
+        np.testing.assert_allclose(found.mean[name], expected.mean[name], rtol=1e-9)
+
+
 def test_units_of_a_covariate_do_not_matter():
     study = Study(count=8)
     years = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)

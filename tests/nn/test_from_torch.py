@@ -123,6 +123,36 @@ def test_layers_of_images_in_flax():
     np.testing.assert_allclose(found, image_outputs(tensors, x), rtol=1e-4)
 
 
+def transposed_convolution(x, w, b, groups):
+    """The transpose of a convolution of stride 2, as PyTorch writes it: each input adds its kernel."""
+    each, size = w.shape[1], w.shape[2]
+    rows, columns = (2 * (n - 1) + size for n in x.shape[1:])
+    out = np.zeros((groups, each, rows, columns), np.float32)
+    kernels = w.reshape(groups, -1, *w.shape[1:])
+    inputs = x.reshape(groups, -1, *x.shape[1:])
+    for i, j in np.ndindex(x.shape[1:]):
+        added = np.einsum("giokl,gi->gokl", kernels, inputs[:, :, i, j])
+        out[:, :, 2 * i : 2 * i + size, 2 * j : 2 * j + size] += added
+    return out.reshape(-1, rows, columns) + b[:, None, None]
+
+
+@pytest.mark.parametrize(("ins", "outs", "groups"), [(4, 4, 1), (4, 2, 1), (4, 4, 2), (4, 6, 2)])
+def test_transposed_convolutions(ins, outs, groups):
+    t = draw(layers__0__weight=(ins, outs // groups, 3, 3), layers__0__bias=(outs,))
+    x = RNG.random((ins, 3, 4)).astype(np.float32)
+    expected = transposed_convolution(x, *t.values(), groups)
+    up = eqx.nn.ConvTranspose2d(ins, outs, 3, 2, groups=groups, key=jax.random.key(0))
+    network = eqx.nn.Sequential([up])
+    loaded = nn.load_weights(network, t, translate=nn.from_torch(network))
+    np.testing.assert_allclose(loaded(x), expected, rtol=1e-5)
+    for turned in (False, True) if groups == 1 else ():
+        options = {"strides": 2, "padding": "VALID", "transpose_kernel": turned}
+        network = nnx.Sequential(nnx.ConvTranspose(ins, outs, (3, 3), **options, rngs=nnx.Rngs(0)))
+        loaded = nn.load_weights(network, t, translate=nn.from_torch(network))
+        found = loaded(x.transpose(1, 2, 0)[None])[0].transpose(2, 0, 1)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def attention(t, x, heads):
     """Self-attention as torch.nn.MultiheadAttention writes it."""
     q, k, v = np.split(x @ t["in_proj_weight"].T + t["in_proj_bias"], 3, axis=1)

@@ -291,6 +291,27 @@ def small_resnet():
     return build(1, 3, blocks=(1, 1), width=4, small_images=True, key=KEY)
 
 
+class Normalised(eqx.Module):
+    """A convolution with batch normalisation in any number of dimensions."""
+
+    conv: eqx.nn.Conv
+    norm: eqx.nn.BatchNorm
+    last: eqx.nn.Linear
+
+    def __init__(self, num_dims):
+        self.conv = eqx.nn.Conv(num_dims, 1, 4, 3, padding=1, key=KEY)
+        self.norm = eqx.nn.BatchNorm(4, "batch", mode="batch")
+        self.last = eqx.nn.Linear(4, 2, key=KEY)
+
+    def __call__(self, x, state):
+        x, state = self.norm(self.conv(x), state)
+        return self.last(jnp.tanh(x).reshape(4, -1).mean(1)), state
+
+
+def normalised(num_dims):
+    return eqx.nn.make_with_state(Normalised)(num_dims)
+
+
 # Make a network; where its noise goes; the shape of a data point; how many layers get noise.
 ZOO = {
     "ViT": (lambda: zoo.ViT(**SMALL, heads=2, hidden=6, key=KEY), None, IMAGE, 7),
@@ -300,6 +321,8 @@ ZOO = {
     ),
     "GRU": (lambda: zoo.GRU(2, 4, 1, key=KEY), lambda path, layer: "inputs", (8, 2), 1),
     "ResNet": (small_resnet, None, IMAGE, 6),
+    "sequence": (lambda: normalised(1), None, (1, 4), 1),
+    "volume": (lambda: normalised(3), None, (1, 4, 5, 6), 1),
     "MultiheadAttention": (lambda: Attends(KEY), everywhere, (3, 8), 4),
 }  # fmt: skip
 

@@ -162,6 +162,30 @@ def test_a_beta_is_a_dirichlet_of_two(x64):
     np.testing.assert_allclose(beta(*trees).delta_f, pair.delta_f, rtol=1e-10)
 
 
+def test_one_number_for_all_categories_counts_for_each():
+    posterior = reduction.Dirichlet(jnp.array([31.0, 28.0, 1.0]))
+    one, all_of_it = (
+        reduction.dirichlet(
+            posterior, reduction.Dirichlet(jnp.ones(n)), reduction.Dirichlet(jnp.full(n, 0.1))
+        )
+        for n in (1, 3)
+    )
+    # ln of B(a') B(α) / B(a) B(α̃).
+    counts, log_beta = (
+        np.array([30.0, 27, 0]),
+        lambda a: special.gammaln(a).sum() - special.gammaln(a.sum()),
+    )
+    expected = log_beta(counts + 0.1) + log_beta(np.ones(3))
+    expected -= log_beta(counts + 1) + log_beta(np.full(3, 0.1))
+    assert one.delta_f == pytest.approx(expected, rel=1e-5)
+    assert one.delta_f == all_of_it.delta_f
+    posterior = reduction.Categorical(jnp.log(jnp.array([0.7, 0.2, 0.1])))
+    without_last = reduction.Categorical(jnp.array([0.0, 0.0, -jnp.inf]))
+    flat = [reduction.Categorical(jnp.zeros(n)) for n in (1, 3)]
+    one, all_of_it = (reduction.categorical(posterior, p, without_last).delta_f for p in flat)
+    assert one == all_of_it == pytest.approx(np.log(0.9 * 3 / 2))
+
+
 def test_merging_categories_is_a_smaller_dirichlet(x64):
     # A reduced prior that keeps the proportions of two categories cannot see them apart.
     _, (q, p, r) = cases(12)["dirichlet"]

@@ -263,10 +263,33 @@ class TestOptions:
             call(network, (x, np.where(y == 3, 10, y)))
         with pytest.raises(ValueError, match="do not fit outputs"):
             call(network, (x, x[:, :7]))
+        for labels in (np.where(y == 3, -1, y), y.astype(np.float32)):
+            with pytest.raises(ValueError, match="targets of held_out: labels"):
+                call(network, (x, y), held_out=(x, labels))
         with pytest.raises(TypeError, match="expected an Equinox module"):
             call(lambda x: x, (x, y))
         with pytest.raises(ValueError, match="outputs are probabilities"):
             call(eqx.nn.Sequential([network, eqx.nn.Lambda(jax.nn.softmax)]), (x, y))
+
+
+def test_targets_with_their_channels_elsewhere():
+    network = eqx.nn.Conv2d(3, 3, 3, padding=1, key=jax.random.key(0))
+    x = np.random.default_rng(0).normal(size=(60, 3, 6, 6)).astype(np.float32)
+    y = np.asarray(jax.vmap(network)(x)) + np.float32(0.1)
+    last = y.transpose(0, 2, 3, 1)
+    with pytest.raises(ValueError, match=r"\(6, 6, 3\) a row have their axes in another order"):
+        bmr.reduce_network(network, (x, last))
+    with pytest.raises(ValueError, match="targets of held_out of shape .* in another order"):
+        bmr.reduce_network(network, (x, y), held_out=(x, last))
+    binary = bmr.trained.BinaryCrossEntropy()
+    with pytest.raises(ValueError, match="in another order"):
+        bmr.reduce_network(network, (x, last > 0), loss=binary)
+    # Neighbouring axes may be one, and ones do not count.
+    metrics = [
+        bmr.reduce_network(network, (x, y.reshape(60, *shape)), keep=0.9).path[0].metrics
+        for shape in ((3, 6, 6), (108,), (3, 36, 1))
+    ]
+    assert metrics[0] == metrics[1] == metrics[2]
 
 
 def curve():

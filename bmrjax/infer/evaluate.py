@@ -24,6 +24,7 @@ from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
 from bmrjax.infer.prepare_guide import prepare_guide
 from bmrjax.infer.row_axes import row_axes
 from bmrjax.infer.row_sites import subsampling
+from bmrjax.infer.scores import Scores
 from bmrjax.infer.tracing import sites_of
 
 _CLASSES = (
@@ -313,8 +314,8 @@ class Evaluator:
 
     def scores(
         self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
-    ) -> tuple[dict[str, float], Array]:
-        """Return what `metrics` returns, and the log predictive density of each row that counts, in nats."""
+    ) -> Scores:
+        """Return what `metrics` returns, and what it is the mean of."""
         found = self._totals(params, keep, data, key, num_samples=num_samples)
         log_prob = found["log_prob"]
         if "counted_rows" in found:
@@ -323,7 +324,7 @@ class Evaluator:
                 raise ValueError(
                     "All rows are masked by the program, so there is nothing to score."
                 )
-        result = {"nll": metrics.negative_log_likelihood(log_prob)}
+        result, correct = {"nll": metrics.negative_log_likelihood(log_prob)}, None
         if "mean" in found:
             mean, value = found["mean"], found["value"]
             if "counted" in found:
@@ -331,13 +332,14 @@ class Evaluator:
                 mean, value = mean[counted], value[counted]
             if self._is_probability:
                 labels = value.astype(jnp.int32)
+                correct = np.argmax(np.asarray(mean), -1) == np.asarray(labels)
                 result["accuracy"] = metrics.accuracy(mean, labels)
                 result["ece"] = metrics.expected_calibration_error(mean, labels)
             else:
                 error = metrics.root_mean_squared_error(mean, value)
                 if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
                     result["rmse"] = error
-        return {name: float(value) for name, value in result.items()}, log_prob
+        return Scores({n: float(value) for n, value in result.items()}, log_prob, correct)
 
 
 @quick_jit

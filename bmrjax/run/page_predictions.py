@@ -36,7 +36,7 @@ def point_metrics(
         at = result.at(i)
         metrics = dict(at.metrics)
         if anew or not metrics:
-            metrics, _ = evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
+            metrics, *_ = evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
         if "rmse" in metrics:
             coverage = _coverage(at, data, key, _INTERVAL, num_samples=num_samples)
             metrics["coverage"] = float(coverage["observed"][0])

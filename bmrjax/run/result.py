@@ -25,7 +25,7 @@ from bmrjax.run.result_page import result_page
 from bmrjax.run.result_text import result_text
 from bmrjax.run.save_result import save_result
 from bmrjax.run.serial import one_at_a_time
-from bmrjax.run.sparsest import sparsest_within
+from bmrjax.run.sparsest import sparsest_as_good, sparsest_within
 from bmrjax.run.summary import scores_of, summary_table
 
 if TYPE_CHECKING:
@@ -187,7 +187,13 @@ class Result(PrunedProgram):
 
     @one_at_a_time
     def most_predictive(
-        self, key: Array, data: Any, *, num_samples: int = 100, within: float = 0.0
+        self,
+        key: Array,
+        data: Any,
+        *,
+        num_samples: int = 100,
+        within: float = 0.0,
+        as_good_as: "Result | None" = None,
     ) -> "Result":
         """Return the point of the path with the lowest negative log likelihood on `data`.
 
@@ -200,27 +206,44 @@ class Result(PrunedProgram):
             data: Held-out data of the form that the program was fitted on.
             num_samples: Posterior samples.
             within: With 1, the sparsest point within one standard error of it, as the command line takes.
+            as_good_as: Another result, which `data` are scored by as well: the sparsest point is taken that
+                is not worse in negative log likelihood, nor in accuracy, by more than `within` standard
+                errors. With that of `Fit.init` at a trained network, as much is removed as the network's own
+                predictions allow. Where no point is as good, this has no effect.
 
         Returns:
             That point; its `metrics` are those on `data` (the NLL in nats per data point).
 
         Raises:
             ValueError: Without a path, or if no point has a finite score.
+            TypeError: For an `as_good_as` that is no result.
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")
         check_key(key, "most_predictive", num_samples=num_samples)
         data = self._checked(data, "most_predictive: data")
         evaluator = self._evaluator()
-        metrics, log_probs = [], []
-        for i in range(len(self.path)):
-            at = self.at(i)
-            found = evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
-            metrics.append(found[0])
-            log_probs.append(np.asarray(found[1]))
+        if as_good_as is not None and not isinstance(as_good_as, Result):
+            raise TypeError(
+                "most_predictive: as_good_as takes a result, as `Fit(...).result(state)` of a trained "
+                f"network, got {type(as_good_as).__name__}."
+            )
+        points = [self.at(i) for i in range(len(self.path))]
+        scores = [
+            evaluator.scores(at.params, at.keep, data, key, num_samples=num_samples)
+            for at in points
+        ]
         kept = [point.kept for point in self.path]
-        index = sparsest_within(np.stack(log_probs), kept, within=within)
-        return dataclasses.replace(self.at(index), metrics=metrics[index])
+        index = None
+        if as_good_as is not None:
+            other = as_good_as._evaluator().scores(
+                as_good_as.params, as_good_as.keep, data, key, num_samples=num_samples
+            )
+            index = sparsest_as_good(scores, kept, other, within=within)
+        if index is None:
+            log_probs = np.stack([np.asarray(each.log_prob) for each in scores])
+            index = sparsest_within(log_probs, kept, within=within)
+        return dataclasses.replace(points[index], metrics=scores[index].metrics)
 
     @one_at_a_time
     def to_arviz(

@@ -1,9 +1,12 @@
 """The sparsest point that predicts as well as the best one, by rows that were kept out."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+
+from bmrjax.infer.scores import Scores
 
 # Nats by which one fit must beat another: a Bayes factor of 20, strong evidence by Kass and Raftery (1995).
 STRONG = 3.0
@@ -66,17 +69,59 @@ def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, wi
     return min(as_good, key=lambda i: (kept[i], -means[i]))
 
 
-def excess(best: Float[Any, " rows"], other: Float[Any, " rows"]) -> float:
+def sparsest_as_good(
+    points: Sequence[Scores], kept: list[int], than: Scores, *, within: float
+) -> int | None:
+    """Return the sparsest point that predicts about as well as something else, a trained network say.
+
+    A point is eligible if neither its negative log likelihood nor, for classes, its error rate exceeds the
+    other one by more than `within` standard errors of the difference, paired over the rows; the errors count
+    as 0.005 nats and 0.1 points at least.
+
+    Args:
+        points: Scores on the validation rows at each point of the path.
+        kept: Weights that each point keeps.
+        than: Scores of what they are compared with.
+        within: Standard errors.
+
+    Returns:
+        The position of the point; None if no point is as good.
+
+    Raises:
+        ValueError: For a negative `within`, and for scores of other rows.
+    """
+    if not within >= 0:
+        raise ValueError(f"within counts standard errors and must not be negative, got {within}.")
+    reference = np.asarray(than.log_prob, np.float64)
+    found = []
+    for i, point in enumerate(points):
+        values = np.asarray(point.log_prob, np.float64)
+        if values.shape != reference.shape:
+            raise ValueError(
+                f"as_good_as: it was scored on {len(reference)} rows, and the path on {len(values)}."
+            )
+        if not np.isfinite(values).all() or excess(reference, values) > within:
+            continue
+        if point.correct is not None and than.correct is not None:
+            one, other = (np.ravel(each).astype(float) for each in (than.correct, point.correct))
+            if excess(one, other, least=0.001) > within:
+                continue
+        found.append((kept[i], -values.mean(), i))
+    return min(found)[-1] if found else None
+
+
+def excess(best: Float[Any, " rows"], other: Float[Any, " rows"], *, least: float = 0.005) -> float:
     """Return by how many standard errors, paired over the rows, one point is worse than another.
 
     Args:
-        best: Log predictive density of each row at the better point, in nats.
+        best: Log predictive density of each row at the better point, in nats, or another score.
         other: The same at the other point.
+        least: The standard error counts as this at least. A difference of so few nats per data point is of
+            no use, however certain it is.
     """
     loss = best - other
     error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else 0.0
-    # A difference of so few nats per data point is of no use, however certain it is.
-    return loss.mean() / max(error, 0.005)
+    return loss.mean() / max(error, least)
 
 
 def clearly_better(one: Float[Any, " rows"], other: Float[Any, " rows"]) -> bool:

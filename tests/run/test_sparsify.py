@@ -22,6 +22,7 @@ from numpyro.infer.autoguide import (
 
 import bmrjax as bmr
 from bmrjax.criteria import Criterion, Decision
+from bmrjax.infer.scores import Scores
 
 SIZE, ROWS = 6, 48
 WEIGHTS = jnp.array([1.5, -2.0, 0.0, 0.0, 0.0, 0.0])
@@ -202,7 +203,7 @@ def test_the_sparsest_point_that_predicts_about_as_well(result, monkeypatch):
     def scores(self, params, keep, data, key, *, num_samples):
         kept = sum(int(mask.sum()) for mask in keep.values())
         log_prob = 0.1 * kept + 0.01 * kept * noise
-        return {"nll": -float(log_prob.mean())}, log_prob
+        return Scores({"nll": -float(log_prob.mean())}, log_prob)
 
     monkeypatch.setattr(bmr.infer.evaluate.Evaluator, "scores", scores)
     kept = [point.kept for point in result.path]
@@ -210,6 +211,41 @@ def test_the_sparsest_point_that_predicts_about_as_well(result, monkeypatch):
         chosen = result.most_predictive(jax.random.key(0), make_data(1), within=within)
         assert chosen.num_kept == expected
         assert chosen.metrics["nll"] == pytest.approx(-0.1 * expected, rel=0.05)
+
+
+def test_the_sparsest_point_that_is_as_good_as_another_result(result, monkeypatch):
+    most = max(point.kept for point in result.path)
+    rows, errors = np.arange(ROWS), {"reference": 0.1, "path": 0.0}
+
+    def scores(self, params, keep, data, key, *, num_samples):
+        kept = sum(int(mask.sum()) for mask in keep.values())
+        reference = params.get("reference") is not None
+        log_prob = np.full(ROWS, -1.0 if reference else -2.0 + kept / most)
+        wrong = errors["reference" if reference else "path"] * ROWS
+        return Scores({}, log_prob, rows >= wrong)
+
+    monkeypatch.setattr(bmr.infer.evaluate.Evaluator, "scores", scores)
+    data, key = make_data(1), jax.random.key(0)
+    other = replace(result, params={**result.params, "reference": 1.0}, path=[])
+
+    def kept(within):
+        return result.most_predictive(key, data, within=within, as_good_as=other).num_kept
+
+    # Only the densest point has a log density of -1.
+    assert kept(0.0) == most
+    assert kept(1e6) == min(point.kept for point in result.path)
+    # Of classes, the errors count too; where no point is as good, the densest predicts best.
+    errors["path"] = 0.2
+    assert kept(1e4) == min(point.kept for point in result.path)
+    assert kept(1.0) == most
+    errors["reference"] = 0.2
+    assert kept(200.0) == min(
+        point.kept for point in result.path if 1 - point.kept / most <= 200 * 0.005
+    )
+    with pytest.raises(TypeError, match="as_good_as takes a result.*got dict"):
+        result.most_predictive(key, data, as_good_as={})
+    with pytest.raises(ValueError, match="must not be negative"):
+        result.most_predictive(key, data, as_good_as=other, within=-1.0)
 
 
 def test_the_key_decides_everything(result):

@@ -216,7 +216,7 @@ class Result(PrunedProgram):
 
         Raises:
             ValueError: Without a path, or if no point has a finite score.
-            TypeError: For an `as_good_as` that is no result.
+            TypeError: For something else than a result in `as_good_as`.
         """
         if not self.path:
             raise ValueError("This result has no path to choose from.")

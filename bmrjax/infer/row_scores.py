@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array
 
 
-class Scores(NamedTuple):
+class RowScores(NamedTuple):
     """How well rows are predicted.
 
     Attributes:

@@ -7,8 +7,8 @@ standard error of the best one, on training rows that were kept out, is scored o
 used for reporting only.
 Two more scores on the test rows: the trained network (``point``), and the state in which a run from
 it begins (``start``). Such a run is also scored at the sparsest point that the rows kept out find as good
-as that state, by the same rule (``as_good``). A row is written as soon as it is there, and a stopped command goes on with what is
-missing. ``--cost`` times the steps of one network instead, interleaved in one process.
+as that state, by the same rule (``as_good``). A row is written as soon as it is there, and a stopped command
+goes on with what is missing. ``--cost`` times the steps of one network instead, interleaved in one process.
 """
 
 import argparse

@@ -21,9 +21,9 @@ from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.masked_values import counted_values
 from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
+from bmrjax.infer.predictive_scores import PredictiveScores
 from bmrjax.infer.prepare_guide import prepare_guide
 from bmrjax.infer.row_axes import row_axes
-from bmrjax.infer.row_scores import RowScores
 from bmrjax.infer.row_sites import subsampling
 from bmrjax.infer.tracing import sites_of
 
@@ -314,7 +314,7 @@ class Evaluator:
 
     def scores(
         self, params: Mapping[str, Any], keep: Keep, data: Data, key: Array, *, num_samples: int
-    ) -> RowScores:
+    ) -> PredictiveScores:
         """Return what `metrics` returns, and what it is the mean of."""
         found = self._totals(params, keep, data, key, num_samples=num_samples)
         log_prob = found["log_prob"]
@@ -339,7 +339,7 @@ class Evaluator:
                 error = metrics.root_mean_squared_error(mean, value)
                 if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
                     result["rmse"] = error
-        return RowScores({n: float(value) for n, value in result.items()}, log_prob, correct)
+        return PredictiveScores({n: float(value) for n, value in result.items()}, log_prob, correct)
 
 
 @quick_jit

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bmrjax.infer.row_scores import RowScores
+from bmrjax.infer.predictive_scores import PredictiveScores
 
 # Nats by which one fit must beat another: a Bayes factor of 20, strong evidence by Kass and Raftery (1995).
 STRONG = 3.0
@@ -70,7 +70,7 @@ def sparsest_within(log_probs: Float[Any, "points rows"], kept: list[int], *, wi
 
 
 def sparsest_as_good(
-    points: Sequence[RowScores], kept: list[int], than: RowScores, *, within: float
+    points: Sequence[PredictiveScores], kept: list[int], than: PredictiveScores, *, within: float
 ) -> int | None:
     """Return the sparsest point that predicts about as well as something else, a trained network say.
 
@@ -79,9 +79,9 @@ def sparsest_as_good(
     as 0.005 nats and 0.1 points at least.
 
     Args:
-        points: RowScores on the validation rows at each point of the path.
+        points: PredictiveScores on the validation rows at each point of the path.
         kept: Weights that each point keeps.
-        than: RowScores of what they are compared with.
+        than: PredictiveScores of what they are compared with.
         within: Standard errors.
 
     Returns:

@@ -22,7 +22,7 @@ from numpyro.infer.autoguide import (
 
 import bmrjax as bmr
 from bmrjax.criteria import Criterion, Decision
-from bmrjax.infer.row_scores import RowScores
+from bmrjax.infer.predictive_scores import PredictiveScores
 
 SIZE, ROWS = 6, 48
 WEIGHTS = jnp.array([1.5, -2.0, 0.0, 0.0, 0.0, 0.0])
@@ -203,7 +203,7 @@ def test_the_sparsest_point_that_predicts_about_as_well(result, monkeypatch):
     def scores(self, params, keep, data, key, *, num_samples):
         kept = sum(int(mask.sum()) for mask in keep.values())
         log_prob = 0.1 * kept + 0.01 * kept * noise
-        return RowScores({"nll": -float(log_prob.mean())}, log_prob)
+        return PredictiveScores({"nll": -float(log_prob.mean())}, log_prob)
 
     monkeypatch.setattr(bmr.infer.evaluate.Evaluator, "scores", scores)
     kept = [point.kept for point in result.path]
@@ -222,7 +222,7 @@ def test_the_sparsest_point_that_is_as_good_as_another_result(result, monkeypatc
         reference = params.get("reference") is not None
         log_prob = np.full(ROWS, -1.0 if reference else -2.0 + kept / most)
         wrong = errors["reference" if reference else "path"] * ROWS
-        return RowScores({}, log_prob, rows >= wrong)
+        return PredictiveScores({}, log_prob, rows >= wrong)
 
     monkeypatch.setattr(bmr.infer.evaluate.Evaluator, "scores", scores)
     data, key = make_data(1), jax.random.key(0)

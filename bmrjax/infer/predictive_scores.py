@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array
 
 
-class RowScores(NamedTuple):
+class PredictiveScores(NamedTuple):
     """How well rows are predicted.
 
     Attributes:

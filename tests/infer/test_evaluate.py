@@ -262,6 +262,45 @@ def test_several_observed_sites_add_up():
     np.testing.assert_allclose(found.log_prob, expected, rtol=1e-4)
 
 
+def test_sites_without_values_do_not_count_where_others_have_some():
+    x, y, z = inputs(), TARGETS[normal], TARGETS[poisson]
+    guide, params = fitted(two_sites, x, y, z)
+    evaluator, key = Evaluator(two_sites, guide), jax.random.key(4)
+    found = evaluator.metrics(params, {}, (x, y), key, num_samples=SAMPLES)
+    samples = posterior_samples(guide, params, {}, key)
+    of_y = log_likelihood(two_sites, samples, x, y, z)["y"]
+    expected = -(logsumexp(of_y, 0) - jnp.log(SAMPLES)).mean()
+    assert found["nll"] == pytest.approx(float(expected), rel=1e-4)
+    # Nothing has values: these would be the metrics of its own draws.
+    with pytest.raises(ValueError, match="have no targets"):
+        evaluator.metrics(params, {}, (x,), key, num_samples=SAMPLES)
+    # What was looked at in between does not count.
+    again = evaluator.metrics(params, {}, (x, y), key, num_samples=SAMPLES)
+    assert again == found
+
+
+def test_a_discrete_site_that_the_loss_sums_over_is_no_target():
+    def mixture(x, y=None):
+        loc = numpyro.sample("loc", dist.Normal(0, 5).expand([2]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            kind = numpyro.sample("kind", dist.Bernoulli(0.7), infer={"enumerate": "parallel"})
+            numpyro.sample("y", dist.Normal(loc[kind], 1.0), obs=y)
+
+    def guide(x, y=None):
+        numpyro.sample("loc", dist.Normal(jnp.array([-1.0, 1.0]), 1e-4).to_event(1))
+
+    x, y = inputs(), TARGETS[normal]
+    evaluator, key = Evaluator(mixture, guide), jax.random.key(4)
+    found = evaluator.metrics({}, {}, (x, y), key, num_samples=2000)
+    of_kind = [dist.Normal(loc, 1.0).log_prob(y) for loc in (-1.0, 1.0)]
+    expected = -jnp.logaddexp(jnp.log(0.3) + of_kind[0], jnp.log(0.7) + of_kind[1]).mean()
+    # 2,000 draws of a kind for each of 25 rows.
+    assert found["nll"] == pytest.approx(float(expected), abs=0.02)
+    predicted = evaluator.predict({}, {}, (x,), key, num_samples=500)
+    assert not predicted.is_probability
+    np.testing.assert_allclose(predicted.mean, 0.4, atol=0.25)  # six standard errors
+
+
 def test_without_targets_it_predicts_the_same():
     x, y = inputs(), TARGETS[categorical]
     guide, params = fitted(categorical, x, y)

@@ -15,6 +15,7 @@ from bmrjax.backend.on_device import in_precision, on_device
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.check_program import check_observed_shape
 from bmrjax.infer.distribution_moments import is_probability, moments_of, of_classes
 from bmrjax.infer.draws import is_factor
 from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
@@ -84,6 +85,9 @@ class Evaluator:
         }
         if not observed:
             raise ValueError("The program has no observed site, so there is nothing to predict.")
+        for name, site in observed.items():
+            if site["is_observed"]:
+                check_observed_shape(name, site["fn"], site["value"], caller="predict")
         rows = length(batch)
         log_probs = {n: site["fn"].log_prob(site["value"]) for n, site in observed.items()}
         parted = subsampling(sites)

@@ -330,6 +330,16 @@ def test_a_likelihood_that_is_not_by_datum_is_refused():
         Evaluator(joint, guide).predict(params, {}, data, jax.random.key(0), num_samples=2)
 
 
+def test_targets_in_a_column_are_refused_as_in_a_fit():
+    data = (inputs(), TARGETS[normal])
+    guide, params = fitted(normal, *data)
+    column = data[0], data[1][:, None]
+    with pytest.raises(
+        ValueError, match=r"predict: the observed values of 'y' have shape \(25, 1\)"
+    ):
+        Evaluator(normal, guide).predict(params, {}, column, jax.random.key(0), num_samples=2)
+
+
 def test_a_program_without_observations_is_refused():
     def silent(x):
         coefficients(3)

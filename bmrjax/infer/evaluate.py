@@ -299,6 +299,7 @@ class Evaluator:
             levels=levels,
             at_levels=None if at_levels is None else jnp.asarray(np.moveaxis(at_levels, 1, 0)),
             samples=None if samples is None else np.moveaxis(samples, 1, 0),
+            counted=np.asarray(found["counted"]) if "counted" in found else None,
         )
 
     def metrics(

@@ -13,6 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 from bmrjax import metrics
 from bmrjax.handlers import fast_noise, prune
 from bmrjax.infer.evaluate import Evaluator
+from bmrjax.run.calibration import interval_coverage, predicted_classes, reliability_bins
 
 ROWS, SAMPLES = 25, 6
 
@@ -245,6 +246,22 @@ def test_what_is_masked_does_not_count(likelihood, like):
         for data in ((inputs(), counts, fillers), rest)
     )
     assert found == pytest.approx(expected, rel=1e-4)
+    # Nor in calibration.
+    evaluator, options = Evaluator(masked, guide), {"num_samples": 50, "return_samples": True}
+    calibrations = []
+    for data in ((inputs(), counts, fillers), rest):
+        seen = evaluator.predict(params, {}, data, jax.random.key(5), **options)
+        found = (
+            reliability_bins(*predicted_classes(seen))
+            if seen.is_probability
+            else interval_coverage(seen)
+        )
+        calibrations.append((int(found["count"].max()), *found["observed"]))
+    if like is bernoulli:
+        np.testing.assert_allclose(*calibrations)
+    else:  # draws are those of other rows
+        np.testing.assert_allclose(*calibrations, atol=0.15)
+        assert calibrations[0][0] == rest[2].size
     data = inputs(), jnp.zeros(ROWS, bool), fillers
     with pytest.raises(ValueError, match="All rows are masked"):
         Evaluator(masked, guide).metrics(params, {}, data, jax.random.key(5), num_samples=1)

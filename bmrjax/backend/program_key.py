@@ -38,6 +38,25 @@ def program_key(traced: Any) -> Any:
     return key, repr(sorted(jax.config.values.items()))
 
 
+def equations_key(traced: Any) -> Any:
+    """Return what two traced programs have in common where they differ in nothing but arrays they close over.
+
+    Args:
+        traced: From ``jax.jit(f).trace(...)``.
+
+    Returns:
+        Something hashable; None for a program that holds what cannot be compared.
+    """
+    reader = _Reader()
+    try:
+        text = reader.equations(traced.jaxpr)
+        key = text, tuple(reader.objects), str(traced.in_avals), traced.out_tree
+        hash(key)
+    except (AttributeError, TypeError):
+        return None
+    return key
+
+
 class _Reader:
     """Writes a program as text, with references to `objects` for what has no text of its own."""
 
@@ -49,6 +68,9 @@ class _Reader:
 
     def closed(self, closed: Any) -> str:
         return f"[{self._jaxpr(closed.jaxpr)} {self._values(closed.consts)}]"
+
+    def equations(self, closed: Any) -> str:
+        return self._jaxpr(closed.jaxpr)
 
     def _jaxpr(self, jaxpr: Any) -> str:
         if id(jaxpr) not in self._jaxprs:

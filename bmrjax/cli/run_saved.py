@@ -151,6 +151,8 @@ def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
     encoding = TableEncoding.from_json(document["table"])
     frame: Any = read_csv(path, categories=document["config"]["categories"])
     x = encoding.encode(frame, name=str(path))
+    for note in encoding.unknown(frame):
+        print(f"note: {note}.")
     targets = document["target_names"]
     if not set(targets) <= set(frame.columns) or frame[targets].isna().to_numpy().any():
         return x, None

@@ -104,6 +104,7 @@ def from_frame(
     inputs = inputs.iloc[train]
     encoding, left_out = fit_encoding(inputs, name=name, impute=impute)
     x = encoding.encode(frame, name=name)
+    notes += encoding.unknown(frame)
     found = from_arrays(x[train], y[train], x[test], y[test], task=task, name=name)
     return dataclasses.replace(
         found,

@@ -99,6 +99,31 @@ class TableEncoding:
             raise ValueError(missing_message(frame, problems, name))
         return np.concatenate(parts, 1)
 
+    def unknown(self, frame: "pd.DataFrame") -> tuple[str, ...]:
+        """Return a note on each column with cells that are none of its categories, which count as none.
+
+        Of a category with two values, which is one input, they count as the first.
+
+        Args:
+            frame: A table with at least the columns of this encoding.
+        """
+        notes = []
+        for column in self.columns:
+            if column.levels is None or column.name not in frame.columns:
+                continue
+            cells = as_text(frame[column.name])
+            text = [_MISSING_LEVEL if cell is None else cell for cell in cells]
+            others = [cell for cell in text if cell not in column.levels]
+            if others:
+                counted = "none of its values"
+                if len(column.levels) == 2:
+                    counted = f"'{column.levels[0]}', the value without an input"
+                notes.append(
+                    f"'{column.name}': {len(others)} cells, such as '{others[0]}', are none of the "
+                    f"{len(column.levels)} categories of the training rows; they count as {counted}"
+                )
+        return tuple(notes)
+
     def to_json(self) -> list[dict[str, Any]]:
         """Return the columns as JSON."""
         return [asdict(column) for column in self.columns]

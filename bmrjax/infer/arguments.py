@@ -1,5 +1,6 @@
 """How a batch of data becomes the arguments of a program."""
 
+import enum
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -42,8 +43,14 @@ class Constants:
         plain = bool | int | float | str | None
         shown = []
         for value, signature in zip(self.values, self.signature[1], strict=True):
-            is_plain = isinstance(value, plain | np.ndarray | jax.Array | list | tuple)
-            shown.append(repr(signature) if is_plain else type(value).__name__)
+            kind = type(value).__name__
+            if isinstance(value, plain | np.ndarray | jax.Array | list | tuple):
+                shown.append(repr(signature))
+            elif isinstance(value, np.generic | enum.Enum):
+                own = value.name if isinstance(value, enum.Enum) else value.item()
+                shown.append(repr((kind, own)))
+            else:
+                shown.append(kind)
         return "; ".join(shown)
 
 

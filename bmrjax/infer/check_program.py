@@ -92,7 +92,7 @@ def check_program(
             _check_densities({n: s["fn"] for n, s in sampled.items() if n not in observed})
         rows = jax.tree.leaves(batch)
         for name, site in observed.items():
-            _check_shapes(name, site["fn"], site["value"])
+            check_observed_shape(name, site["fn"], site["value"])
             position = [i for i, row in enumerate(rows) if row is site["value"]]
             if position:
                 support = _support(site["fn"])
@@ -121,12 +121,22 @@ def _check_densities(priors: Mapping[str, Any]) -> None:
             )
 
 
-def _check_shapes(name: str, fn: Any, value: Any) -> None:
-    """Refuse a value and a distribution each of which would be repeated along the other."""
+def check_observed_shape(name: str, fn: Any, value: Any, *, caller: str = "sparsify") -> None:
+    """Refuse a value and a distribution each of which would be repeated along the other.
+
+    Args:
+        name: Of the observed site.
+        fn: Its distribution.
+        value: Its value.
+        caller: Of the function, for the message.
+
+    Raises:
+        ValueError: With both shapes.
+    """
     shape, batch = jnp.shape(value), tuple(fn.batch_shape)
     values = shape[: len(shape) - fn.event_dim]
     shapes = (
-        f"sparsify: the observed values of '{name}' have shape {shape}, and their distribution has batch "
+        f"{caller}: the observed values of '{name}' have shape {shape}, and their distribution has batch "
         f"shape {batch} and event shape {tuple(fn.event_shape)}: "
     )
     try:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 from jaxtyping import Array
 
 from bmrjax import metrics
@@ -16,6 +15,8 @@ from bmrjax.backend.on_device import in_precision, on_device
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import draws, fast_noise, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
+from bmrjax.infer.check_program import check_observed_shape
+from bmrjax.infer.distribution_moments import is_probability, moments_of, of_classes
 from bmrjax.infer.draws import is_factor
 from bmrjax.infer.loop import STEPS_OF_A_MEASUREMENT, Loop, LoopMode
 from bmrjax.infer.masked_values import counted_values
@@ -23,17 +24,9 @@ from bmrjax.infer.placement import DATA, Placement
 from bmrjax.infer.prediction import LEVELS, Prediction, quantiles_of
 from bmrjax.infer.predictive_scores import PredictiveScores
 from bmrjax.infer.prepare_guide import prepare_guide
-from bmrjax.infer.row_axes import row_axes
+from bmrjax.infer.row_axes import row_axes, with_targets
 from bmrjax.infer.row_sites import subsampling
 from bmrjax.infer.tracing import sites_of
-
-_CLASSES = (
-    dist.CategoricalLogits,
-    dist.CategoricalProbs,
-    dist.BernoulliLogits,
-    dist.BernoulliProbs,
-)
-
 
 # What is summed over posterior samples, and not needed as a sum.
 _SUMS = {"log_prob", "square", "variance"}
@@ -70,7 +63,9 @@ class Evaluator:
         self.guide: Callable[..., Any] = guide
         self.batch_size: int | None = batch_size
         self._loop = Loop(self._add_sample, loop, num_steps=STEPS_OF_A_MEASUREMENT)
+        # Of the batch that was last looked at.
         self._is_probability: bool | None = None
+        self._has_targets: bool = False
         self._shapes: dict[Any, Any] = {}
 
     def _observe(
@@ -91,10 +86,14 @@ class Evaluator:
         }
         if not observed:
             raise ValueError("The program has no observed site, so there is nothing to predict.")
+        for name, site in observed.items():
+            if site["is_observed"]:
+                check_observed_shape(name, site["fn"], site["value"], caller="predict")
         rows = length(batch)
         log_probs = {n: site["fn"].log_prob(site["value"]) for n, site in observed.items()}
         parted = subsampling(sites)
         axes = row_axes(self.model, observed, batch, params, subsamples=bool(parted))
+        axes = {name: axes[name] for name in with_targets(axes, observed)}
         if not axes:
             for plate, (total, taken) in parted.items():
                 raise ValueError(
@@ -109,6 +108,7 @@ class Evaluator:
                 "and no other site has them by data point: held-out metrics need one per data point, along "
                 "the first or the last axis."
             )
+        self._has_targets = all(observed[name]["is_observed"] for name in axes)
         each = [jnp.moveaxis(log_probs[n], axis, 0).reshape(rows, -1) for n, axis in axes.items()]
         found = {"log_prob": jnp.sum(jnp.stack([jnp.sum(part, -1) for part in each]), 0)}
         counted = {
@@ -122,8 +122,8 @@ class Evaluator:
         predicted = [name for name in axes if not is_factor(observed[name]["fn"])]
         if predicted:
             name, site = predicted[0], observed[predicted[0]]
-            self._is_probability = is_probability = _is_probability(site["fn"])
-            moments = _of_classes(site["fn"]) if is_probability else _moments(site["fn"])
+            self._is_probability = of_class = is_probability(site["fn"])
+            moments = of_classes(site["fn"]) if of_class else moments_of(site["fn"])
             if spread or "mean" not in moments:
                 # Drawn anew, also where the value is observed, and with other noise in every batch.
                 draw_key = jax.random.fold_in(jax.random.fold_in(model_key, 1), start)
@@ -177,8 +177,10 @@ class Evaluator:
         inputs = (structure, tuple((a.shape, str(a.dtype)) for a in leaves), spread)
         if inputs not in self._shapes:
             observe = functools.partial(self._observe, spread=spread)
-            self._shapes[inputs] = jax.eval_shape(observe, params, keep, key, batch)
-        return self._shapes[inputs]
+            shapes = jax.eval_shape(observe, params, keep, key, batch)
+            self._shapes[inputs] = shapes, self._is_probability, self._has_targets
+        shapes, self._is_probability, self._has_targets = self._shapes[inputs]
+        return shapes
 
     def _totals(
         self,
@@ -298,6 +300,7 @@ class Evaluator:
             levels=levels,
             at_levels=None if at_levels is None else jnp.asarray(np.moveaxis(at_levels, 1, 0)),
             samples=None if samples is None else np.moveaxis(samples, 1, 0),
+            counted=np.asarray(found["counted"]) if "counted" in found else None,
         )
 
     def metrics(
@@ -308,7 +311,7 @@ class Evaluator:
         Values that the program masks do not count, nor do rows of which all are masked.
 
         Raises:
-            ValueError: If all rows are masked.
+            ValueError: For data without targets, or if all rows are masked.
         """
         return self.scores(params, keep, data, key, num_samples=num_samples)[0]
 
@@ -318,6 +321,11 @@ class Evaluator:
         """Return what `metrics` returns, and what it is the mean of."""
         found = self._totals(params, keep, data, key, num_samples=num_samples)
         log_prob = found["log_prob"]
+        if not self._has_targets:
+            raise ValueError(
+                "The data have no targets, so there is nothing to compare predictions with. Give them as to "
+                "sparsify, such as (x, y); predict takes inputs alone."
+            )
         if "counted_rows" in found:
             log_prob = log_prob[np.asarray(found["counted_rows"])]
             if not len(log_prob):
@@ -353,33 +361,3 @@ def _finished(sums: dict[str, Array], num_samples: int) -> dict[str, Array]:
 
 def _counted(site: Mapping[str, Any]) -> Array | None:
     return counted_values(site["fn"], jnp.shape(site["value"]))
-
-
-def _is_probability(fn: Any) -> bool:
-    return isinstance(_base(fn), _CLASSES)
-
-
-def _base(fn: Any) -> Any:
-    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
-        fn = fn.base_dist
-    return fn
-
-
-def _of_classes(fn: Any) -> dict[str, Array]:
-    """Return the class probabilities as mean and draw; a posterior sample leaves nothing to vary."""
-    base = _base(fn)
-    classes = jnp.shape(base.probs)[len(base.batch_shape) :]
-    probs: Any = jnp.broadcast_to(base.probs, (*fn.batch_shape, *classes))
-    if isinstance(base, dist.BernoulliLogits | dist.BernoulliProbs):
-        probs = jnp.stack([1 - probs, probs], -1)
-    return {"mean": probs, "draw": probs, "variance": jnp.zeros_like(probs)}
-
-
-def _moments(fn: Any) -> dict[str, Array]:
-    """Return mean and variance where the distribution has both in closed form."""
-    shape = fn.batch_shape + fn.event_shape
-    try:
-        moments = {"mean": jnp.asarray(fn.mean), "variance": jnp.asarray(fn.variance)}
-    except NotImplementedError:
-        return {}
-    return {name: jnp.broadcast_to(value, shape) for name, value in moments.items()}

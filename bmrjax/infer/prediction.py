@@ -29,6 +29,7 @@ class Prediction(NamedTuple):
         at_levels: Quantiles at these levels; (levels, data, ...). Take them by `quantiles`.
         samples: Draws from the posterior predictive; of class probabilities, their values over the
             posterior; (num_samples, data, ...). None unless `return_samples` was set.
+        counted: Which values the program does not mask, shaped as `value`; None without masks.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -51,6 +52,7 @@ class Prediction(NamedTuple):
     levels: tuple[float, ...] = ()
     at_levels: Array | None = None
     samples: np.ndarray | None = None
+    counted: np.ndarray | None = None
 
     def quantiles(self, levels: Sequence[float]) -> Float[Array, "levels data ..."]:
         """Return quantiles of the posterior predictive (of class probabilities: over the posterior).

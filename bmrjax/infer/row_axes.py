@@ -1,12 +1,13 @@
 """The axes of log densities that stand for the rows of the data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 
 from bmrjax.handlers import draws, inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
+from bmrjax.infer.draws import is_factor
 from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of
 
@@ -51,6 +52,24 @@ def row_axes(
             ]
         )
     }
+
+
+def with_targets(names: Iterable[str], sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the sites that have values, factors among them; where none has, those that are predicted.
+
+    Args:
+        names: Of sites with an axis of rows that the guide does not draw.
+        sites: As NumPyro describes them, by name.
+    """
+    given = [name for name in names if sites[name]["is_observed"]]
+    if any(not is_factor(sites[name]["fn"]) for name in given):
+        return given
+    # A discrete site that the loss sums over is latent.
+    return [
+        name
+        for name in names
+        if name in given or not (sites[name].get("infer") or {}).get("enumerate")
+    ]
 
 
 def _with_a_row_more(

@@ -6,7 +6,7 @@ import numpy as np
 
 from bmrjax.infer.prediction import Prediction
 from bmrjax.plot.axes import BLUE, GREY, ORANGE, clean_axes, new_figure, titled
-from bmrjax.run.calibration import interval_coverage, reliability_bins
+from bmrjax.run.calibration import interval_coverage, predicted_classes, reliability_bins
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,9 +53,7 @@ def calibration(prediction: Prediction, *, num_bins: int = 20) -> "Figure":
         )
     figure = new_figure((5.0, 4.8 if prediction.is_probability else 4.2))
     if prediction.is_probability:
-        found = reliability_bins(
-            prediction.mean, np.asarray(prediction.value).astype(int), num_bins=num_bins
-        )
+        found = reliability_bins(*predicted_classes(prediction), num_bins=num_bins)
         rows = int(found["count"].sum())
         error = np.sum(np.abs(found["observed"] - found["expected"]) * found["count"]) / rows
         title, x, y = (

@@ -57,6 +57,17 @@ def reliability_bins(
     return {"expected": expected[some], "observed": observed[some], "count": count[some]}
 
 
+def predicted_classes(prediction: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return class probabilities and labels, without those that the program masks.
+
+    Args:
+        prediction: Of `Result.predict` with targets, for one label per row.
+    """
+    probs, labels = np.asarray(prediction.mean), np.asarray(prediction.value).astype(int)
+    counted = prediction.counted
+    return (probs, labels) if counted is None else (probs[counted], labels[counted])
+
+
 def interval_coverage(prediction: Any, probs: Sequence[float] = PROBS) -> dict[str, np.ndarray]:
     """Return how often central predictive intervals hold the observed value.
 
@@ -92,6 +103,8 @@ def interval_coverage(prediction: Any, probs: Sequence[float] = PROBS) -> dict[s
     if prediction.samples is None:
         raise ValueError("interval_coverage: the prediction needs its draws, return_samples=True.")
     value, draws = np.asarray(prediction.value), np.asarray(prediction.samples)
+    if prediction.counted is not None:
+        value, draws = value[prediction.counted], draws[:, prediction.counted]
     ranks = len(draws) + 1
     low = np.sum(draws < value, 0) / ranks
     width = (np.sum(draws == value, 0) + 1) / ranks

@@ -19,6 +19,7 @@ from bmrjax.run.one_run import Member
 from bmrjax.run.parameters_at_start import as_start
 from bmrjax.run.progress import showing
 from bmrjax.run.result import Result
+from bmrjax.run.same_programs import check_same_programs
 from bmrjax.run.serial import one_at_a_time
 from bmrjax.run.settings import Settings, check_kinds
 from bmrjax.run.training import Training
@@ -115,6 +116,8 @@ def ensemble(
         for key, program in zip(keys, models, strict=True)
     ]
     with showing(given.num_epochs, wanted=progress) as shown:
+        if len({id(each) for each in models}) > 1:
+            check_same_programs(models, _batch(models[0], data, given))
         if guide is None:
             guide = _default_guide(programs[0][2], data, given, points)
         members = [
@@ -133,7 +136,7 @@ def _default_guide(
     found = {
         default_guide(
             program,
-            program_data(program, data, batch_size=given.batch_size, static=options.static),
+            _batch(program, data, given),
             criterion=given.criterion if point.criterion is None else point.criterion,
             estimator=options.estimator,
             loss=options.loss,
@@ -143,3 +146,8 @@ def _default_guide(
         for point in points
     }
     return found.pop() if len(found) == 1 else AutoMeanField
+
+
+def _batch(program: Callable, data: Data, given: Settings) -> Data:
+    """Return the data as the program takes them."""
+    return program_data(program, data, batch_size=given.batch_size, static=given.options.static)

@@ -10,7 +10,12 @@ from jaxtyping import Array
 from bmrjax.infer.arguments import length
 from bmrjax.report import Chart, Section
 from bmrjax.report.charts import reliability_chart
-from bmrjax.run.calibration import PROBS, interval_coverage, reliability_bins
+from bmrjax.run.calibration import (
+    PROBS,
+    interval_coverage,
+    predicted_classes,
+    reliability_bins,
+)
 
 _INTERVAL = (0.9,)
 # Rows of which draws are held, at most, where rows do not depend on each other.
@@ -63,7 +68,7 @@ def calibration_section(
         result.params, result.keep, data, key, num_samples=num_samples, levels=()
     )
     if prediction.is_probability and prediction.mean.ndim == 2:
-        found = reliability_bins(prediction.mean, np.asarray(prediction.value).astype(int))
+        found = reliability_bins(*predicted_classes(prediction))
         rows = int(found["count"].sum())
         error = float(np.sum(np.abs(found["observed"] - found["expected"]) * found["count"]) / rows)
         text = (

@@ -1,17 +1,18 @@
 """What a fit takes over: parameters of an earlier fit, a point estimate, or a network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxtyping import Array
 from numpyro.distributions import biject_to
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.autoguide import AutoContinuous, AutoNormal
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.curvature import Curvature
 from bmrjax.infer.engine import Engine
+from bmrjax.infer.init import auto_guides
 from bmrjax.infer.state import State
 from bmrjax.run.result import Result
 from bmrjax.structure.network_arrays import is_equinox, is_nnx
@@ -25,11 +26,13 @@ class GivenStart:
         params: Constrained parameters and mutable sites by name.
         keep: Masks by site.
         network: A network whose weights are the means; None without one.
+        latent_sites: Names of the sites that the parameters are of; None if unknown.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
     keep: Mapping[str, Array] = field(default_factory=dict)
     network: Any = None
+    latent_sites: Collection[str] | None = None
 
     def adopted(self, engine: Engine, state: State, example: Data, data: Data, key: Array) -> State:
         """Return the first state of a fit that takes this over.
@@ -43,6 +46,8 @@ class GivenStart:
         """
         if self.params:
             _check_form(engine.constrain(state), self.params)
+            if self.latent_sites is not None:
+                _check_joint(engine.guide, self.params, self.latent_sites)
             state = engine.adopt(state, points_to_locations(engine.guide, self.params))
         found = engine.constrain(state)
         points = [
@@ -79,6 +84,20 @@ def _check_form(params: Mapping[str, Any], start: Mapping[str, Any]) -> None:
                 )
 
 
+def _check_joint(guide: Any, params: Mapping[str, Any], latent_sites: Collection[str]) -> None:
+    """Refuse the vector of a joint posterior of other sites: it has no names, and may be as long."""
+    for each in auto_guides(guide):
+        if not isinstance(each, AutoContinuous) or f"{each.prefix}_loc" not in params:
+            continue
+        others = sorted(set(each._init_locs) - set(latent_sites))
+        if others:
+            raise ValueError(
+                f"FitOptions: start is of the sites {sorted(latent_sites)[:5]}, and the program has others, "
+                f"{others[:5]}. The elements of a joint posterior go by the names of its sites: give these "
+                "the names that they had, or start from other parameters."
+            )
+
+
 def as_start(start: Any) -> GivenStart | None:
     """Return what a caller's `start` holds.
 
@@ -91,7 +110,7 @@ def as_start(start: Any) -> GivenStart | None:
     if start is None:
         return None
     if isinstance(start, Result):
-        return GivenStart(start.params, start.keep)
+        return GivenStart(start.params, start.keep, latent_sites=start.latent_sites)
     if isinstance(start, Mapping) and start and all(isinstance(name, str) for name in start):
         return GivenStart(start)
     if is_equinox(start) or is_nnx(start):

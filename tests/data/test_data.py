@@ -387,6 +387,9 @@ def test_a_frame_keeps_its_dtypes():
     # A category that was not there for training is none of the known ones.
     other = frame.assign(kind="w")
     assert found.encoding.encode(other, name="other")[:, :3].sum() == 0
+    assert found.encoding.unknown(frame) == ()
+    (note,) = found.encoding.unknown(other)
+    assert "'kind': 60 cells, such as 'w', are none of the 3 categories" in note
     with pytest.raises(ValueError, match="other lacks 'flag', which the network reads"):
         found.encoding.encode(other.drop(columns="flag"), name="other")
     dates = frame.assign(when=pd.date_range("2020", periods=60))
@@ -394,6 +397,18 @@ def test_a_frame_keeps_its_dtypes():
         data.from_frame(dates, target="won")
     with pytest.raises(ValueError, match="the target 'won' holds text, such as 'no'"):
         data.from_frame(frame, target="won", task="regression")
+
+
+def test_of_two_categories_another_one_is_said_to_count_as_the_first():
+    import pandas as pd
+
+    frame = pd.DataFrame({"kind": ["x", "y"] * 20, "size": range(40), "price": np.arange(40) / 7})
+    encoding = data.from_frame(frame, target="price").encoding
+    other = frame.assign(kind=["z", None, "x", "y"] * 10)
+    (note,) = encoding.unknown(other)
+    assert "'kind': 20 cells, such as 'z'" in note
+    assert note.endswith("they count as 'x', the value without an input")
+    np.testing.assert_array_equal(encoding.encode(other, name="other")[:4, 0], [0, 0, 0, 1])
 
 
 def test_digits_are_those_of_scikit_learn_without_importing_it():

@@ -13,6 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 from bmrjax import metrics
 from bmrjax.handlers import fast_noise, prune
 from bmrjax.infer.evaluate import Evaluator
+from bmrjax.run.calibration import interval_coverage, predicted_classes, reliability_bins
 
 ROWS, SAMPLES = 25, 6
 
@@ -245,6 +246,22 @@ def test_what_is_masked_does_not_count(likelihood, like):
         for data in ((inputs(), counts, fillers), rest)
     )
     assert found == pytest.approx(expected, rel=1e-4)
+    # Nor in calibration.
+    evaluator, options = Evaluator(masked, guide), {"num_samples": 50, "return_samples": True}
+    calibrations = []
+    for data in ((inputs(), counts, fillers), rest):
+        seen = evaluator.predict(params, {}, data, jax.random.key(5), **options)
+        found = (
+            reliability_bins(*predicted_classes(seen))
+            if seen.is_probability
+            else interval_coverage(seen)
+        )
+        calibrations.append((int(found["count"].max()), *found["observed"]))
+    if like is bernoulli:
+        np.testing.assert_allclose(*calibrations)
+    else:  # draws are those of other rows
+        np.testing.assert_allclose(*calibrations, atol=0.15)
+        assert calibrations[0][0] == rest[2].size
     data = inputs(), jnp.zeros(ROWS, bool), fillers
     with pytest.raises(ValueError, match="All rows are masked"):
         Evaluator(masked, guide).metrics(params, {}, data, jax.random.key(5), num_samples=1)
@@ -260,6 +277,45 @@ def test_several_observed_sites_add_up():
     both = log_likelihood(two_sites, samples, x, y, z)
     expected = logsumexp(both["y"] + both["z"], 0) - jnp.log(SAMPLES)
     np.testing.assert_allclose(found.log_prob, expected, rtol=1e-4)
+
+
+def test_sites_without_values_do_not_count_where_others_have_some():
+    x, y, z = inputs(), TARGETS[normal], TARGETS[poisson]
+    guide, params = fitted(two_sites, x, y, z)
+    evaluator, key = Evaluator(two_sites, guide), jax.random.key(4)
+    found = evaluator.metrics(params, {}, (x, y), key, num_samples=SAMPLES)
+    samples = posterior_samples(guide, params, {}, key)
+    of_y = log_likelihood(two_sites, samples, x, y, z)["y"]
+    expected = -(logsumexp(of_y, 0) - jnp.log(SAMPLES)).mean()
+    assert found["nll"] == pytest.approx(float(expected), rel=1e-4)
+    # Nothing has values: these would be the metrics of its own draws.
+    with pytest.raises(ValueError, match="have no targets"):
+        evaluator.metrics(params, {}, (x,), key, num_samples=SAMPLES)
+    # What was looked at in between does not count.
+    again = evaluator.metrics(params, {}, (x, y), key, num_samples=SAMPLES)
+    assert again == found
+
+
+def test_a_discrete_site_that_the_loss_sums_over_is_no_target():
+    def mixture(x, y=None):
+        loc = numpyro.sample("loc", dist.Normal(0, 5).expand([2]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            kind = numpyro.sample("kind", dist.Bernoulli(0.7), infer={"enumerate": "parallel"})
+            numpyro.sample("y", dist.Normal(loc[kind], 1.0), obs=y)
+
+    def guide(x, y=None):
+        numpyro.sample("loc", dist.Normal(jnp.array([-1.0, 1.0]), 1e-4).to_event(1))
+
+    x, y = inputs(), TARGETS[normal]
+    evaluator, key = Evaluator(mixture, guide), jax.random.key(4)
+    found = evaluator.metrics({}, {}, (x, y), key, num_samples=2000)
+    of_kind = [dist.Normal(loc, 1.0).log_prob(y) for loc in (-1.0, 1.0)]
+    expected = -jnp.logaddexp(jnp.log(0.3) + of_kind[0], jnp.log(0.7) + of_kind[1]).mean()
+    # 2,000 draws of a kind for each of 25 rows.
+    assert found["nll"] == pytest.approx(float(expected), abs=0.02)
+    predicted = evaluator.predict({}, {}, (x,), key, num_samples=500)
+    assert not predicted.is_probability
+    np.testing.assert_allclose(predicted.mean, 0.4, atol=0.25)  # six standard errors
 
 
 def test_without_targets_it_predicts_the_same():
@@ -289,6 +345,16 @@ def test_a_likelihood_that_is_not_by_datum_is_refused():
     guide, params = fitted(joint, *data)
     with pytest.raises(ValueError, match=r"site 'y' has log probabilities of shape \(\) for 25"):
         Evaluator(joint, guide).predict(params, {}, data, jax.random.key(0), num_samples=2)
+
+
+def test_targets_in_a_column_are_refused_as_in_a_fit():
+    data = (inputs(), TARGETS[normal])
+    guide, params = fitted(normal, *data)
+    column = data[0], data[1][:, None]
+    with pytest.raises(
+        ValueError, match=r"predict: the observed values of 'y' have shape \(25, 1\)"
+    ):
+        Evaluator(normal, guide).predict(params, {}, column, jax.random.key(0), num_samples=2)
 
 
 def test_a_program_without_observations_is_refused():

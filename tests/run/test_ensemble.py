@@ -155,6 +155,9 @@ def test_what_cannot_be_run_is_refused():
     wide = programs.classifier(bmr.zoo.MLP(4, (9,), 2, key=KEYS[0]), bmr.priors.Flat())
     with pytest.raises(ValueError, match="the programs differ in the parameter 'net.layers.0"):
         bmr.ensemble([networks()[0], wide], data, keys=KEYS[:2], **OPTIONS)
+    tight = programs.classifier(bmr.zoo.MLP(4, (8,), 2, key=KEYS[1]), bmr.priors.Flat(0.5))
+    with pytest.raises(ValueError, match="differ in more than the networks.*trained together"):
+        bmr.ensemble([networks((8,))[0], tight], data, keys=KEYS[:2], **OPTIONS)
     with pytest.raises(TypeError, match="num_epoch"):
         bmr.ensemble(networks()[0], data, keys=KEYS, num_epoch=3)
     batches = bmr.Batches(lambda epoch: iter([data]), num_data=256)

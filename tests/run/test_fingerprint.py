@@ -1,5 +1,7 @@
 """Whatever number differs in what a run is made of, its fingerprint differs, too."""
 
+import copy
+import enum
 import functools
 import json
 from collections import deque
@@ -15,7 +17,9 @@ import pytest
 from flax import nnx
 
 import bmrjax as bmr
+from bmrjax.infer.check_data import check_data
 from bmrjax.run.fingerprint import fingerprint, first_difference
+from bmrjax.run.same_run import data_digest
 
 
 def test_the_same_objects_made_again_are_the_same():
@@ -193,3 +197,26 @@ def test_a_fingerprint_of_before_is_compared_where_it_can_be():
     assert first_difference(before, fingerprint(now)) is None
     assert first_difference(before, fingerprint({**now, "scale": 0.2})) is not None
     assert first_difference(before, fingerprint({**now, "array": array * 2})) is not None
+
+
+class Link(enum.Enum):
+    LOGIT = 1
+    PROBIT = 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.float32(0.5), np.float32(2.0)),
+        (Link.LOGIT, Link.PROBIT),
+        (0.5, 2.0),
+        ("logit", "probit"),
+        (np.ones(2), np.zeros(2)),
+        ((0.5, "logit"), (0.5, "probit")),
+    ],
+)
+def test_another_constant_among_the_data_is_noticed(one, other):
+    def digest_of(constant):
+        return data_digest(check_data((np.ones(5), constant), "data"))
+
+    assert digest_of(one) == digest_of(copy.copy(one)) != digest_of(other)

@@ -109,3 +109,29 @@ def test_what_cannot_be_a_start_is_refused(digits, data):
     fit = bmr.Fit(factors, data, criterion=None, batch_size=None, options=options)
     with pytest.raises(ValueError, match="no observed site that can be drawn"):
         fit.init(jax.random.key(0))
+
+
+def test_a_joint_posterior_is_the_start_of_the_same_sites_only():
+    def program(first, second):
+        def run(x, y=None):
+            a, b = (numpyro.sample(n, dist.Normal(0, 1).expand([2]).to_event(1)) for n in names)
+            numpyro.sample("y", dist.Normal(x @ a + b.sum(), 1.0), obs=y)
+
+        names = first, second
+        return run
+
+    def fit(model, start=None):
+        guide, options = bmr.infer.AutoMultivariate(model), bmr.FitOptions(start=start)
+        settings = {"batch_size": None, "criterion": None, "options": options}
+        return bmr.Fit(model, (jnp.ones((5, 2)), jnp.ones(5)), guide, **settings)
+
+    first = fit(program("beta", "alpha"))
+    state = first.init(jax.random.key(0))
+    start = first.result(state)
+    again = fit(program("beta", "alpha"), start)
+    np.testing.assert_array_equal(
+        again.params(again.init(jax.random.key(1)))["auto_loc"], start.params["auto_loc"]
+    )
+    # In the order of their names, beta would begin where alpha was.
+    with pytest.raises(ValueError, match=r"start is of the sites .*, and the program has.*'zeta'"):
+        fit(program("beta", "zeta"), start).init(jax.random.key(1))

@@ -151,10 +151,10 @@ class _Reader:
         return self._object(x)
 
     def _array(self, x: Any) -> str:
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
             return f"key {jax.random.key_impl(x)} {self._array(jax.random.key_data(x))}"
         if x.dtype == object:
             raise TypeError("an array of objects has no value of its own")
         values = np.ascontiguousarray(np.asarray(x))
-        digest = hashlib.sha256(values.reshape(-1).view(np.uint8)).hexdigest()
+        digest = hashlib.sha256(values.reshape(-1).view(np.uint8).data).hexdigest()
         return f"array {x.dtype} {x.shape} {digest}"

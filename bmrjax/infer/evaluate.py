@@ -332,22 +332,23 @@ class Evaluator:
                 raise ValueError(
                     "All rows are masked by the program, so there is nothing to score."
                 )
-        result, correct = {"nll": metrics.negative_log_likelihood(log_prob)}, None
+        result = {"nll": metrics.negative_log_likelihood(log_prob)}
+        probs = labels = None
         if "mean" in found:
             mean, value = found["mean"], found["value"]
             if "counted" in found:
                 counted = np.asarray(found["counted"])
                 mean, value = mean[counted], value[counted]
             if self._is_probability:
-                labels = value.astype(jnp.int32)
-                correct = np.argmax(np.asarray(mean), -1) == np.asarray(labels)
-                result["accuracy"] = metrics.accuracy(mean, labels)
-                result["ece"] = metrics.expected_calibration_error(mean, labels)
+                probs, labels = mean, value.astype(jnp.int32)
+                result["accuracy"] = metrics.accuracy(probs, labels)
+                result["ece"] = metrics.expected_calibration_error(probs, labels)
             else:
                 error = metrics.root_mean_squared_error(mean, value)
                 if bool(jnp.isfinite(error)):  # a Cauchy likelihood has no mean
                     result["rmse"] = error
-        return PredictiveScores({n: float(value) for n, value in result.items()}, log_prob, correct)
+        numbers = {name: float(value) for name, value in result.items()}
+        return PredictiveScores(numbers, log_prob, probs, labels)
 
 
 @quick_jit

@@ -63,7 +63,7 @@ def choose(results: Sequence[Result], key: Array, data: Any, *, num_samples: int
     best: tuple[Result, Any] | None = None
     for result in results:
         checked = result._checked(data, "choose: data")
-        metrics, log_prob, _ = result._evaluator().scores(
+        metrics, log_prob, *_ = result._evaluator().scores(
             result.params, result.keep, checked, key, num_samples=num_samples
         )
         rows = np.asarray(log_prob, np.float64)

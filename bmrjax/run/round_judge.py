@@ -8,6 +8,7 @@ from jaxtyping import Array
 from bmrjax.infer.arguments import length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.evaluate import Evaluator
+from bmrjax.infer.predictive_scores import PredictiveScores
 from bmrjax.infer.scaled_precision import ScaledPrecision, moved_sites
 from bmrjax.run.fit import Fit
 from bmrjax.run.fit_state import FitState
@@ -63,14 +64,14 @@ class RoundJudge:
         if self.judge == "held-out":
             # Rows that the program masks count for nothing, as they do in the VFE.
             rows = length(self._of_held_out.data)
-            return -self._fit.num_data * float(jnp.sum(self._scores(now, key)[1])) / rows
+            return -self._fit.num_data * float(jnp.sum(self._scores(now, key).log_prob)) / rows
         return None
 
     def metrics(self, now: FitState, key: Array) -> dict[str, float]:
         """Return the metrics of a state on the data kept out."""
-        return self._scores(now, key)[0]
+        return self._scores(now, key).metrics
 
-    def _scores(self, now: FitState, key: Array) -> tuple[dict[str, float], Array]:
+    def _scores(self, now: FitState, key: Array) -> PredictiveScores:
         params, data = self._fit.params(now), self._of_held_out.data
         samples = self._of_held_out.samples
         assert samples is not None

@@ -222,7 +222,8 @@ def test_the_sparsest_point_that_is_as_good_as_another_result(result, monkeypatc
         reference = params.get("reference") is not None
         log_prob = np.full(ROWS, -1.0 if reference else -2.0 + kept / most)
         wrong = errors["reference" if reference else "path"] * ROWS
-        return PredictiveScores({}, log_prob, rows >= wrong)
+        probs = np.stack([rows >= wrong, rows < wrong], 1)
+        return PredictiveScores({}, log_prob, probs, np.zeros(ROWS, int))
 
     monkeypatch.setattr(bmr.infer.evaluate.Evaluator, "scores", scores)
     data, key = make_data(1), jax.random.key(0)

@@ -37,6 +37,18 @@ def checked_data(
     Raises:
         ValueError: For a table with other columns, or the same ones in another order.
     """
+    check_columns(data, name, columns)
+    return check_data(data, name, rows=rows)
+
+
+def check_columns(data: Any, name: str, columns: tuple[str, ...] | None) -> None:
+    """Raise ValueError for a table with other columns than a program was fitted on, or in another order.
+
+    Args:
+        data: What the caller gave.
+        name: What it is called, for messages.
+        columns: Names of the columns that the program was fitted on, if they are known.
+    """
     fitted_on = columns or ()
     has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
     for path, found in column_names(data).items() if has_tables else ():
@@ -45,7 +57,6 @@ def checked_data(
                 f"{name}[{path}] has the columns {list(found)[:5]}, and the program was fitted on "
                 f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
             )
-    return check_data(data, name, rows=rows)
 
 
 def check_without_arguments(guide: Callable, program: Callable | None, name: str) -> None:

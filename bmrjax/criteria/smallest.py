@@ -10,15 +10,15 @@ def smallest(
 ) -> list[Bool[Array, "..."]]:
     """Mark the `count` candidates with the smallest scores, or all if there are fewer.
 
-    A bisection over the bit patterns of non-negative floats: 32 passes, no sort, no host round
+    A bisection over the bit patterns of floats: 32 passes, no sort, no host round
     trip. Among equal scores at the threshold the first go, so that a round never stalls on them.
 
     Args:
-        scores: Non-negative float32 arrays; a score that is not a number comes after infinity.
+        scores: Float32 arrays; a score that is not a number comes after infinity.
         candidates: Which elements may be marked; shaped as the scores.
         count: How many, over all arrays.
     """
-    bits = [lax.bitcast_convert_type(s.astype(jnp.float32), jnp.uint32) for s in scores]
+    bits = [_ordered_bits(s.astype(jnp.float32)) for s in scores]
 
     def below(threshold: Array) -> list[Array]:
         return [c & (b < threshold) for b, c in zip(bits, candidates, strict=True)]
@@ -38,3 +38,16 @@ def smallest(
         marked[i] = marked[i] | first
         spare = spare - jnp.sum(first, dtype=jnp.int32)
     return marked
+
+
+def _ordered_bits(scores: Float[Array, "..."]) -> Array:
+    """Return whole numbers in the order of the scores; the two zeros are one.
+
+    Of the bits alone: comparisons of floats may take subnormal ones for zero.
+    """
+    bits = lax.bitcast_convert_type(scores, jnp.uint32)
+    sign, infinity = jnp.uint32(0x80000000), jnp.uint32(0x7F800000)
+    # Negative numbers from the top down; minus zero is the first number from the bottom up.
+    ordered = jnp.where(bits > sign, ~bits, bits | sign)
+    is_nan = (bits & ~sign) > infinity
+    return jnp.where(is_nan, jnp.uint32(0xFFFFFFFF), ordered)

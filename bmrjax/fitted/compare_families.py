@@ -47,6 +47,10 @@ def compare_families(
             f"FitReduction.families: {len(families)} sets make {2 ** len(families):,} families; at most "
             f"{_MOST} sets are compared at once."
         )
+    if taken := sorted({"prior", "prob", "prob_equal"} & set(families)):
+        raise ValueError(
+            f"FitReduction.families: {taken} are columns of the table; give the sets other names."
+        )
     owner: dict[int, str] = {}
     for name, units in families.items():
         for unit in units:

@@ -115,7 +115,8 @@ class FitReduction:
 
         Returns:
             One row per submodel; the window has those that are at least a twentieth as probable as the best.
-            The columns are a boolean one for each candidate, ``"size"`` (how many are in), ``"prob"``
+            The columns are a boolean one for each candidate (``"size (candidate)"`` for one whose name is
+            that of another column, as ``"size"``), ``"size"`` (how many are in), ``"prob"``
             (among all submodels) and ``"delta_f"`` (ln of its evidence over that of the full model, in
             nats; positive favours the submodel). Where evidence was measured, also ``"measured"``, which is
             `delta_f` from the program; and where `is_measured`, ``"measured_prob"``, by which they are then

@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+# Columns of the table beside those of the candidates.
+_OWN = ("size", "prob", "delta_f", "measured", "measured_prob")
+
+
+def candidate_columns(candidates: Sequence[str]) -> list[str]:
+    """Return the name of each candidate's column: its own, unless another column has it.
+
+    Args:
+        candidates: Names of the units.
+    """
+    return [f"{name} (candidate)" if name in _OWN else name for name in candidates]
+
+
 def models_table(
     after: MeasuredAverage,
     verification: Verification | None,
@@ -30,7 +43,7 @@ def models_table(
     import pandas as pd
 
     found = after.found
-    columns: dict[str, Any] = dict(zip(candidates, found.masks.T, strict=True))
+    columns: dict[str, Any] = dict(zip(candidate_columns(candidates), found.masks.T, strict=True))
     columns |= {"size": found.masks.sum(1), "prob": found.prob, "delta_f": found.delta_f}
     if verification is None:
         return pd.DataFrame(columns)

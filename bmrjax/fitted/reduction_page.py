@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from bmrjax.fitted.models_table import candidate_columns
 from bmrjax.report import Chart, Notes, Page, Section, Table
 from bmrjax.report.charts import agreement_chart, intervals_chart
 from bmrjax.run.page_words import short_names, shown_nats, shown_number
@@ -119,8 +120,9 @@ def _effects(table: Any) -> Section:
 
 def _submodels(models: Any, candidates: Any) -> Section:
     rows = []
+    named = list(zip(candidates, candidate_columns(candidates), strict=True))
     for _, row in models.head(_MOST_MODELS).iterrows():
-        inside = [name for name in candidates if row[name]]
+        inside = [name for name, column in named if row[column]]
         more = f" and {len(inside) - 12} more" if len(inside) > 12 else ""
         cells: list[str | float] = [
             ", ".join(inside[:12]) + more or "nothing",

@@ -22,6 +22,7 @@ from bmrjax.infer.program_data import program_data
 from bmrjax.reduction import Normal
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
+from bmrjax.run.result_inputs import check_columns
 
 # The name of the one site of a posterior that is given as arrays.
 ARRAY_SITE = "z"
@@ -157,6 +158,7 @@ def from_fit(
             f"reduce_fit: this fit ({given.text}) holds no program. Give it as model=, with data= for its "
             "arguments; or, without one, the priors of its variables as prior=."
         )
+    check_columns(data, "reduce_fit: data", given.columns)
     batch = program_data(given.model, data, batch_size=None, name="reduce_fit")
     model = with_all_rows(given.model, batch)
     prior = judged_prior(model, batch, sites)
@@ -274,4 +276,7 @@ def _columns(
     """Return the names of columns that fit a judged site: those of a table, or of the fit."""
     tables = [*column_names(data).values(), *([] if columns is None else [columns])]
     lengths = {shape[-1] for shape in shapes.values() if shape}
-    return next((names for names in tables if len(names) in lengths), None)
+    fitting = [names for names in tables if len(names) in lengths]
+    # Of two tables as wide as a site, nothing says which one its elements belong to.
+    clear = [n for n in fitting if all(n == m or len(n) != len(m) for m in fitting)]
+    return clear[0] if clear else None

@@ -245,7 +245,8 @@ def _check_same(first: Source, other: Source, first_name: str, name: str) -> Non
         )
     for part in ("prior_loc", "prior_scale"):
         one, two = getattr(first.normal, part), getattr(other.normal, part)
-        differs = ~np.isclose(one, two, rtol=1e-5, atol=1e-6 * first.normal.prior_scale.max())
+        # Each in its own units.
+        differs = ~np.isclose(one, two, rtol=1e-5, atol=1e-6 * first.normal.prior_scale)
         if differs.any():
             which = shortened([n for n, d in zip(first.layout.label, differs, strict=True) if d])
             raise ValueError(

@@ -25,8 +25,9 @@ from bmrjax.infer.tracing import sites_of
 
 Location = Literal["zero", "fixed", "latent"]
 
-# Where the latent sites and the parameters are put: two points at which nothing is zero by accident.
-_SHIFTS = (0.31, 0.83)
+# Where the latent sites and the parameters are put: two points at which nothing is zero by accident, and on
+# both sides of zero, where programs ask for a sign.
+_SHIFTS = (0.31, -0.83)
 
 
 @dataclass

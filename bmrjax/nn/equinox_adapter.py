@@ -23,13 +23,14 @@ def _path_name(path: tuple[Any, ...]) -> str:
     )
 
 
-def _fan_in(kind: type, part: str, shape: tuple[int, ...]) -> int:
-    if len(shape) < 2 or issubclass(kind, eqx.nn.Embedding):
+def _fan_in(node: Any, part: str, shape: tuple[int, ...]) -> int:
+    if len(shape) < 2 or isinstance(node, eqx.nn.Embedding) or part.startswith("bias"):
         return 1
-    if issubclass(kind, eqx.nn.ConvTranspose):
-        return shape[0] * _product(shape[2:])
-    if part.startswith("bias"):
-        return 1
+    # Of stacked layers, these come first.
+    if part == "weight" and isinstance(node, eqx.nn.Linear):
+        return shape[-1]
+    if part == "weight" and isinstance(node, eqx.nn.Conv | eqx.nn.ConvTranspose):
+        return _product(shape[-1 - node.num_spatial_dims :])
     return _product(shape[1:])
 
 
@@ -71,7 +72,7 @@ class EquinoxAdapter:
             node = self._node(path)
             owner, leaf = type(node), self._leaves[index]
             noise = node.noise if isinstance(node, MultiplicativeNoise) else None
-            tensor = Tensor(leaf.shape, _fan_in(owner, part, leaf.shape), leaf, noise=noise)
+            tensor = Tensor(leaf.shape, _fan_in(node, part, leaf.shape), leaf, noise=noise)
             found.setdefault(path, (owner.__name__, {}))[1][part] = tensor
         return found
 

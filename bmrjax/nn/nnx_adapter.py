@@ -1,9 +1,11 @@
 """Flax NNX modules with random weights."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
@@ -13,13 +15,31 @@ from bmrjax.priors.layer import Tensor
 from bmrjax.structure.call_arguments import requires, takes
 
 
-def _fan_in(owner: type, part: str, shape: tuple[int, ...]) -> int:
-    if len(shape) < 2 or part == "bias" or issubclass(owner, nnx.Embed):
+def _fan_in(node: Any, part: str, shape: tuple[int, ...]) -> int:
+    if len(shape) < 2 or part == "bias" or isinstance(node, nnx.Embed):
         return 1
-    size = 1
-    for extent in shape[:-1]:
-        size *= extent
-    return size
+    into = shape[:-1]
+    # Of stacked layers, these come first.
+    if part == "kernel" and isinstance(node, nnx.Linear):
+        into = shape[-2:-1]
+    elif part == "kernel" and isinstance(node, nnx.LinearGeneral):
+        into = np.atleast_1d(node.in_features)
+    elif part == "kernel" and isinstance(node, nnx.Conv | nnx.ConvTranspose):
+        *places, first, second = shape[-2 - len(node.kernel_size) :]
+        into = (*places, second if _is_turned(node) else first)
+    return math.prod(int(size) for size in into)
+
+
+def _is_turned(node: Any) -> bool:
+    """Return whether a layer's kernel has its outputs before its inputs."""
+    return isinstance(node, nnx.ConvTranspose) and node.transpose_kernel
+
+
+def _row_axis(node: Any, part: str) -> int:
+    # Kernels end in the output axis; a table of embeddings begins with its entries.
+    if isinstance(node, nnx.Embed):
+        return 0
+    return -2 if part == "kernel" and _is_turned(node) else -1
 
 
 def _fill(rest: dict[Any, Any], buffers: Mapping[str, Array]) -> None:
@@ -50,9 +70,8 @@ class NNXAdapter:
             owner = type(node)
             noise = node.noise if isinstance(node, NNXMultiplicativeNoise) else None
             value = self._flat[path][...]
-            # Kernels end in the output axis; a table of embeddings begins with its entries.
-            row_axis = 0 if issubclass(owner, nnx.Embed) else -1
-            fan_in = _fan_in(owner, part, value.shape)
+            fan_in = _fan_in(node, part, value.shape)
+            row_axis = _row_axis(node, part)
             tensor = Tensor(value.shape, fan_in, value, row_axis=row_axis, noise=noise)
             found.setdefault(layer, (owner.__name__, {}))[1][part] = tensor
         return found

@@ -45,14 +45,7 @@ def checked_data(
     Raises:
         ValueError: For a table with other columns, or the same ones in another order.
     """
-    fitted_on = columns or ()
-    has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
-    for path, found in column_names(data).items() if has_tables else ():
-        if len(found) == len(fitted_on) and found != fitted_on:
-            raise ValueError(
-                f"{name}[{path}] has the columns {list(found)[:5]}, and the program was fitted on "
-                f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
-            )
+    check_columns(data, name, columns)
     rows = None if rows is None else {*rows, *_in_the_other_form(rows, program)}
     if (
         rows is not None
@@ -61,6 +54,24 @@ def checked_data(
     ):
         rows = None  # of a program that does not say what its arguments are called
     return check_data(data, name, rows=rows)
+
+
+def check_columns(data: Any, name: str, columns: tuple[str, ...] | None) -> None:
+    """Raise ValueError for a table with other columns than a program was fitted on, or in another order.
+
+    Args:
+        data: What the caller gave.
+        name: What it is called, for messages.
+        columns: Names of the columns that the program was fitted on, if they are known.
+    """
+    fitted_on = columns or ()
+    has_tables = fitted_on and isinstance(data, tuple | list | Mapping)
+    for path, found in column_names(data).items() if has_tables else ():
+        if len(found) == len(fitted_on) and found != fitted_on:
+            raise ValueError(
+                f"{name}[{path}] has the columns {list(found)[:5]}, and the program was fitted on "
+                f"{list(fitted_on)[:5]}, in this order. Write table[list(result.columns)]."
+            )
 
 
 def _in_the_other_form(rows: Collection[str], program: Callable | None) -> set[str]:

@@ -40,6 +40,15 @@ def test_smallest_does_not_stall_on_ties():
     assert marked.tolist() == [True] * 3 + [False] * 5
 
 
+@pytest.mark.parametrize("run", [smallest, smallest_jit])
+def test_smallest_knows_signs(run):
+    scores = jnp.array([-0.0, 5.0, 0.0, jnp.inf, jnp.nan, -2.0, -jnp.inf, -1e-30])
+    order = [6, 5, 7, 0, 2, 1, 3, 4]
+    for count in range(9):
+        (marked,) = run([scores], [jnp.ones(8, bool)], jnp.int32(count))
+        assert np.flatnonzero(marked).tolist() == sorted(order[:count])
+
+
 Q = {
     "a": Normal(jnp.array([[0.2, 0.01], [5.0, -0.02]]), jnp.array([[0.1, 0.2], [0.1, 0.1]])),
     "b": Normal(jnp.array([0.1, -9.0]), jnp.array([0.2, 0.3])),

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoMultivariateNormal
 from numpyro.primitives import mutable
@@ -222,6 +223,38 @@ def test_elements_of_a_tree_have_the_coordinates_of_all_their_axes():
         "north, 10.0, 1",
     )
     assert found.inclusion_prob["w"].shape == (2, 2, 2)
+
+
+def _of_two_tables(one, other, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+    gamma = numpyro.sample("gamma", dist.Normal(0, 1).expand([3]).to_event(1))
+    numpyro.sample("y", dist.Normal(one @ beta + other @ gamma, NOISE), obs=y)
+
+
+def test_two_tables_of_one_width_name_nothing():
+    x, y = NARROW
+    one, other = (pd.DataFrame(x, columns=list(names)) for names in ("abc", "uvw"))
+    rng = np.random.default_rng(0)
+    draws = {name: rng.normal(size=(200, 3)) for name in ("beta", "gamma")}
+
+    def candidates(*tables):
+        found = bmr.reduce_fit(draws, model=_of_two_tables, data=(*tables, y), verify=False)
+        return found.candidates
+
+    with pytest.warns(bmr.FitWarning):
+        assert candidates(one, other)[3:] == ("gamma[0]", "gamma[1]", "gamma[2]")
+    with pytest.warns(bmr.FitWarning):
+        assert candidates(one, one)[3:] == ("gamma[a]", "gamma[b]", "gamma[c]")
+
+
+def test_columns_in_another_order_than_those_of_a_result_are_refused():
+    x, y = NARROW
+    table = pd.DataFrame(x, columns=["dose", "age", "height"])
+    result = bmr.sparsify(
+        _model, (table, y), key=jax.random.key(0), num_epochs=2, criterion=None, progress=False
+    )
+    with pytest.raises(ValueError, match="in this order"):
+        bmr.reduce_fit(result, data=(table[["age", "dose", "height"]], y))
 
 
 def test_an_argument_that_nothing_is_computed_from_may_have_another_shape():

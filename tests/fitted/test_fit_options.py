@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import special, stats
 
@@ -16,6 +17,7 @@ from bmrjax.fitted.greedy import best_by_size, climb
 from bmrjax.fitted.heredity import heredity_of
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.model_prior import Independent
+from bmrjax.fitted.reduction_page import reduction_page
 from bmrjax.fitted.swept import Precision
 
 PRIOR_SCALE, NOISE = 1.3, 0.7
@@ -253,6 +255,25 @@ def test_a_path_needs_a_program():
 
 
 # --- what comes out -----------------------------------------------------------------------
+
+
+def test_candidates_may_have_the_names_of_columns():
+    found, plain = (
+        bmr.reduce_fit(
+            loc=np.array([0.8, 0.1]),
+            covariance=0.02 * np.eye(2),
+            prior=bmr.reduction.Normal(0.0, 1.0),
+            names=names,
+        )
+        for names in (["size", "prob"], ["dose", "age"])
+    )
+    renamed = {"dose": "size (candidate)", "age": "prob (candidate)"}
+    pd.testing.assert_frame_equal(found.models(), plain.models().rename(columns=renamed))
+    page = reduction_page(found, title="", command="")
+    (section,) = (section for section in page.sections if section.name == "submodels")
+    assert [row[0] for row in section.blocks[0].rows] == ["size", "size, prob", "nothing", "prob"]
+    with pytest.raises(ValueError, match=r"\['prob'\] are columns of the table"):
+        found.families({"prob": ["size"]})
 
 
 def test_draws_are_those_of_the_average():

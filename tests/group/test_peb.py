@@ -372,6 +372,19 @@ def test_categories_that_are_numbers_are_no_numeric_covariate(as_frame):
         np.testing.assert_allclose(found.mean[name], expected.mean[name], rtol=1e-9)
 
 
+@pytest.mark.parametrize("part", ["loc", "scale"])
+def test_priors_that_differ_in_small_units_are_refused(part):
+    loc, scale = np.zeros(2), np.array([1e6, 1e-3])
+    changed = {"loc": loc, "scale": scale, part: np.array([loc, scale][part == "scale"])}
+    changed[part][1] += 2e-3
+    with pytest.raises(ValueError, match=f"another prior than subject '0', in '1' \\({part}"):
+        bmr.peb(
+            loc=np.zeros((2, 2)),
+            covariance=np.stack([np.diag((0.1 * scale) ** 2)] * 2),
+            prior=[reduction.Normal(loc, scale), reduction.Normal(**changed)],
+        )
+
+
 def test_units_of_a_covariate_do_not_matter():
     study = Study(count=8)
     years = bmr.peb(design={"age": study.age}, names=NAMES, **study.arrays)

@@ -11,6 +11,7 @@ from numpyro.infer import SVI, Predictive, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 from bmrjax import handlers, init_to_network, priors, random_module, sparsify, zoo
+from bmrjax.structure.network_arrays import parts_of
 
 KEY = jax.random.key(0)
 
@@ -174,6 +175,49 @@ def test_predictive_and_svi_work_without_the_engine():
 
 
 # Flax's statistics are kept in tests/infer/test_estimate.py.
+LAYERS = {
+    "equinox.Linear": (lambda: eqx.nn.Linear(3, 5, key=KEY), (3,)),
+    "equinox.Conv": (lambda: eqx.nn.Conv1d(4, 6, 3, groups=2, key=KEY), (4, 9)),
+    "equinox.ConvTranspose": (lambda: eqx.nn.ConvTranspose1d(3, 5, 2, key=KEY), (3, 9)),
+    "nnx.Linear": (lambda: nnx.Linear(3, 5, rngs=nnx.Rngs(0)), (1, 3)),
+    "nnx.LinearGeneral": (lambda: nnx.LinearGeneral(3, (2, 5), rngs=nnx.Rngs(0)), (1, 3)),
+    "nnx.LinearGeneral, two inputs": (
+        lambda: nnx.LinearGeneral((2, 3), 5, axis=(-2, -1), rngs=nnx.Rngs(0)), (1, 2, 3)
+    ),
+    "nnx.Conv": (
+        lambda: nnx.Conv(4, 6, (3,), feature_group_count=2, rngs=nnx.Rngs(0)), (1, 9, 4)
+    ),
+    "nnx.ConvTranspose": (lambda: nnx.ConvTranspose(3, 5, (2,), rngs=nnx.Rngs(0)), (1, 9, 3)),
+    "nnx.ConvTranspose, turned": (
+        lambda: nnx.ConvTranspose(3, 5, (2,), transpose_kernel=True, rngs=nnx.Rngs(0)), (1, 9, 3)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_fan_in_is_how_many_weights_meet_in_an_output(name):
+    make, shape = LAYERS[name]
+    network, seen = make(), {}
+
+    class Spy(priors.NormalPrior):
+        def layer(self, layer):
+            seen.update(layer.tensors)
+            return super().layer(layer)
+
+    numpyro.handlers.seed(lambda: random_module("net", network, Spy()), KEY)()
+    parts = parts_of(network)
+
+    def middle(arrays):
+        out = parts.call(arrays, [jax.random.normal(KEY, shape)])
+        return out[tuple(n // 2 for n in out.shape)]
+
+    for path, gradient in zip(parts.names, jax.grad(middle)(parts.arrays), strict=True):
+        assert seen[path].fan_in == int(jnp.sum(gradient != 0)), path
+        # An output is of one row.
+        by_row = jnp.moveaxis(gradient, seen[path].row_axis, 0).reshape(seen[path].num_rows, -1)
+        assert int(jnp.sum((by_row != 0).any(1))) == 1, path
+
+
 @pytest.mark.parametrize("library", ["equinox", pytest.param("nnx", marks=pytest.mark.slow)])
 def test_batch_norm_state_is_kept(library):
     if library == "equinox":

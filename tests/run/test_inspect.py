@@ -268,6 +268,21 @@ def test_a_prior_under_a_factor_is_not_the_one_that_is_written():
         bmr.reduce_fit(draws, model=program, data=(0.5, *data))
 
 
+def test_a_scale_that_the_sign_of_a_latent_site_chooses_is_latent():
+    def program(y):
+        switch = numpyro.sample("switch", dist.Normal(0, 1))
+        scale = jnp.where(switch > 0, 1.0, 0.1)
+        beta = numpyro.sample("beta", dist.Normal(0, scale).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(beta.sum(), 1), obs=y)
+
+    found = {site.name: site for site in bmr.inspect(program, (jnp.zeros(3),)).sites}
+    assert found["beta"].prior == "Normal(0, latent scale)"
+    rng = np.random.default_rng(0)
+    draws = {"switch": rng.normal(size=99), "beta": rng.normal(size=(99, 2))}
+    with pytest.raises(ValueError, match="the scale of its prior is latent"):
+        bmr.reduce_fit(draws, model=program, data=(jnp.zeros(3),))
+
+
 def test_the_shape_of_draws_belongs_to_the_distribution():
     def program(x, y=None):
         b = numpyro.sample("b", dist.Normal(0, 1), sample_shape=(3,))

@@ -23,7 +23,7 @@ ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 # seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test suite some-notebooks all-checks campaigns costs-check notebooks lint types docs newest other-libraries external-links tables clean
+.PHONY: install demo test suite some-notebooks all-checks long-pages campaigns costs-check notebooks lint types docs newest other-libraries external-links tables clean
 
 install: $(INSTALLED)
 
@@ -71,12 +71,16 @@ costs-check: $(INSTALLED)
 	$(BIN)/python -m benchmarks.costs.where --data-root $(DATA) --check
 
 # Before a release: all that a clone can check without a network, some two hours on two cores; then the newest dependencies.
-all-checks: lint types demo
+all-checks: lint types demo long-pages
 	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
 	BMRJAX_ALL_CHECKS=1 $(MAKE) notebooks
 	$(BIN)/python -m pytest -m slow tests
 	$(MAKE) docs
 	$(MAKE) newest
+
+# The blocks of the site's longest pages; `make test` runs those of all others.
+long-pages: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto docs/guide.md docs/scale.md docs/plots.md
 
 # All of them; `make notebooks WRITE=--overwrite` keeps what they print and draw, to be read before it is committed.
 notebooks: $(INSTALLED)

@@ -99,6 +99,7 @@ def _of_one_batch(x, y):
         numpyro.sample("y", dist.Normal(x @ beta, NOISE), obs=y)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("guide", [AutoLaplaceApproximation, AutoMultivariateNormal])
 def test_a_program_that_subsamples_is_evaluated_on_all_data(guide):
     params = AT_MODE | {"auto_scale_tril": np.float32(np.linalg.cholesky(COVARIANCE))}

@@ -218,6 +218,7 @@ def test_a_plate_as_long_as_the_batch_predicts_all_of_it():
     np.testing.assert_allclose(found[0], found[1][:5], rtol=1e-4)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("likelihood", "like"),
     [

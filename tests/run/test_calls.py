@@ -178,28 +178,10 @@ def of_second(a, b, y=None):
 
 def test_two_programs_that_differ_in_which_argument_they_use_are_two():
     other = np.random.default_rng(1).normal(size=(40, 2)).astype("f4")
-    found = []
-    for model, data in (
-        (of_first, (X, other, Y)),
-        (of_second, (X, other, Y)),
-        (of_first, (other, X, Y)),
-    ):
-        result = fit_of(model, data)
-        scores = result.evaluate(jax.random.key(1), data)
-        found.append((result.vfe, scores["nll"]))
-    assert found[1] == found[2]
-    assert found[1][0] > found[0][0] + 10
-    assert found[1][1] > found[0][1]
-    draws = {
-        "b": np.tile([1.0, -1.0], (200, 1)) + 0.1 * np.random.default_rng(2).normal(size=(200, 2))
-    }
-    mismatch = []
-    for model in (of_first, of_second):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            bmr.reduce_fit(draws, model=model, data=(X, other, Y))
-        mismatch.append([str(each.message) for each in caught])
-    assert mismatch[0] != mismatch[1]
+    useful = [fit_of(model, (X, other, Y)).vfe for model in (of_first, of_second)]
+    assert useful[1] > useful[0] + 10
+    # As it is with arguments in the other order.
+    assert fit_of(of_first, (other, X, Y)).vfe == useful[1]
 
 
 def test_calls_from_several_threads_wait_for_each_other():

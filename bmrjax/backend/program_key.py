@@ -16,8 +16,7 @@ def program_key(traced: Any) -> Any:
     """Return what two traced programs have in common only where one can be compiled in place of the other.
 
     Names of variables do not count; operations, their parameters, shapes, types, the values of constants,
-    donated arguments and JAX's settings do. Lowering takes ten times as long as this does. The text of a
-    lowered program would not do: arguments that nothing is computed from are not in it, so of two functions
+    donated arguments and JAX's settings do. The text of a lowered program would not do: arguments that nothing is computed from are not in it, so of two functions
     of the same shapes, one of the first argument and one of the second, it is the same.
 
     Args:
@@ -26,16 +25,8 @@ def program_key(traced: Any) -> Any:
     Returns:
         Something hashable; None for a program that holds what cannot be compared.
     """
-    reader = _Reader()
-    try:
-        text = reader.closed(traced.jaxpr)
-        donated = tuple(info.donated for info in jax.tree.leaves(traced.args_info))
-        objects = tuple(reader.objects)
-        key = text, objects, donated, str(traced.in_avals), traced.in_tree, traced.out_tree
-        hash(key)
-    except (AttributeError, TypeError):  # of another version of JAX; without a hash
-        return None
-    return key, repr(sorted(jax.config.values.items()))
+    key = _key(traced, constants=True)
+    return None if key is None else (key, repr(sorted(jax.config.values.items())))
 
 
 def equations_key(traced: Any) -> Any:
@@ -47,12 +38,18 @@ def equations_key(traced: Any) -> Any:
     Returns:
         Something hashable; None for a program that holds what cannot be compared.
     """
-    reader = _Reader()
+    return _key(traced, constants=False)
+
+
+def _key(traced: Any, *, constants: bool) -> Any:
+    reader, program = _Reader(), traced.jaxpr
     try:
-        text = reader.equations(traced.jaxpr)
-        key = text, tuple(reader.objects), str(traced.in_avals), traced.out_tree
+        text = reader.closed(program) if constants else reader.jaxpr(program.jaxpr)
+        donated = tuple(info.donated for info in jax.tree.leaves(traced.args_info))
+        objects = tuple(reader.objects)
+        key = text, objects, donated, str(traced.in_avals), traced.in_tree, traced.out_tree
         hash(key)
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError):  # of another version of JAX; without a hash
         return None
     return key
 
@@ -67,12 +64,9 @@ class _Reader:
         self._seen: dict[int, tuple[Any, str]] = {}
 
     def closed(self, closed: Any) -> str:
-        return f"[{self._jaxpr(closed.jaxpr)} {self._values(closed.consts)}]"
+        return f"[{self.jaxpr(closed.jaxpr)} {self._values(closed.consts)}]"
 
-    def equations(self, closed: Any) -> str:
-        return self._jaxpr(closed.jaxpr)
-
-    def _jaxpr(self, jaxpr: Any) -> str:
+    def jaxpr(self, jaxpr: Any) -> str:
         if id(jaxpr) not in self._jaxprs:
             text = "\n".join(self._lines(jaxpr))
             self._jaxprs[id(jaxpr)] = jaxpr, hashlib.sha256(text.encode()).hexdigest()
@@ -145,7 +139,7 @@ class _Reader:
         if kind is dict:
             return self._mapping(x)
         if hasattr(x, "eqns"):
-            return self._jaxpr(x)
+            return self.jaxpr(x)
         if hasattr(x, "jaxpr") and hasattr(x, "consts"):
             return self.closed(x)
         return self._object(x)

@@ -245,12 +245,12 @@ def test_a_program_that_calls_python_is_its_own(monkeypatch):
 
 
 def test_options_may_depend_on_the_length_of_a_program_that_is_not_lowered_again():
-    told = []
+    lengths = []
 
     def options(num_lines):
-        told.append(num_lines)
+        lengths.append(num_lines)
         return {}
 
     for _ in range(2):
         shared_programs.compiled(jax.jit(lambda x: jnp.sin(x) + 0.1234).trace(X), options)
-    assert told[0] == told[1] > 3
+    assert lengths[0] == lengths[1] > 3

@@ -16,8 +16,9 @@ def program_key(traced: Any) -> Any:
     """Return what two traced programs have in common only where one can be compiled in place of the other.
 
     Names of variables do not count; operations, their parameters, shapes, types, the values of constants,
-    donated arguments and JAX's settings do. The text of a lowered program would not do: arguments that nothing is computed from are not in it, so of two functions
-    of the same shapes, one of the first argument and one of the second, it is the same.
+    donated arguments and JAX's settings do. The text of a lowered program would not do: arguments that
+    nothing is computed from are not in it, so of two functions of the same shapes, one of the first argument
+    and one of the second, it is the same.
 
     Args:
         traced: From ``jax.jit(f).trace(...)``.

@@ -42,6 +42,45 @@ def equations_key(traced: Any) -> Any:
     return _key(traced, constants=False)
 
 
+def constants_key(traced: Any) -> Any:
+    """Return what the arrays that traced programs close over have in common if their values are the same.
+
+    Arrays that no output is computed from do not count.
+
+    Args:
+        traced: From ``jax.jit(f).trace(...)``.
+
+    Returns:
+        Something hashable; None for arrays that cannot be compared.
+    """
+    jaxpr, values = traced.jaxpr.jaxpr, traced.jaxpr.consts
+    needed = _needed(jaxpr, [True] * len(jaxpr.outvars))
+    try:
+        return tuple(
+            _Reader()._array(value) if variable in needed else None
+            for variable, value in zip(jaxpr.constvars, values, strict=True)
+        )
+    except (AttributeError, TypeError):
+        return None
+
+
+def _needed(jaxpr: Any, outputs: list[bool]) -> set[Any]:
+    """Return the variables of a program that some of its outputs are computed from."""
+    wanted = zip(jaxpr.outvars, outputs, strict=True)
+    needed = {v for v, is_wanted in wanted if is_wanted and not hasattr(v, "val")}
+    for equation in reversed(jaxpr.eqns):
+        used = [v in needed for v in equation.outvars]
+        if not any(used) and not equation.effects:
+            continue
+        inputs, inner = equation.invars, equation.params.get("jaxpr")
+        inner = getattr(inner, "jaxpr", None)
+        if equation.primitive.name == "jit" and inner is not None:
+            of_inner = _needed(inner, used)
+            inputs = [v for v, own in zip(inputs, inner.invars, strict=True) if own in of_inner]
+        needed.update(v for v in inputs if not hasattr(v, "val"))
+    return needed
+
+
 def _key(traced: Any, *, constants: bool) -> Any:
     reader, program = _Reader(), traced.jaxpr
     try:

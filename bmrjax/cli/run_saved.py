@@ -154,12 +154,25 @@ def _from_csv(path: Path, document: dict[str, Any]) -> tuple[Any, Any]:
     for note in encoding.unknown(frame):
         print(f"note: {note}.")
     targets = document["target_names"]
-    if not set(targets) <= set(frame.columns) or frame[targets].isna().to_numpy().any():
+    if not set(targets) <= set(frame.columns):
+        return x, None
+    blank = int(frame[targets].isna().any(axis=1).sum())
+    if blank == len(frame):
+        return x, None
+    if blank:
+        print(f"note: predictions are not scored: {blank} of {len(frame)} rows have no target.")
         return x, None
     if document["num_classes"] is not None:
         position = {name: i for i, name in enumerate(document["class_names"])}
-        labels = [position.get(str(cell)) for cell in as_text(frame[targets[0]])]
-        return x, None if None in labels else np.array(labels)
+        cells = [str(cell) for cell in as_text(frame[targets[0]])]
+        unknown = [cell for cell in cells if cell not in position]
+        if unknown:
+            print(
+                f"note: predictions are not scored: {len(unknown)} of {len(cells)} targets, such as "
+                f"'{unknown[0]}', are none of the classes of the run."
+            )
+            return x, None
+        return x, np.array([position[cell] for cell in cells])
     y = np.stack([as_numbers(frame[column], str(path)) for column in targets], 1)
     y = (y - np.asarray(document["target_mean"])) / np.asarray(document["target_scale"])
     return x, y[:, 0] if len(targets) == 1 else y

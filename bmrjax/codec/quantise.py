@@ -6,6 +6,7 @@ and levels, what each code stands for.
 
 import abc
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -174,6 +175,12 @@ def on_grid(array: np.ndarray, index: int) -> Quantised:
     index = max(index, step_below(largest / LARGEST_CODE) + 1)
     if index >= 2**STEP_BITS:
         raise CodecError(f"encode: a weight of {largest:.3g} is too large for a grid.")
+    if 0 < largest < step_of(index) / 2:
+        warnings.warn(
+            f"encode: an array has no weight beyond {largest:.3g}, which is below the finest grid "
+            f"({step_of(0):.2g}), and becomes zero. If that matters, as before a normalisation, multiply it.",
+            stacklevel=3,
+        )
     codes = np.rint(array.astype(np.float64) / step_of(index)).astype(np.int64)
     return Quantised(codes, Grid(index))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bmrjax.data.formatted_numbers import formatted_numbers
 from bmrjax.data.table_encoding import listed
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _parsed(
             numbers, wrong = localised, []
     if not wrong:
         return np.array(numbers, np.float64)
-    if len(wrong) + sum(missing) == len(cells):
+    if len(wrong) + sum(missing) == len(cells) or formatted_numbers(strings) is not None:
         return np.array(strings, object)
     counted = len(cells) - len(wrong) - sum(missing)
     raise ValueError(

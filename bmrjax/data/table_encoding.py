@@ -88,8 +88,7 @@ class TableEncoding:
             if column.levels is not None:
                 parts.append(_one_hot(as_text(values), column.levels))
                 continue
-            written = formatted_numbers(as_text(values), sure=False) if is_text(values) else None
-            numbers = as_numbers(values, name) if written is None else np.array(written)
+            numbers = as_numbers(values, name)
             if column.fill is not None:
                 numbers = np.where(np.isnan(numbers), column.fill, numbers)
             if not np.isfinite(numbers).all():
@@ -238,7 +237,10 @@ def _label(cell: Any) -> str:
 
 
 def as_numbers(values: Any, name: str) -> np.ndarray:
-    """Return a column as float64, NaN where a cell is missing."""
+    """Return a column as float64, NaN where a cell is missing; texts such as ``$1,250`` are numbers too."""
+    written = formatted_numbers(as_text(values), sure=False) if is_text(values) else None
+    if written is not None:
+        return np.array(written)
     try:
         if getattr(values.dtype, "kind", "O") in "mM":
             raise TypeError(f"it holds {values.dtype}")

@@ -23,7 +23,8 @@ class FinishedFit:
         text: What the fit is, in words.
         draws: Site to draws, with leading axes for draws or for chains and draws.
         guide: Guide, if there are no draws.
-        params: Its constrained parameters.
+        params: Its constrained parameters, and those of the program.
+        at_start: Whether the fit left the parameters of the program where they start, as MCMC does.
         keep: Masks of elements that had been removed before, by site.
         columns: Names of the columns of the inputs.
         shapes: Site to shape, for draws.
@@ -35,6 +36,7 @@ class FinishedFit:
     draws: Mapping[str, np.ndarray] | None = None
     guide: Any = None
     params: Mapping[str, Any] | None = None
+    at_start: bool = False
     keep: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -55,14 +57,14 @@ def finished_fit(
         fit: A `numpyro.infer.MCMC` that has run; draws by site; what has a group `posterior` with
             variables over chains and draws, such as a DataTree of ArviZ; a guide; or a `bmrjax.Result`.
         model: NumPyro program; of an MCMC, a guide or a result, the one that it was made for by default.
-        params: Constrained parameters of a guide.
+        params: Constrained parameters of a guide; of draws, those of the program.
 
     Raises:
         TypeError: For anything else, and for a guide without parameters.
         ValueError: For an MCMC that has not run.
     """
     if _has_group(fit):
-        return _of_tree(fit, model)
+        return _of_tree(fit, model, params)
     if not callable(fit):
         raise TypeError(
             "reduce_fit takes a numpyro.infer.MCMC, a dict of draws by site, an ArviZ DataTree, a guide with "
@@ -83,17 +85,16 @@ def _(fit: MCMC, *, model: Callable | None = None, params: Any = None) -> Finish
         raise ValueError("reduce_fit: this MCMC has no draws; call its run first.")
     found = model if model is not None else getattr(fit.sampler, "model", None)
     shapes = {name: np.shape(value)[2:] for name, value in draws.items()}
-    return FinishedFit(found, type(fit.sampler).__name__, draws=draws, shapes=shapes)
+    return FinishedFit(found, type(fit.sampler).__name__, draws=draws, shapes=shapes, at_start=True)
 
 
 @finished_fit.register(Mapping)
 def _(fit: Mapping[str, Any], *, model: Callable | None = None, params: Any = None) -> FinishedFit:
-    _no_params(params, "draws")
     if _has_group(fit):
-        return _of_tree(fit, model)
+        return _of_tree(fit, model, params)
     draws = {name: np.asarray(value) for name, value in fit.items()}
     shapes = {name: value.shape[1:] for name, value in draws.items()}
-    return FinishedFit(model, "draws", draws=draws, shapes=shapes)
+    return FinishedFit(model, "draws", draws=draws, shapes=shapes, params=params)
 
 
 @finished_fit.register
@@ -122,7 +123,7 @@ def _has_group(fit: Any) -> bool:
     return group is not None and not callable(group)
 
 
-def _of_tree(fit: Any, model: Callable | None) -> FinishedFit:
+def _of_tree(fit: Any, model: Callable | None, params: Mapping[str, Any] | None) -> FinishedFit:
     group = fit.posterior
     variables = getattr(group, "data_vars", group)
     draws, shapes, names = {}, {}, {}
@@ -136,7 +137,9 @@ def _of_tree(fit: Any, model: Callable | None) -> FinishedFit:
         labels = _labels(variable, lead)
         if labels is not None:
             names[site] = labels
-    return FinishedFit(model, "an ArviZ tree", draws=draws, shapes=shapes, names=names)
+    return FinishedFit(
+        model, "an ArviZ tree", draws=draws, shapes=shapes, names=names, params=params
+    )
 
 
 def _own_axes(variable: Any, site: str, lead: list[str]) -> list[str]:
@@ -185,4 +188,4 @@ def _of_guide(
 
 def _no_params(params: Any, what: str) -> None:
     if params is not None:
-        raise TypeError(f"reduce_fit: params belongs to a guide; {what} has none.")
+        raise TypeError(f"reduce_fit: params belongs to a guide or to draws; {what} has its own.")

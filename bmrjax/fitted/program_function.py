@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 
 from bmrjax.backend.shared_programs import compiled
+from bmrjax.fitted.layout import shortened
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.tracing import sites_of
@@ -43,6 +44,36 @@ def with_parameters(model: Callable, params: Mapping[str, Any] | None) -> Callab
         return params.get(site["name"]) if site["type"] in ("param", "mutable") else None
 
     return numpyro.handlers.substitute(model, substitute_fn=fitted)
+
+
+def check_parameters(model: Callable, params: Mapping[str, Any] | None, data: Data) -> None:
+    """Refuse a program some of whose parameters or mutable sites are not among those of the fit.
+
+    They would be evaluated where they start, which is not where the fit ended.
+
+    Args:
+        model: NumPyro program.
+        params: Constrained parameters and mutable sites of the fit.
+        data: The program's arguments.
+
+    Raises:
+        ValueError: If there are such sites, unless a handler around the program sets them.
+    """
+    unknown: dict[str, str] = {}
+
+    def note(site: Mapping[str, Any]) -> None:
+        if site["type"] not in ("param", "mutable") or site["name"] in (params or {}):
+            return
+        if site["value"] is None or site["value"] is site["args"][0]:
+            unknown[site["name"]] = site["type"]
+
+    look_at_sites(lambda _: None, numpyro.handlers.substitute(model, substitute_fn=note), data)
+    if unknown:
+        raise ValueError(
+            f"reduce_fit: the program has {shortened(list(unknown))} "
+            f"(numpyro.{next(iter(unknown.values()))}), and nothing says at which value it was fitted: give params=, such as svi_result.params, with "
+            "the value that it had."
+        )
 
 
 def program_function(

@@ -96,7 +96,8 @@ def reduce_fit(
         model: NumPyro program. An MCMC, an automatic guide and a result know theirs.
         data: Arguments of the program: a tuple of positional ones, or a dict of keyword arguments, targets
             included.
-        params: Constrained parameters of the guide, as in ``svi_result.params``.
+        params: Constrained parameters of the guide and of the program (`numpyro.param`), as in
+            ``svi_result.params``. With draws of a program that has parameters, their values.
         loc: Without `fit`: posterior mean, (n,).
         covariance: Without `fit`: posterior covariance, (n, n).
         prior: Without `fit`: the prior that it was fitted under; broadcasts to (n,). With draws that come

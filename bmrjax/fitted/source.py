@@ -13,7 +13,7 @@ from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.judged_prior import judged_prior
 from bmrjax.fitted.layout import ElementLayout, Names, shortened
 from bmrjax.fitted.normality import whole_normal
-from bmrjax.fitted.program_function import with_parameters
+from bmrjax.fitted.program_function import check_parameters, with_parameters
 from bmrjax.fitted.shrunk_covariance import shrunk_covariance
 from bmrjax.fitted.whole_plates import with_all_rows
 from bmrjax.infer.arguments import Data
@@ -43,6 +43,7 @@ class Source:
         data: Its arguments.
         rounding: Relative error of the covariance.
         independent_draws: Number of independent draws that the covariance is from; None for a closed form.
+        labels: Names that the data or the arrays carry, whatever the elements are called; None without any.
     """
 
     layout: ElementLayout
@@ -55,6 +56,7 @@ class Source:
     data: Data = ()
     rounding: float = 1e-14
     independent_draws: float | None = None
+    labels: tuple[str, ...] | None = None
 
 
 def source_from_arrays(
@@ -106,6 +108,7 @@ def source_from_arrays(
         normal,
         f"joint normal of {mean.size} elements, as given",
         rounding=max(rounding, 1e-14),
+        labels=None if labels is None else tuple(labels),
     )
 
 
@@ -162,14 +165,16 @@ def from_fit(
     batch = program_data(given.model, data, batch_size=None, name="reduce_fit")
     model = with_all_rows(given.model, batch)
     prior = judged_prior(model, batch, sites)
-    if names is None:
-        names = _columns(data, given.columns, prior.shapes)
+    labels = _columns(data, given.columns, prior.shapes)
+    names = labels if names is None else names
     if names is None and given.names:
         of_tree = {n: of for n, of in given.names.items() if n in prior.shapes}
         names = {n: of for n, of in of_tree.items() if len(of) == np.prod(prior.shapes[n])}
     layout = ElementLayout.of_sites(prior.shapes, names, given.keep)
     if not layout.size:
         raise ValueError("reduce_fit: the fit has removed every element of the judged sites.")
+    if not given.at_start:
+        check_parameters(model, given.params, batch)
     model = with_parameters(model, given.params)
     if given.guide is not None:
         given = replace(given, guide=guide_on_data(given.guide, batch))
@@ -202,6 +207,7 @@ def from_fit(
         model,
         batch,
         independent_draws=posterior.independent_draws,
+        labels=labels,
     )
 
 

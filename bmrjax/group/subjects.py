@@ -243,6 +243,12 @@ def _check_same(first: Source, other: Source, first_name: str, name: str) -> Non
             + (f"; with {shortened(more)}" if more else "")
             + ". Name the sites that all subjects have in `sites`."
         )
+    if first.labels and other.labels and first.labels != other.labels:
+        raise ValueError(
+            f"peb: subject '{name}' has the columns {shortened(other.labels)} and subject '{first_name}' has "
+            f"{shortened(first.labels)}, and what names= calls them goes by position. Give all subjects' "
+            "columns one order and one set of names, or leave names out."
+        )
     for part in ("prior_loc", "prior_scale"):
         one, two = getattr(first.normal, part), getattr(other.normal, part)
         # Each in its own units.

@@ -2,7 +2,7 @@
 
 import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -38,8 +38,12 @@ class Constants:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Constants) and self.signature == other.signature
 
-    def fingerprint(self) -> str:
-        """Return a text that tells these constants from others, the same in every process."""
+    def fingerprint(self, describe: Callable[[Any], str]) -> str:
+        """Return a text that tells these constants from others, the same in every process.
+
+        Args:
+            describe: Returns such a text for an object that is neither a number nor a text nor an array.
+        """
         plain = bool | int | float | str | None
         shown = []
         for value, signature in zip(self.values, self.signature[1], strict=True):
@@ -50,7 +54,7 @@ class Constants:
                 own = value.name if isinstance(value, enum.Enum) else value.item()
                 shown.append(repr((kind, own)))
             else:
-                shown.append(kind)
+                shown.append(kind if value is ROW else describe(value))
         return "; ".join(shown)
 
 

@@ -125,7 +125,8 @@ def _walk(value: Any, path: str, found: Fingerprint, depth: int, above: set[int]
     if isinstance(value, float):
         found[path] = value if math.isfinite(value) else str(value)
         return
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    is_array = isinstance(value, np.ndarray | np.generic | jax.Array)
+    if is_array and value.dtype != object:
         found[path] = _array(value)
         return
     if id(value) in above:
@@ -142,6 +143,11 @@ def _walk(value: Any, path: str, found: Fingerprint, depth: int, above: set[int]
         names = getattr(value, "_fields", range(len(value)))
         for name, part in zip(names, value, strict=True):
             inner(part, name)
+    elif is_array or _is_table(value):
+        found[path] = _name(type(value))
+        inner(list(map(str, getattr(value, "columns", ()))), "columns")
+        values = np.asarray(value)
+        inner(values.tolist() if values.dtype == object else values, "values")
     elif isinstance(value, set | frozenset):
         found[path] = sorted(map(str, value))
     elif isinstance(value, functools.partial):
@@ -188,6 +194,11 @@ def _function(value: types.FunctionType, path: str, found: Fingerprint, inner: A
         is_code = isinstance(part, types.ModuleType | types.BuiltinFunctionType | type)
         if not is_code and (not isinstance(part, types.FunctionType) or _is_own(part)):
             inner(part, name)
+
+
+def _is_table(value: Any) -> bool:
+    """Return whether an object holds an array, as tables of pandas and of others do."""
+    return hasattr(type(value), "__array__") and hasattr(value, "shape")
 
 
 def _is_own(value: Any) -> bool:

@@ -51,8 +51,15 @@ def fit_data(
 
     Raises:
         ValueError: For data that do not fit the program, or a batch size below 1.
+        TypeError: For static arguments with `Batches`.
     """
     if isinstance(data, Batches):
+        if static:
+            raise TypeError(
+                f"sparsify: FitOptions(static={list(static)}) is for arrays in memory; with Batches it has "
+                "no effect. Give the program these arguments before, as by functools.partial(program, "
+                "num_groups=9), and leave them out of the batches."
+            )
         example = data.example()
         size, num_data = length(example), data.num_data
         steps = max(num_data // size, 1)

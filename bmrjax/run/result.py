@@ -25,7 +25,7 @@ from bmrjax.run.result_page import result_page
 from bmrjax.run.result_text import result_text
 from bmrjax.run.save_result import save_result
 from bmrjax.run.serial import one_at_a_time
-from bmrjax.run.sparsest import sparsest_as_good, sparsest_within
+from bmrjax.run.sparsest import sparsest_as_good, sparsest_within, warn_none_as_good
 from bmrjax.run.summary import scores_of, summary_table
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Result(PrunedProgram):
             as_good_as: Another result, which `data` are scored by as well: the sparsest point is taken that
                 is not worse in negative log likelihood, nor in accuracy, by more than `within` standard
                 errors. With that of `Fit.init` at a trained network, as much is removed as the network's own
-                predictions allow. Where no point is as good, this has no effect.
+                predictions allow. Where no point is as good, a warning says so, and this has no effect.
 
         Returns:
             That point; its `metrics` are those on `data` (the NLL in nats per data point).
@@ -240,6 +240,8 @@ class Result(PrunedProgram):
                 as_good_as.params, as_good_as.keep, data, key, num_samples=num_samples
             )
             index = sparsest_as_good(scores, kept, other, within=within)
+            if index is None:
+                warn_none_as_good(scores, other)
         if index is None:
             log_probs = np.stack([np.asarray(each.log_prob) for each in scores])
             index = sparsest_within(log_probs, kept, within=within)

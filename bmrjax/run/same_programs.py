@@ -6,19 +6,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
-from jaxtyping import Array
 from numpyro.distributions import biject_to
 
-from bmrjax.backend.program_key import equations_key
+from bmrjax.backend.program_key import constants_key, equations_key
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.tracing import sites_of
 
 
 def check_same_programs(models: Sequence[Callable], batch: Data) -> None:
-    """Refuse programs that differ in more than arrays: all members are trained by the first one.
+    """Refuse programs that differ in more than the networks they start from.
 
-    Arrays may be those of the networks that they start from. Programs whose sites differ are refused later,
-    by name.
+    All members are trained by the first one.
+
+    Programs whose sites differ are refused later, by name.
 
     Args:
         models: One per member.
@@ -28,18 +28,21 @@ def check_same_programs(models: Sequence[Callable], batch: Data) -> None:
         ValueError: Naming the members.
     """
     first, *others = [_described(model, batch) for model in {id(m): m for m in models}.values()]
-    for sites, key in others:
-        if None not in (first[1], key) and sites == first[0] and key != first[1]:
+    for sites, equations, constants in others:
+        if sites != first[0]:
+            continue
+        found = (first[1:], (equations, constants))
+        if any(None not in pair and pair[0] != pair[1] for pair in zip(*found, strict=True)):
             raise ValueError(
                 "ensemble: the programs differ in more than the networks that they start from, such as in "
-                "the scale of a prior, and are trained together. For a number write "
+                "the scale or the location of a prior, and are trained together. For a number write "
                 "bmr.hyperparameter('scale', default) in one program, and give its values in grid=; run "
                 "others apart, by sparsify."
             )
 
 
-def _described(model: Callable, batch: Data) -> tuple[Any, Any]:
-    """Return the shapes of the sites of a program, and its equations."""
+def _described(model: Callable, batch: Data) -> tuple[Any, Any, Any]:
+    """Return the shapes of the sites of a program, its equations, and the arrays that it computes with."""
 
     def log_densities(batch: Data) -> dict[str, Any]:
         given = numpyro.handlers.substitute(model, substitute_fn=_point)
@@ -53,12 +56,15 @@ def _described(model: Callable, batch: Data) -> tuple[Any, Any]:
     try:
         traced = jax.jit(log_densities).trace(batch)
     except Exception:  # the fit reports what is wrong with it
-        return None, None
-    return jax.tree.map(lambda x: x.shape, traced.out_info), equations_key(traced)
+        return None, None, None
+    shapes = jax.tree.map(lambda x: x.shape, traced.out_info)
+    return shapes, equations_key(traced), constants_key(traced)
 
 
-def _point(site: Mapping[str, Any]) -> Array | None:
-    """Return a point of the support of a latent site that no network has a part in."""
+def _point(site: Mapping[str, Any]) -> Any:
+    """Return a value of a latent site, a parameter or a mutable site that no network has a part in."""
+    if site["type"] in ("param", "mutable") and not callable(site["args"][0]):
+        return jax.tree.map(jnp.zeros_like, site["args"][0])
     if site["type"] != "sample" or site["is_observed"]:
         return None
     try:

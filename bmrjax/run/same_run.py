@@ -5,10 +5,11 @@ from dataclasses import fields
 from typing import Any
 
 import jax
+import numpy as np
 
 from bmrjax.infer.arguments import Batch, Data
 from bmrjax.run.batches import Batches
-from bmrjax.run.digests import digest
+from bmrjax.run.digests import digest, document_digest
 from bmrjax.run.fingerprint import fingerprint, first_difference
 from bmrjax.run.settings import Settings
 
@@ -25,8 +26,13 @@ def data_digest(data: Data | Batches | None) -> str | None:
     """
     if data is None or isinstance(data, Batches):
         return None
-    constants = data.constants.fingerprint() if isinstance(data, Batch) else ""
-    return digest(*jax.tree.leaves(data)) + constants
+    constants = data.constants.fingerprint(_described) if isinstance(data, Batch) else ""
+    text = np.frombuffer(constants.encode(), np.uint8)
+    return digest(*jax.tree.leaves(data), *([text] if constants else []))
+
+
+def _described(value: Any) -> str:
+    return document_digest(fingerprint(value))
 
 
 def data_identity(data: Data | Batches, settings: Settings) -> dict[str, Any]:

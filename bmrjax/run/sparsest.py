@@ -1,5 +1,6 @@
 """The sparsest point that predicts as well as the best one, by rows that were kept out."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,6 +109,23 @@ def sparsest_as_good(
                 continue
         found.append((kept[i], -values.mean(), i))
     return min(found)[-1] if found else None
+
+
+def warn_none_as_good(points: Sequence[PredictiveScores], than: PredictiveScores) -> None:
+    """Warn that no point of a path is as good as what they were compared with.
+
+    Args:
+        points: Scores on the validation rows at each point of the path.
+        than: Scores of what they were compared with.
+    """
+    best = max(points, key=lambda point: float(np.mean(point.log_prob)))
+    nll, other = (-float(np.mean(each.log_prob)) for each in (best, than))
+    warnings.warn(
+        "most_predictive: no point of the path is as good as as_good_as on these rows: the lowest negative "
+        f"log likelihood is {nll:.4g} nats per data point, and its own {other:.4g}. The point is the one "
+        "without it. Train for longer at full size before the first round, or allow more by within=.",
+        stacklevel=4,
+    )
 
 
 def excess(best: Float[Any, " rows"], other: Float[Any, " rows"], *, least: float = 0.005) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from bmrjax.backend import shared_programs
-from bmrjax.backend.program_key import program_key
+from bmrjax.backend.program_key import constants_key, program_key
 from bmrjax.backend.quick_compile import quick_jit
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -254,3 +254,22 @@ def test_options_may_depend_on_the_length_of_a_program_that_is_not_lowered_again
     for _ in range(2):
         shared_programs.compiled(jax.jit(lambda x: jnp.sin(x) + 0.1234).trace(X), options)
     assert lengths[0] == lengths[1] > 3
+
+
+def _of_arrays(used, unused, inside, *, both=False):
+    def function(x):
+        jax.jit(lambda a, b: b if both else a)(x, inside)
+        return x * used, (unused * 2)[:0], jax.jit(lambda a, b: a + b if both else a)(x, inside)
+
+    return constants_key(jax.jit(lambda x: function(x)[::2]).trace(X))
+
+
+def test_of_the_arrays_closed_over_those_count_that_something_is_computed_from():
+    one, two, three = X + 1, X + 2, X + 3
+    base = _of_arrays(one, two, three)
+    assert base is not None
+    assert base == _of_arrays(one, X + 4, X + 5)
+    assert base != _of_arrays(X + 4, two, three)
+    both = _of_arrays(one, two, three, both=True)
+    assert both == _of_arrays(one, X + 4, three, both=True)
+    assert both != _of_arrays(one, two, X + 4, both=True)

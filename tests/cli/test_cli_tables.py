@@ -187,6 +187,15 @@ def test_predict_reads_a_table_by_the_names_of_its_columns(table, tmp_path, caps
     assert "RMSE" not in capsys.readouterr().out
     cli.main(["predict", str(folder / "run"), "--data", str(folder / "people.csv")])
     assert "in the unit of score, on 80 data points" in capsys.readouterr().out
+    # The target may be written as it may be for training; rows without one are said.
+    (tmp_path / "money.csv").write_text('place,age,score\nOslo,10,"$1,250.50"\nRome,11,$3\n')
+    cli.main(["predict", str(folder / "run"), "--data", str(tmp_path / "money.csv")])
+    assert "in the unit of score, on 2 data points" in capsys.readouterr().out
+    (tmp_path / "blank.csv").write_text("place,age,score\nOslo,10,1250.50\nRome,11,\n")
+    cli.main(["predict", str(folder / "run"), "--data", str(tmp_path / "blank.csv")])
+    printed = capsys.readouterr().out
+    assert "RMSE" not in printed
+    assert "note: predictions are not scored: 1 of 2 rows have no target." in printed
     (tmp_path / "bad.csv").write_text("place,height\nOslo,10\n")
     line = fails(capsys, "predict", folder / "run", "--data", tmp_path / "bad.csv")
     assert "bad.csv lacks 'age', which the network reads; it has 'place', 'height'" in line

@@ -441,3 +441,11 @@ def test_a_file_of_a_known_network_opens_where_nothing_of_it_is_loaded(tmp_path)
 def test_the_dictionary_is_that_of_this_version_of_the_format():
     digest = hashlib.sha256(PHRASES).hexdigest()
     assert digest == "5f6270597c6f06fd2a46db318b82448cd35fa17fa41eea64facf07fe6a6e9200"
+
+
+@pytest.mark.parametrize("quantiser", ["uniform", "rate-distortion"])
+def test_weights_below_the_finest_grid_become_zero_with_a_warning(quantiser, network, scales):
+    tiny = jax.tree.map(lambda a: a * 1e-32 if eqx.is_inexact_array(a) else a, network)
+    by_path = {path: scale * 1e-32 for path, scale in scales.items()}
+    with pytest.warns(UserWarning, match="below the finest grid .* and becomes zero"):
+        codec.encode(tiny, quantiser=QUANTISERS[quantiser], posterior_scale=by_path)

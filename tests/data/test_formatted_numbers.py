@@ -30,6 +30,15 @@ def test_formatted_columns_are_read_as_their_numbers(tmp_path, written):
         np.testing.assert_allclose(rows[:, 0], plain["income"])
 
 
+def test_thousands_have_commas_where_the_cells_are_large_enough(tmp_path):
+    lines = [f'{i},"{1200.5 * i:,.2f}"' if 1200.5 * i > 999 else f"{i},7.25" for i in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["y,income", *lines]))
+    found = bmr.data.from_csv(tmp_path / "table.csv", target="y")
+    rows = np.asarray(found.train[0] * found.input_scale + found.input_mean)[:, 0]
+    truth = np.where(np.arange(60) > 0, 1200.5 * np.arange(60), 7.25)
+    assert np.isclose(rows[:, None], truth, rtol=1e-4).any(1).all()
+
+
 def test_a_formatted_target_is_an_amount():
     plain = _table()
     table = plain.assign(y=[f"${value:,.4f}" for value in plain["y"]])

@@ -87,6 +87,25 @@ def test_parameters_of_the_program_have_the_values_of_the_fit():
     np.testing.assert_allclose(found.path()["elpd"], elpd["elpd"], atol=0.05)
 
 
+def test_parameters_of_the_program_without_a_value_are_asked_for():
+    rng = np.random.default_rng(0)
+    draws = {"beta": rng.normal(scale=0.1, size=(500, 3))}
+    options = {"model": _with_parameters, "data": NARROW}
+    with pytest.raises(ValueError, match=r"has 'noise', 'shift', 'running' .*give params="):
+        bmr.reduce_fit(draws, **options)
+    with pytest.raises(ValueError, match=r"has 'running' \(numpyro.mutable\)"):
+        bmr.reduce_fit(draws, **options, params={"noise": 2.0, "shift": {"by": np.float32(0.0)}})
+    params = {"noise": np.float32(NOISE), "shift": {"by": np.float32(0.0)}}
+    params |= {"running": {"mean": np.float32(0.0)}}
+    found = bmr.reduce_fit(draws, **options, params=params).path()
+    plain = bmr.reduce_fit(draws, model=_model, data=NARROW).path()
+    np.testing.assert_allclose(found["elpd"], plain["elpd"], atol=1e-3)
+    # What a handler sets needs no value.
+    fixed = numpyro.handlers.substitute(_with_parameters, data=params)
+    found = bmr.reduce_fit(draws, model=fixed, data=NARROW).path()
+    np.testing.assert_allclose(found["elpd"], plain["elpd"], atol=1e-3)
+
+
 def _by_minibatches(x, y):
     beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SCALE).expand([3]).to_event(1))
     with numpyro.plate("rows", 50, subsample_size=10) as rows:

@@ -249,6 +249,40 @@ def test_predictions_by_size_are_those_of_leaving_each_point_out():
     np.testing.assert_allclose(table["difference"], table["elpd"] - table["elpd"].max(), atol=1e-9)
 
 
+def _weighted(x, y, weight, observed):
+    beta = numpyro.sample("beta", dist.Normal(0, 2.0).expand([2]).to_event(1))
+    shares, counted = numpyro.handlers.scale(scale=weight), numpyro.handlers.mask(mask=observed)
+    with numpyro.plate("rows", len(y)), shares, counted:
+        numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
+
+
+def test_rows_with_a_weight_leave_with_all_of_it_and_masked_rows_do_not_count():
+    rng = np.random.default_rng(5)
+    x, weight = rng.normal(size=(30, 2)), rng.choice([0.5, 1.0, 3.0], 30)
+    y = x @ [1.0, 0.4] + rng.normal(size=30)
+    observed = np.arange(30) % 5 > 0
+
+    def exact(columns, rows):
+        design, of = columns[rows], weight[rows]
+        precision = design.T @ (of[:, None] * design) + np.eye(columns.shape[1]) / 4
+        covariance = np.linalg.inv(precision)
+        return covariance @ design.T @ (of * y[rows]), covariance
+
+    full = exact(x, np.flatnonzero(observed))
+    draws = {"beta": rng.multivariate_normal(*full, size=20_000)}
+    data = (x, y, weight, observed)
+    found = bmr.reduce_fit(draws, model=_weighted, data=data, names=["0", "1"])
+    for row in found.path().itertuples():
+        columns = x[:, [int(name) for name in row.candidates]]
+        each = []
+        for i in np.flatnonzero(observed):
+            loc, covariance = exact(columns, np.flatnonzero(observed & (np.arange(30) != i)))
+            variance = 1 + columns[i] @ covariance @ columns[i]
+            each.append(stats.norm.logpdf(y[i], columns[i] @ loc, np.sqrt(variance)))
+        assert row.elpd == pytest.approx(sum(each), abs=0.15)
+        assert row.elpd_error == pytest.approx(np.std(each) * len(each) ** 0.5, rel=0.03)
+
+
 def test_a_path_needs_a_program():
     with pytest.raises(ValueError, match=r"path needs the joint posterior of a program: arrays"):
         _arrays().path()

@@ -492,3 +492,25 @@ def test_names_that_are_not_there_are_refused_after_the_fit():
     lone = bmr.peb(design={"g": [0, 0, 0, 0, 0, 1]}, names=NAMES, **study.arrays)
     with pytest.raises(ValueError, match="without the subject '5'"):
         lone.leave_one_out("g")
+
+
+def _line(table, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(table @ beta, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("given", ["arrays", "fits"])
+def test_names_do_not_hide_that_subjects_have_their_columns_in_another_order(given):
+    orders = [["a", "b"], ["b", "a"], ["a", "b"]]
+    if given == "arrays":
+        loc = [pd.Series([0.5, -0.2], order) for order in orders]
+        parts = {"loc": loc, "covariance": [np.eye(2) * 0.1] * 3}
+        parts["prior"] = reduction.Normal(0.0, 1.0)
+    else:
+        rng = np.random.default_rng(0)
+        tables = [pd.DataFrame(rng.normal(size=(30, 2)), columns=order) for order in orders]
+        draws = {"beta": rng.normal(scale=0.2, size=(200, 2))}
+        parts = {"fits": [draws] * 3, "model": _line}
+        parts["data"] = [(table, rng.normal(size=30)) for table in tables]
+    with pytest.raises(ValueError, match="subject '1' has the columns 'b', 'a' and subject '0'"):
+        bmr.peb(**parts, names=["gain", "decay"])

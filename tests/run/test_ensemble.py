@@ -37,6 +37,17 @@ def networks(hidden=()):
     ]
 
 
+def _centred(loc):
+    """Return a logistic regression whose prior has its location in an array of its own."""
+
+    def program(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(loc, 1.0).to_event(1))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+    return program
+
+
 def assert_alike(found, expected):
     assert len(found.history) == len(expected.history)
     for name in ("kept", "taken_back", "rate"):
@@ -158,6 +169,9 @@ def test_what_cannot_be_run_is_refused():
     tight = programs.classifier(bmr.zoo.MLP(4, (8,), 2, key=KEYS[1]), bmr.priors.Flat(0.5))
     with pytest.raises(ValueError, match="differ in more than the networks.*trained together"):
         bmr.ensemble([networks((8,))[0], tight], data, keys=KEYS[:2], **OPTIONS)
+    centred = [_centred(jnp.full(4, loc)) for loc in (0.0, 1.0)]
+    with pytest.raises(ValueError, match="differ in more than the networks.*location of a prior"):
+        bmr.ensemble(centred, data, keys=KEYS[:2], **OPTIONS)
     with pytest.raises(TypeError, match="num_epoch"):
         bmr.ensemble(networks()[0], data, keys=KEYS, num_epoch=3)
     batches = bmr.Batches(lambda epoch: iter([data]), num_data=256)

@@ -1,6 +1,7 @@
 """Whatever number differs in what a run is made of, its fingerprint differs, too."""
 
 import copy
+import dataclasses
 import enum
 import functools
 import json
@@ -13,6 +14,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+import pandas as pd
 import pytest
 from flax import nnx
 
@@ -199,6 +201,11 @@ def test_a_fingerprint_of_before_is_compared_where_it_can_be():
     assert first_difference(before, fingerprint({**now, "array": array * 2})) is not None
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    scale: float
+
+
 class Link(enum.Enum):
     LOGIT = 1
     PROBIT = 2
@@ -213,10 +220,16 @@ class Link(enum.Enum):
         ("logit", "probit"),
         (np.ones(2), np.zeros(2)),
         ((0.5, "logit"), (0.5, "probit")),
+        (pd.DataFrame({"a": [1.0, 2.0]}), pd.DataFrame({"a": [1.0, 3.0]})),
+        (pd.DataFrame({"a": ["x", "y"]}), pd.DataFrame({"a": ["x", "z"]})),
+        (pd.DataFrame({"a": [1.0]}), pd.DataFrame({"b": [1.0]})),
+        (Settings(0.5), Settings(2.0)),
+        (lambda x: x, lambda x: 2.0 * x),
+        (functools.partial(max, 1), functools.partial(max, 2)),
     ],
 )
 def test_another_constant_among_the_data_is_noticed(one, other):
     def digest_of(constant):
-        return data_digest(check_data((np.ones(5), constant), "data"))
+        return data_digest(check_data((np.ones(5), constant), "data", static=[1]))
 
     assert digest_of(one) == digest_of(copy.copy(one)) != digest_of(other)

@@ -95,6 +95,14 @@ BAD = {
 }
 
 
+def test_static_arguments_do_not_go_with_batches():
+    batches = bmr.Batches(lambda epoch: iter([(X,)]), num_data=len(X))
+    with pytest.raises(TypeError, match=r"static=\['group'\]\) is for arrays in memory"):
+        bmr.sparsify(
+            program, batches, key=jax.random.key(0), options=bmr.FitOptions(static=["group"])
+        )
+
+
 @pytest.mark.parametrize(("make", "given", "kind", "message"), BAD.values(), ids=BAD.keys())
 def test_options_are_checked_where_they_are_made(make, given, kind, message):
     with pytest.raises(kind, match=message):

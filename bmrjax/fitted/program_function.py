@@ -71,8 +71,8 @@ def check_parameters(model: Callable, params: Mapping[str, Any] | None, data: Da
     if unknown:
         raise ValueError(
             f"reduce_fit: the program has {shortened(list(unknown))} "
-            f"(numpyro.{next(iter(unknown.values()))}), and nothing says at which value it was fitted: give params=, such as svi_result.params, with "
-            "the value that it had."
+            f"(numpyro.{next(iter(unknown.values()))}), and nothing says at which value it was fitted: give "
+            "params=, such as svi_result.params, with the value that it had."
         )
 
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from bmrjax.backend.positions import check_positions
+
 Call = ParamSpec("Call")
 Computed = TypeVar("Computed")
 
@@ -41,6 +43,7 @@ def not_after_fork(function: Callable[Call, Computed]) -> Callable[Call, Compute
     @functools.wraps(function)
     def checked(*args: Call.args, **kwargs: Call.kwargs) -> Computed:
         refuse_after_fork(function.__name__)
+        check_positions(function, args)
         return function(*args, **kwargs)
 
     return checked

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from bmrjax.backend.forked import refuse_after_fork
+from bmrjax.backend.positions import check_positions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +29,7 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
         refuse_after_fork(function.__name__)
+        check_positions(function, args)
         with _LOCK:
             return function(*args, **kwargs)
 

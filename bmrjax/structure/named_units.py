@@ -53,6 +53,7 @@ class UnitGroups(Groups):
 
     Attributes:
         kinds: Its units, those of a layer together. Groups of none of them are single weights.
+        stays: Why no unit of an array can go, by the path to the array, unless they are outputs.
 
     Example:
         The size of each neuron's weights:
@@ -68,12 +69,14 @@ class UnitGroups(Groups):
     """
 
     kinds: tuple[UnitKind, ...] = field(default=(), metadata={"static": True})
+    stays: tuple[tuple[str, str], ...] = field(default=(), metadata={"static": True})
 
     def __repr__(self) -> str:
         """Return a table of the units by name."""
         units = sum(len(kind.groups) for kind in self.kinds)
         head = f"{type(self).__name__}: {units:,} units, and {self.count - units:,} weights on their own"
-        return "\n  ".join([head, *map(str, self.kinds)])
+        held = [f"{name}: its units stay: {why}" for name, why in self.stays]
+        return "\n  ".join([head, *map(str, self.kinds), *held])
 
 
 @dataclass(frozen=True)

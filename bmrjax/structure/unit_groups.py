@@ -17,7 +17,8 @@ from bmrjax.structure.network_arrays import (
     parts_of,
 )
 from bmrjax.structure.traced_once import trace_once
-from bmrjax.structure.units import Units
+from bmrjax.structure.unit_rules import TAPS
+from bmrjax.structure.units import OUTPUT, Units
 
 
 def unit_groups(
@@ -99,14 +100,21 @@ def unit_groups(
     ids: dict[str, Any] = {}
     alone: list[tuple[str, np.ndarray]] = []
     owned: dict[int, tuple[int, int]] = {}
+    stays: dict[str, str] = {}
     whole = [[_units(units, x, nested) for x in units.of(v)] for v in params]
     for i, array in enumerate(parts.arrays):
         if not parts.trained[i]:
             continue
         found = np.full(array.shape, -1, np.int32)
         for axis, labels in enumerate(whole[i]):
-            if ((i, axis) in read) != (along == "inputs") or not may_go[labels].any():
+            if ((i, axis) in read) != (along == "inputs"):
                 continue
+            if not may_go[labels].any():
+                why = {units.reason(label) for label in labels.tolist()} - {None, OUTPUT, TAPS}
+                if why and array.ndim > 1 and len(labels) > 1:
+                    stays.setdefault(f"{name}.{parts.names[i]}", min(filter(None, why)))
+                continue
+            stays.pop(f"{name}.{parts.names[i]}", None)
             owned[i] = (i, axis)
             for k in np.flatnonzero(may_go[labels]):
                 number = numbers.setdefault(int(labels[k]), len(numbers))
@@ -128,6 +136,7 @@ def unit_groups(
         {key: jnp.asarray(value) for key, value in ids.items()},
         total,
         kinds=kinds_of(numbers, places, ids, name),
+        stays=tuple(stays.items()),
     )
 
 

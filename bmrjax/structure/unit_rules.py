@@ -11,6 +11,8 @@ from bmrjax.structure.windows import SCATTERS, windows
 
 Labels = list[np.ndarray]
 
+TAPS = "they are the taps of a filter"
+
 
 class Collector(Protocol):
     """Takes down what operations say; see `bmrjax.structure.units.Units`."""
@@ -75,7 +77,7 @@ def _conv(units: Collector, eqn: Any, inputs: list[Labels]) -> list[Labels] | No
     batch, channels, *space = (image[i] for i in numbers.lhs_spec)
     out, ins, *taps = (kernel[i] for i in numbers.rhs_spec)
     units.fix(space, "a convolution slides over them")
-    units.fix(taps, "they are the taps of a filter")
+    units.fix(taps, TAPS)
     if groups == 1:
         units.join(channels, ins)
     else:

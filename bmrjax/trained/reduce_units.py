@@ -76,8 +76,11 @@ def reduce_units(
 
     pilot, _ = walk(1)(UNIT_PILOT, ready.num_data, first=first)
     if not pilot:
+        others = "; ".join(f"{name}: {why}" for name, why in graph.refused.items())
         raise ValueError(
-            "reduce_network: no unit can be removed: limits, round_to or leave keep all of them."
+            f"reduce_network: no unit can be removed. Of {len(graph.names)} that can be judged, each is the "
+            "last of its layer, or limits, round_to or leave keep it."
+            + (f" The others cannot be taken out: {others}." if others else "")
         )
     tempered = temperature(
         [step.loss / ready.num_data for step in pilot],

@@ -230,3 +230,23 @@ def test_features_of_any_network_that_flattens_are_read() -> None:
     images = bmr.zoo.MLP(4, (3,), 2, key=jax.random.key(0))
     ids = bmr.structure.unit_groups(images, jnp.ones((1, 2, 2)), along="inputs").ids
     assert (ids["net.layers.0.weight"][0] == ids["net.layers.0.weight"][1]).all()
+
+
+class _Spectral(eqx.Module):
+    """Two layers with a Fourier transform between them, which keeps the units of both."""
+
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+
+    def __call__(self, x):
+        return self.second(jnp.fft.irfft(jnp.fft.rfft(self.first(x))[:3], n=8))
+
+
+def test_units_that_nothing_can_take_out_say_why():
+    one, two = jax.random.split(jax.random.key(0))
+    network = _Spectral(eqx.nn.Linear(4, 8, key=one), eqx.nn.Linear(8, 2, key=two))
+    found = structure.unit_groups(network, jnp.ones(4))
+    assert found.kinds == ()
+    assert found.stays == (("net.first.weight", "'fft' reads them"),)
+    assert "net.first.weight: its units stay: 'fft' reads them" in repr(found)
+    assert structure.unit_groups(eqx.nn.MLP(4, 2, 8, 1, key=one), jnp.ones(4)).stays == ()

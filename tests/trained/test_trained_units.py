@@ -429,7 +429,7 @@ class TestNetworks:
             ({"units": True, "round_to": 0}, "round_to is a positive integer"),
             ({"units": True, "limits": {"nowhere": 0.5}}, "no units are on an array called"),
             ({"units": True, "limits": {"layers.*": 2.0}}, "least shares between 0 and 1"),
-            ({"units": True, "limits": {"layers.*": 1.0}}, "no unit can be removed"),
+            ({"units": True, "limits": {"layers.*": 1.0}}, "no unit can be removed. Of 6 that"),
             ({"fine_tune": 3}, "fine_tune is bmr.trained.FineTune"),
         ],
     )

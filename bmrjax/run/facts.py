@@ -209,8 +209,8 @@ def _scales(arrays: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
     """Return which columns are far from unit scale; constant ones are left out."""
     found = []
     for name, array in arrays.items():
-        number = np.issubdtype(array.dtype, np.number)
-        if not number or (array.dtype.kind in "iu" and array.ndim < 2):
+        real = np.issubdtype(array.dtype, np.number) and not np.iscomplexobj(array)
+        if not real or (array.dtype.kind in "iu" and array.ndim < 2):
             continue
         columns = array.reshape(len(array), -1).astype(float)
         if array.ndim > 2:

@@ -98,7 +98,8 @@ class PrunedProgram(abc.ABC):
         Args:
             key: PRNG key.
             *inputs: The program's arguments without the targets, as in ``model(x)``; give the
-                targets too for their log predictive density.
+                targets too for their log predictive density. One dict of them, for a program that was
+                fitted on a dict.
             num_samples: Posterior samples.
             levels: Of the quantiles that `Prediction.quantiles` and `Prediction.interval` have.
             return_samples: Whether to return the draws too; they take num_samples times the memory of
@@ -116,7 +117,7 @@ class PrunedProgram(abc.ABC):
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict", num_samples=num_samples, batch_size=batch_size)
-        given = by_position_or_name(inputs, named, "predict")
+        given = by_position_or_name(inputs, named, "predict", self.row_arguments)
         data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
             self.params,
@@ -354,7 +355,7 @@ class PrunedProgram(abc.ABC):
             program: What is called with them; the guide by default.
         """
         _, guide = self._programs()
-        given = by_position_or_name(inputs, named, name)
+        given = by_position_or_name(inputs, named, name, self.row_arguments)
         if not given:
             check_without_arguments(guide, program, name)
             return ()

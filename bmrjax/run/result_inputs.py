@@ -11,8 +11,19 @@ from bmrjax.infer.check_data import check_data, column_names, lengths
 from bmrjax.infer.init import auto_guides
 
 
-def by_position_or_name(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
-    """Return the arguments of a program, given by position or by name.
+def by_position_or_name(
+    inputs: tuple[Any, ...],
+    named: Mapping[str, Any],
+    name: str,
+    rows: Collection[str] | None = None,
+) -> Any:
+    """Return the arguments of a program, given by position, by name, or in one dict as the data of the fit.
+
+    Args:
+        inputs: What was given by position.
+        named: What was given by name.
+        name: Of the method, for messages.
+        rows: Paths of the arrays that have rows, in the form that the program was fitted on.
 
     Raises:
         TypeError: If some are given by position and some by name.
@@ -22,6 +33,10 @@ def by_position_or_name(inputs: tuple[Any, ...], named: Mapping[str, Any], name:
             f"Result.{name}: give the program's arguments by position, or all of them by name as in the data "
             f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
         )
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        fitted_by_name = {path.partition("/")[0] for path in rows or ()}
+        if fitted_by_name & {*inputs[0]}:
+            return dict(inputs[0])
     return dict(named) or inputs
 
 

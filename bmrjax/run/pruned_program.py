@@ -95,6 +95,8 @@ class PrunedProgram(abc.ABC):
     ) -> Prediction:
         """Average the program's predictive over posterior samples.
 
+        Of several observed sites, the first that has values by row is predicted; `predictive` draws all.
+
         Args:
             key: PRNG key.
             *inputs: The program's arguments without the targets, as in ``model(x)``; give the
@@ -131,7 +133,10 @@ class PrunedProgram(abc.ABC):
 
     @one_at_a_time
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
-        """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
+        """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`.
+
+        Of several observed sites, the NLL is that of all; the others are of the first with values by row.
+        """
         check_key(key, "Result.evaluate", num_samples=num_samples)
         data = self._checked(data, "Result.evaluate: data")
         return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)

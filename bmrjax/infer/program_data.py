@@ -64,12 +64,13 @@ def program_data(
     whole = partial(_sorted, model, data, static=[*static, *tables], name=name)
     try:
         found = whole(batch_size=None)
+        finite = _is_finite(model, found)
     except _OF_PROGRAMS:
         first.add_note(
             f"{name}: the program gets {_listed(tables)} as an array, and fails with it as it is, too."
         )
         raise first from None
-    if not _is_finite(model, found):
+    if not finite:
         raise ValueError(f"{name}: with {_listed(tables)}, the log density is not finite.")
     if batch_size is not None and batch_size < length(found):
         raise ValueError(

@@ -73,7 +73,7 @@ def _is_table(value: Any) -> bool:
 def _signature(value: Any) -> Any:
     if isinstance(value, np.ndarray | jax.Array) or _is_table(value):
         host = np.asarray(value)
-        # Objects, such as the texts of a table, are told apart by how they are shown.
+        # Of objects, such as the texts of a table, the bytes are addresses.
         held = repr(host.tolist()).encode() if host.dtype == object else host.tobytes()
         columns = tuple(map(str, getattr(value, "columns", ())))
         shape = (host.shape, columns) if columns else host.shape

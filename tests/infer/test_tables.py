@@ -91,7 +91,7 @@ def test_not_a_number_in_a_table_is_not_passed_on():
         program_data(of_table, (missing, Y), batch_size=None)
 
 
-def test_tables_are_told_apart_by_what_they_hold():
+def test_tables_are_equal_if_they_hold_the_same():
     def constants(table):
         return Constants(jax.tree.structure(((0,), {})), (table,), ROWS)
 

@@ -10,7 +10,7 @@ from numpyro import distributions as dist
 from numpyro.primitives import Messenger, apply_stack
 
 from bmrjax.backend.inside_scan import enter
-from bmrjax.families import pruned
+from bmrjax.families import drawn_once, pruned
 from bmrjax.families.pruned_scan import prune_step
 from bmrjax.fast_noise import fast_noise as fast_noise
 from bmrjax.noise_draws import NoiseDraws as NoiseDraws
@@ -87,7 +87,7 @@ class prune(Messenger):
         if name not in self.keep or not _is_latent(msg):
             return
         self._seen.add(name)
-        msg["fn"] = pruned(msg["fn"], jnp.asarray(self.keep[name]), name=name)
+        msg["fn"] = pruned(drawn_once(msg), jnp.asarray(self.keep[name]), name=name)
         if msg["value"] is not None:
             self._zero_removed(msg)
 

@@ -102,6 +102,7 @@ from bmrjax.families.normal import stored_normal_parameters as stored_normal_par
 from bmrjax.families.per_datum import PerDatum as PerDatum
 from bmrjax.families.point_mass import PointForm as PointForm
 from bmrjax.families.pruned import PrunedElements as PrunedElements
+from bmrjax.families.pruned import drawn_once as drawn_once
 from bmrjax.families.pruned import pruned as pruned
 from bmrjax.families.shared_centers import SharedCenters as SharedCenters
 from bmrjax.families.shared_centers import mixture_log_prob as mixture_log_prob

@@ -12,6 +12,20 @@ from bmrjax.families.base import divergence_of_elements, read, stored
 from bmrjax.families.elements import NotElementwiseError, Prunable, elementwise
 
 
+def drawn_once(msg: dict[str, Any]) -> dist.Distribution:
+    """Return the distribution of a site with its `sample_shape`, which the site then has no more.
+
+    The plates of NumPyro do the same.
+
+    Args:
+        msg: The site, before it is drawn.
+    """
+    if shape := tuple(msg["kwargs"].get("sample_shape", ())):
+        msg["fn"] = msg["fn"].expand(shape + msg["fn"].batch_shape)
+        msg["kwargs"]["sample_shape"] = ()
+    return msg["fn"]
+
+
 def pruned(fn: dist.Distribution, keep: Bool[Array, "..."], *, name: str) -> dist.Distribution:
     """Return `fn` without the elements that `keep` drops.
 

@@ -12,6 +12,7 @@ from bmrjax.criteria import SitePosteriors
 from bmrjax.families import atoms_are_known, stored_normal_parameters
 from bmrjax.fitted.program_function import program_function
 from bmrjax.infer.arguments import Data
+from bmrjax.infer.init import at_start
 from bmrjax.infer.prior_location import PriorFacts, prior_facts
 from bmrjax.infer.tracing import is_latent, sites_of
 from bmrjax.reduction import Normal
@@ -80,7 +81,7 @@ def judged_prior(model: Callable, data: Data, sites: Sequence[str] | None) -> Ju
     discrete: set[str] = set()
 
     def parameters(seeded: Callable, args: Any, kwargs: Any, _: Any) -> dict[str, Any]:
-        traced = sites_of(seeded, args, kwargs)
+        traced = sites_of(at_start(seeded), args, kwargs)
         for name, site in traced.items():
             if is_latent(site):
                 latent[name] = facts[name].shape

@@ -13,6 +13,7 @@ from bmrjax.backend.shared_programs import compiled
 from bmrjax.fitted.layout import shortened
 from bmrjax.handlers import inference
 from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.init import at_start
 from bmrjax.infer.tracing import sites_of
 
 T = TypeVar("T")
@@ -132,7 +133,7 @@ def look_at_sites(look: Callable[[Any], T], model: Callable, data: Data) -> T:
 
     def run() -> None:
         args, kwargs = arguments(data)
-        seen.append(look(sites_of(model, args, kwargs)))
+        seen.append(look(sites_of(at_start(model), args, kwargs)))
 
     with inference():
         try:

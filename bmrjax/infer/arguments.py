@@ -48,7 +48,8 @@ class Constants:
         shown = []
         for value, signature in zip(self.values, self.signature[1], strict=True):
             kind = type(value).__name__
-            if isinstance(value, plain | np.ndarray | jax.Array | list | tuple):
+            known = isinstance(value, plain | np.ndarray | jax.Array | list | tuple)
+            if known or _is_table(value):
                 shown.append(repr(signature))
             elif isinstance(value, np.generic | enum.Enum):
                 own = value.name if isinstance(value, enum.Enum) else value.item()
@@ -68,11 +69,19 @@ class _Row:
 ROW: _Row = _Row()
 
 
+def _is_table(value: Any) -> bool:
+    has_values = hasattr(value, "__array__") and hasattr(value, "shape")
+    return has_values and not isinstance(value, np.generic)
+
+
 def _signature(value: Any) -> Any:
-    if isinstance(value, np.ndarray | jax.Array):
+    if isinstance(value, np.ndarray | jax.Array) or _is_table(value):
         host = np.asarray(value)
-        digest = hashlib.sha256(np.ascontiguousarray(host).tobytes()).hexdigest()
-        return type(value).__name__, host.shape, str(host.dtype), digest
+        # Of objects, such as the texts of a table, the bytes are addresses.
+        held = repr(host.tolist()).encode() if host.dtype == object else host.tobytes()
+        columns = tuple(map(str, getattr(value, "columns", ())))
+        shape = (host.shape, columns) if columns else host.shape
+        return type(value).__name__, shape, str(host.dtype), hashlib.sha256(held).hexdigest()
     if isinstance(value, list | tuple):
         return type(value).__name__, tuple(_signature(each) for each in value)
     try:

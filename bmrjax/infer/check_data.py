@@ -45,7 +45,7 @@ def parts_of_data(data: Any) -> tuple[Any, list[Part]]:
         array = _as_array(value)
         if array is None and isinstance(value, tuple | list) and len(value):
             each = [walk(one, f"{path}/{i}") for i, one in enumerate(value)]
-            return tuple(each) if isinstance(value, tuple) else each
+            return _of_type(value, each)
         found.append(Part(path, value, array))
         return len(found) - 1
 
@@ -56,6 +56,13 @@ def parts_of_data(data: Any) -> tuple[Any, list[Part]]:
     # The leaves of a dict come in the order of its sorted keys.
     order, structure = jax.tree.flatten(tree)
     return structure, [found[i] for i in order]
+
+
+def _of_type(value: tuple | list, each: list) -> Any:
+    """Return a list, a tuple or a named tuple, as `value` is one, of other entries."""
+    if hasattr(value, "_fields"):
+        return type(value)(*each)
+    return tuple(each) if isinstance(value, tuple) else each
 
 
 def _as_array(value: Any) -> Any:
@@ -122,8 +129,9 @@ def check_data(
         )
     free = [p for p in parts if not any(_within(p.path, s) for s in static)]
     for part in free:
-        _check_kind(part, name)
-    num_rows = _num_rows(free, name, rows)
+        if rows is None or part.path in rows:
+            _check_kind(part, name)
+    num_rows = _num_rows(free if any(map(_has_axes, free)) else parts, name, rows)
     values: list[Any] = []
     arrays: list[Any] = []
     for part in parts:
@@ -161,6 +169,25 @@ def lengths(data: Any) -> dict[str, int]:
     return {path: shape[0] for path, shape in shapes.items() if shape}
 
 
+def table_paths(data: Any) -> dict[str, str]:
+    """Return what each table among the arguments is, such as ``"DataFrame"``, by path.
+
+    Tables are given to a program as arrays: those of pandas, tensors of other libraries.
+    """
+    if isinstance(data, Batch) or not isinstance(data, tuple | list | Mapping):
+        return {}
+    given = np.ndarray | jax.Array | list | tuple
+    return {
+        part.path: type(part.value).__name__
+        for part in parts_of_data(data)[1]
+        if part.array is not None and not isinstance(part.value, given)
+    }
+
+
+def _has_axes(part: Part) -> bool:
+    return part.array is not None and np.ndim(part.array) > 0
+
+
 def column_names(data: Any) -> dict[str, tuple[str, ...]]:
     """Return the column names of each table (a pandas DataFrame, say) among the arguments, by path."""
     if isinstance(data, Batch):
@@ -195,7 +222,7 @@ def _check_kind(part: Part, name: str) -> None:
 
 
 def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int:
-    arrays = [p for p in parts if p.array is not None and np.ndim(p.array)]
+    arrays = list(filter(_has_axes, parts))
     if rows is not None:
         found = {p.path: np.shape(p.array)[0] for p in arrays if p.path in rows}
         if len(set(found.values())) > 1:

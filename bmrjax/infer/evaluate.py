@@ -13,7 +13,7 @@ from jaxtyping import Array
 from bmrjax import metrics
 from bmrjax.backend.on_device import in_precision, on_device
 from bmrjax.backend.quick_compile import quick_jit
-from bmrjax.handlers import draws, fast_noise, inference, prune
+from bmrjax.handlers import draws, fast_noise, inference, log_density_shape, prune
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.check_program import check_observed_shape
 from bmrjax.infer.distribution_moments import is_probability, moments_of, of_classes
@@ -105,8 +105,8 @@ class Evaluator:
             name, shape = next(iter(shapes.items()))
             raise ValueError(
                 f"The observed site '{name}' has log probabilities of shape {shape} for {rows} data points, "
-                "and no other site has them by data point: held-out metrics need one per data point, along "
-                "the first or the last axis."
+                "and no other site has them by data point: predictions and held-out metrics need one per "
+                "data point, along the first or the last axis. Result.predictive draws sites of any shape."
             )
         self._has_targets = all(observed[name]["is_observed"] for name in axes)
         each = [jnp.moveaxis(log_probs[n], axis, 0).reshape(rows, -1) for n, axis in axes.items()]
@@ -122,12 +122,15 @@ class Evaluator:
         predicted = [name for name in axes if not is_factor(observed[name]["fn"])]
         if predicted:
             name, site = predicted[0], observed[predicted[0]]
-            self._is_probability = of_class = is_probability(site["fn"])
-            moments = of_classes(site["fn"]) if of_class else moments_of(site["fn"])
+            # One distribution may stand for the values of all rows.
+            shape = log_density_shape(site)
+            fn = site["fn"] if shape == site["fn"].batch_shape else site["fn"].expand(shape)
+            self._is_probability = of_class = is_probability(fn)
+            moments = of_classes(fn) if of_class else moments_of(fn)
             if spread or "mean" not in moments:
                 # Drawn anew, also where the value is observed, and with other noise in every batch.
                 draw_key = jax.random.fold_in(jax.random.fold_in(model_key, 1), start)
-                draw = site["fn"].sample(draw_key)
+                draw = fn.sample(draw_key)
                 moments = {"draw": draw, "mean": draw, "variance": jnp.zeros(draw.shape)} | moments
             moments["value"] = site["value"]
             if not spread:

@@ -23,6 +23,7 @@ from bmrjax.backend.on_host import on_host
 from bmrjax.backend.quick_compile import quick_options
 from bmrjax.backend.shared_programs import compiled
 from bmrjax.infer.arguments import Data, arguments
+from bmrjax.infer.tracing import shape_of
 
 # As many as NumPyro takes.
 _DRAWS_FOR_MEDIAN = 15
@@ -77,7 +78,7 @@ def given_start(site: Mapping[str, Any]) -> Array | None:
     if start is None:
         return None
     value = jax.numpy.asarray(start, jax.numpy.result_type(float))
-    return jax.numpy.broadcast_to(value, site["fn"].shape())
+    return jax.numpy.broadcast_to(value, shape_of(site))
 
 
 def at_start(model: Callable) -> Callable:
@@ -99,7 +100,7 @@ def _start_or_point(site: Mapping[str, Any]) -> Array | None:
     if not isinstance(base, dist.ImproperUniform):
         return None
     transform = dist.biject_to(fn.support)
-    return transform(jax.numpy.zeros(transform.inverse_shape(fn.shape())))
+    return transform(jax.numpy.zeros(transform.inverse_shape(shape_of(site))))
 
 
 class Start(NamedTuple):

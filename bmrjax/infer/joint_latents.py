@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 from numpyro.distributions import biject_to
 
+from bmrjax.infer.tracing import shape_of
+
 
 def joint_latents(
     open_sites: Mapping[str, Any], growing: Collection[str], loc: Array | None
@@ -79,4 +81,4 @@ def _free_size(site: Mapping[str, Any]) -> int:
     fn = site["fn"]
     if fn.support.is_discrete:
         return 0
-    return math.prod(biject_to(fn.support).inverse_shape(fn.batch_shape + fn.event_shape))
+    return math.prod(biject_to(fn.support).inverse_shape(shape_of(site)))

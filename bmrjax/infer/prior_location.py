@@ -21,7 +21,7 @@ from bmrjax.families import atoms_are_known, facts, location, read_as_stored
 from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.init import given_start
-from bmrjax.infer.tracing import sites_of
+from bmrjax.infer.tracing import shape_of, sites_of
 
 Location = Literal["zero", "fixed", "latent"]
 
@@ -226,21 +226,14 @@ def _moved(site: Mapping[str, Any], shift: Array) -> Array | None:
     """Return a point of a latent site's support that moves with `shift`; None to draw one."""
     if site["type"] != "sample" or site["is_observed"]:
         return None
-    fn, repeated = site["fn"], site["kwargs"].get("sample_shape", ())
-    if repeated:
-        raise ValueError(
-            f"the latent site '{site['name']}' is drawn with sample_shape={tuple(repeated)}, which its "
-            "distribution does not know of. Give the distribution its shape, as "
-            f"dist.Normal(0, 1).expand({list(repeated)}).to_event({len(repeated)}); draws of a fit that is "
-            "finished stay as they are."
-        )
+    fn = site["fn"]
     try:
         transform = biject_to(fn.support)
     except NotImplementedError:
         return None
     if fn.support.is_discrete:
         return given_start(site)
-    shape = transform.inverse_shape(fn.shape())
+    shape = transform.inverse_shape(shape_of(site))
     return transform(_pattern(shape, shift))
 
 

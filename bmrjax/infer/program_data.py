@@ -1,6 +1,7 @@
 """The arguments of a program, sorted by what the program does with them."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,10 +16,14 @@ from bmrjax.infer.check_data import (
     lengths,
     parts_of_data,
     row_paths,
+    table_paths,
 )
 from bmrjax.infer.init import at_start
 from bmrjax.infer.row_sites import NEEDS_VALUES, check_on_batch
 from bmrjax.infer.tracing import sites_of
+
+# What a program raises that is given an array in place of a table.
+_OF_PROGRAMS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def program_data(
@@ -33,6 +38,7 @@ def program_data(
 
     Where every step sees all data, an array whose values the program reads while it is traced (as
     `numpy.unique` does) reaches it as it is: arrays of integers first, all of them if that is not enough.
+    A table, as of pandas, reaches a program that fails with the array of its values as it is, too.
 
     Args:
         model: NumPyro program.
@@ -43,8 +49,49 @@ def program_data(
 
     Raises:
         ValueError: As `check_data`; and for values that are not finite, unless the program has a finite log
-            density with them (it imputes them, say).
+            density with them (it imputes them, say), and for a table whose rows cannot be taken.
     """
+    load = partial(_sorted, model, data, batch_size=batch_size, name=name)
+    tables = table_paths(data)
+    try:
+        return load(static=static)
+    except NonFiniteDataError:
+        raise
+    except _OF_PROGRAMS as error:
+        if not tables:
+            raise
+        first = error
+    whole = partial(_sorted, model, data, static=[*static, *tables], name=name)
+    try:
+        found = whole(batch_size=None)
+        finite = _is_finite(model, found)
+    except _OF_PROGRAMS:
+        first.add_note(
+            f"{name}: the program gets {_listed(tables)} as an array, and fails with it as it is, too."
+        )
+        raise first from None
+    if not finite:
+        raise ValueError(f"{name}: with {_listed(tables)}, the log density is not finite.")
+    if batch_size is not None and batch_size < length(found):
+        raise ValueError(
+            f"{name}: the program needs {_listed(tables)} as it is, of which minibatches cannot take rows. "
+            "Fit with batch_size=None, or give the columns that it uses as arrays."
+        ) from first
+    return found
+
+
+def _listed(tables: Mapping[str, str]) -> str:
+    return ", ".join(f"the {kind} at '{path}'" for path, kind in tables.items())
+
+
+def _sorted(
+    model: Callable,
+    data: Any,
+    *,
+    batch_size: int | None,
+    static: Collection[str | int],
+    name: str,
+) -> Data:
     try:
         checked = check_data(data, name, static=static)
         paths = _paths_by_density(model, data, checked)

@@ -38,6 +38,8 @@ def row_axes(
     twice = any(len(shapes[n]) > 1 and shapes[n][0] == shapes[n][-1] for n in found)
     if not (twice or len(found) > 1 or (found and subsamples)):
         return found
+    if not jax.tree.leaves(batch):
+        return found  # the program reads the values of all arrays, so none can grow
     more = _with_a_row_more(model, batch, params)
     if more is None or any(len(more.get(n, ())) != len(shapes[n]) for n in found):
         return found

@@ -30,6 +30,22 @@ def sites_of(
     return numpyro.handlers.trace(given).get_trace(*args, **kwargs)
 
 
+def shape_of(site: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of a sample site's value, before it is drawn: `sample_shape` comes first.
+
+    Args:
+        site: The site, as NumPyro describes it.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def program():
+        ...     numpyro.sample("beta", dist.Normal(0, 1).expand([2]), sample_shape=(3,))
+        >>> shape_of(sites_of(program, (), {})["beta"])
+        (3, 2)
+    """
+    return tuple(site["kwargs"].get("sample_shape", ())) + tuple(site["fn"].shape())
+
+
 def is_latent(site: Mapping[str, Any]) -> bool:
     """Say whether a site is a latent variable of the model: neither observed nor auxiliary to a guide."""
     is_auxiliary = site.get("infer", {}).get("is_auxiliary", False)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import Criterion
-from bmrjax.handlers import inference
+from bmrjax.handlers import inference, log_density_shape
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
 from bmrjax.infer.posterior import central_values
@@ -144,9 +144,16 @@ class Examination:
         while isinstance(base, dist.ExpandedDistribution | dist.Independent):
             base = base.base_dist
         classes = isinstance(base, _CLASSES)
-        mean: Any = base.probs if classes else jnp.broadcast_to(fn.mean, fn.shape())
+        # One distribution may stand for the values of all rows.
+        shape = log_density_shape(site) + fn.event_shape
         if isinstance(base, dist.BernoulliLogits | dist.BernoulliProbs):
+            mean = jnp.broadcast_to(jnp.asarray(base.probs), shape)
             mean = jnp.stack([1 - mean, mean], -1)
+        elif classes:
+            probs = jnp.asarray(base.probs)
+            mean = jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
+        else:
+            mean = jnp.broadcast_to(fn.mean, shape)
         self._roles = {
             "targets": [i for i, a in enumerate(jax.tree.leaves(batch)) if a is site["value"]],
             "classes": classes,
@@ -209,8 +216,8 @@ def _scales(arrays: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
     """Return which columns are far from unit scale; constant ones are left out."""
     found = []
     for name, array in arrays.items():
-        number = np.issubdtype(array.dtype, np.number)
-        if not number or (array.dtype.kind in "iu" and array.ndim < 2):
+        real = np.issubdtype(array.dtype, np.number) and not np.iscomplexobj(array)
+        if not real or (array.dtype.kind in "iu" and array.ndim < 2):
             continue
         columns = array.reshape(len(array), -1).astype(float)
         if array.ndim > 2:

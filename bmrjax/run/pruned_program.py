@@ -95,10 +95,13 @@ class PrunedProgram(abc.ABC):
     ) -> Prediction:
         """Average the program's predictive over posterior samples.
 
+        Of several observed sites, the first that has values by row is predicted; `predictive` draws all.
+
         Args:
             key: PRNG key.
             *inputs: The program's arguments without the targets, as in ``model(x)``; give the
-                targets too for their log predictive density.
+                targets too for their log predictive density. One dict of them, for a program that was
+                fitted on a dict.
             num_samples: Posterior samples.
             levels: Of the quantiles that `Prediction.quantiles` and `Prediction.interval` have.
             return_samples: Whether to return the draws too; they take num_samples times the memory of
@@ -116,7 +119,7 @@ class PrunedProgram(abc.ABC):
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict", num_samples=num_samples, batch_size=batch_size)
-        given = by_position_or_name(inputs, named, "predict")
+        given = by_position_or_name(inputs, named, "predict", self.row_arguments)
         data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
             self.params,
@@ -130,7 +133,10 @@ class PrunedProgram(abc.ABC):
 
     @one_at_a_time
     def evaluate(self, key: Array, data: Any, *, num_samples: int = 100) -> dict[str, float]:
-        """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`."""
+        """Return accuracy, NLL and 20-bin ECE (classes) or RMSE and NLL on `data`.
+
+        Of several observed sites, the NLL is that of all; the others are of the first with values by row.
+        """
         check_key(key, "Result.evaluate", num_samples=num_samples)
         data = self._checked(data, "Result.evaluate: data")
         return self._evaluator().metrics(self.params, self.keep, data, key, num_samples=num_samples)
@@ -354,7 +360,7 @@ class PrunedProgram(abc.ABC):
             program: What is called with them; the guide by default.
         """
         _, guide = self._programs()
-        given = by_position_or_name(inputs, named, name)
+        given = by_position_or_name(inputs, named, name, self.row_arguments)
         if not given:
             check_without_arguments(guide, program, name)
             return ()

@@ -11,8 +11,19 @@ from bmrjax.infer.check_data import check_data, column_names, lengths
 from bmrjax.infer.init import auto_guides
 
 
-def by_position_or_name(inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
-    """Return the arguments of a program, given by position or by name.
+def by_position_or_name(
+    inputs: tuple[Any, ...],
+    named: Mapping[str, Any],
+    name: str,
+    rows: Collection[str] | None = None,
+) -> Any:
+    """Return the arguments of a program, given by position, by name, or in one dict as the data of the fit.
+
+    Args:
+        inputs: What was given by position.
+        named: What was given by name.
+        name: Of the method, for messages.
+        rows: Paths of the arrays that have rows, in the form that the program was fitted on.
 
     Raises:
         TypeError: If some are given by position and some by name.
@@ -22,6 +33,10 @@ def by_position_or_name(inputs: tuple[Any, ...], named: Mapping[str, Any], name:
             f"Result.{name}: give the program's arguments by position, or all of them by name as in the data "
             f"that it was fitted on; got {len(inputs)} by position and {sorted(named)} by name."
         )
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        fitted_by_name = {path.partition("/")[0] for path in rows or ()}
+        if fitted_by_name & {*inputs[0]}:
+            return dict(inputs[0])
     return dict(named) or inputs
 
 
@@ -46,13 +61,12 @@ def checked_data(
         ValueError: For a table with other columns, or the same ones in another order.
     """
     check_columns(data, name, columns)
-    rows = None if rows is None else {*rows, *_in_the_other_form(rows, program)}
-    if (
-        rows is not None
-        and isinstance(data, tuple | list | Mapping)
-        and not rows & {*lengths(data)}
-    ):
-        rows = None  # of a program that does not say what its arguments are called
+    if rows is not None:
+        others, names = _in_the_other_form(rows, program)
+        given = {*lengths(data)} if isinstance(data, tuple | list | Mapping) else set()
+        rows = {*rows, *others}
+        if rows and given and not names and not rows & given:
+            rows = None  # of a program that does not say what its arguments are called
     return check_data(data, name, rows=rows)
 
 
@@ -74,18 +88,23 @@ def check_columns(data: Any, name: str, columns: tuple[str, ...] | None) -> None
             )
 
 
-def _in_the_other_form(rows: Collection[str], program: Callable | None) -> set[str]:
-    """Return paths of arguments that are given by position as those by name, and the other way round."""
+def _in_the_other_form(
+    rows: Collection[str], program: Callable | None
+) -> tuple[set[str], list[str]]:
+    """Return paths of arguments by position as those by name, and the other way round; and the names."""
     while isinstance(program, Messenger):
         program = program.fn
     try:
-        names = list(inspect.signature(program).parameters) if program is not None else []
+        parameters = inspect.signature(program).parameters if program is not None else {}
     except (TypeError, ValueError):
-        names = []
+        parameters = {}
+    any_others = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    names = [] if any_others & {p.kind for p in parameters.values()} else list(parameters)
     others = {str(i): name for i, name in enumerate(names)}
     others |= {name: i for i, name in others.items()}
     parts = [path.partition("/") for path in rows]
-    return {f"{others[head]}{slash}{rest}" for head, slash, rest in parts if head in others}
+    found = {f"{others[head]}{slash}{rest}" for head, slash, rest in parts if head in others}
+    return found, names
 
 
 def check_without_arguments(guide: Callable, program: Callable | None, name: str) -> None:

@@ -309,6 +309,29 @@ def test_a_latent_scale_is_refused_by_name():
         bmr.reduce_fit(draws, model=_hierarchy, data=exact.data, sites=["tail"])
 
 
+def test_a_flat_prior_of_the_intercept_does_not_matter():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    y = 2.0 + x[:, 0] + 0.2 * x[:, 1] + 0.5 * rng.normal(size=60)
+    centred = x - x.mean(0)
+    covariance = np.linalg.inv(centred.T @ centred / 0.25 + np.eye(3))
+    loc = covariance @ centred.T @ y / 0.25
+    beta = rng.multivariate_normal(loc, covariance, 4000)
+    level = y.mean() - beta @ x.mean(0) + rng.normal(size=4000) * 0.5 / np.sqrt(60)
+
+    def model(x, y=None):
+        flat = dist.ImproperUniform(dist.constraints.real, (), ())
+        level = numpyro.sample("level", flat)
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(level + x @ beta, 0.5), obs=y)
+
+    found = bmr.reduce_fit({"level": level, "beta": beta}, model=model, data=(x, y))
+    exact = bmr.reduce_fit(loc=loc, covariance=covariance, prior=bmr.reduction.Normal(0.0, 1.0))
+    np.testing.assert_allclose(
+        found.inclusion_prob["beta"], np.ravel(list(exact.inclusion_prob.values())), atol=0.02
+    )
+
+
 def test_the_reparametrised_hierarchy_is_judged():
     from numpyro.infer.reparam import LocScaleReparam
 

@@ -7,7 +7,10 @@ of them, and compares with NUTS.
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer import SVI, Trace_ELBO
@@ -163,3 +166,44 @@ def test_minibatches_are_accepted_or_refused_by_name(name):
         names = "|".join(rf"\b{re.escape(name)}\b" for name in program.minibatch)
         with pytest.raises(ValueError, match=names):
             look()
+
+
+def shaped(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]))
+    mixed = numpyro.sample("mixed", dist.Dirichlet(jnp.ones(3)).expand([2]))
+    scale = numpyro.sample("scale", dist.HalfNormal(1).expand([2]))
+    numpyro.sample("y", dist.Normal(x @ w + mixed[0, 1], scale[0]), obs=y)
+
+
+def drawn_in_a_shape(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1), sample_shape=(3,))
+    mixed = numpyro.sample("mixed", dist.Dirichlet(jnp.ones(3)), sample_shape=(2,))
+    scale = numpyro.sample("scale", dist.HalfNormal(1), sample_shape=(2,))
+    numpyro.sample("y", dist.Normal(x @ w + mixed[0, 1], scale[0]), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("guide", "batch_size"), [(bmr.infer.AutoMeanField, 20), (bmr.infer.AutoMultivariate, None)]
+)
+def test_sample_shape_is_the_shape_of_the_distribution(guide, batch_size):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 3)).astype(np.float32)
+    y = (x[:, 0] + 0.3 * rng.standard_normal(60)).astype(np.float32)
+    of_shape, drawn = (
+        bmr.sparsify(
+            model,
+            (x, y),
+            key=jax.random.key(0),
+            guide=guide(model),
+            batch_size=batch_size,
+            steps_per_epoch=20,
+            num_epochs=3,
+            progress=False,
+        )
+        for model in (shaped, drawn_in_a_shape)
+    )
+    # Starts are drawn in another order.
+    assert drawn.vfe_per_datum == pytest.approx(of_shape.vfe_per_datum, abs=0.1)
+    for name, value in drawn.center(x).items():
+        assert value.shape == of_shape.center(x)[name].shape
+    assert drawn.predict(jax.random.key(1), x[:4]).mean.shape == (4,)

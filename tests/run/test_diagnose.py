@@ -186,6 +186,15 @@ def test_scales_name_argument_and_columns():
     assert ones["scales"] == []  # a constant column has no scale
 
 
+def test_complex_numbers_have_no_scale():
+    def of_real_parts(z, y):
+        regression(z.real, y)
+
+    z = np.asarray(X) * np.complex64(1 + 300j)
+    facts = examine([0.0, 0.0, 0.0], (z, Y), of_real_parts)
+    assert facts["scales"] == []
+
+
 def test_correlated_columns_want_a_joint_posterior():
     near = X.at[:, 1].set(X[:, 0] + 0.1 * X[:, 1])
     facts = examine([2.0, 0.0, 0.0], (near, near[:, 0] * 2))

@@ -283,13 +283,18 @@ def test_a_scale_that_the_sign_of_a_latent_site_chooses_is_latent():
         bmr.reduce_fit(draws, model=program, data=(jnp.zeros(3),))
 
 
-def test_the_shape_of_draws_belongs_to_the_distribution():
+def test_a_site_that_is_drawn_with_a_sample_shape_is_judged_as_one_with_this_shape():
     def program(x, y=None):
         b = numpyro.sample("b", dist.Normal(0, 1), sample_shape=(3,))
-        numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0), sample_shape=(2,))
+        under = numpyro.sample("under", dist.Normal(0, scale), sample_shape=(3,))
+        numpyro.sample("y", dist.Normal(x @ (b + under.sum(1)), 1.0), obs=y)
 
-    with pytest.raises(ValueError, match=r"drawn with sample_shape=\(3,\).*expand\(\[3\]\)"):
-        bmr.inspect(program, (X, X[:, 0]))
+    found = bmr.inspect(program, (X, X[:, 0]))
+    assert found.judged == ["b", "under"]
+    assert (found["b"].shape, found["under"].shape) == ((3,), (3, 2))
+    assert found["b"].prior == "Normal(0, 1)"
+    assert found["under"].prior == "Normal(0, latent scale)"
 
 
 @pytest.mark.slow

@@ -155,6 +155,17 @@ def test_arguments_in_either_form_are_predicted_row_by_row(rows, model):
     np.testing.assert_allclose(found[1], found[2], rtol=1e-4)
 
 
+def test_the_arguments_of_a_program_fitted_on_a_dict_may_come_in_one():
+    result = made_up(infer.AutoMeanField, row_arguments=("x", "y"), by_rows=True)
+    (x, y), key = data(), jax.random.key(4)
+    together = result.predict(key, {"x": x, "y": y}, num_samples=3)
+    np.testing.assert_array_equal(
+        together.log_prob, result.predict(key, x=x, y=y, num_samples=3).log_prob
+    )
+    found = [result.predictive(key, *given, num_samples=3)["y"] for given in ((x,), ({"x": x},))]
+    np.testing.assert_array_equal(*found)
+
+
 def test_arguments_of_a_program_that_does_not_name_them_are_told_by_their_length():
     def model(*args, **named):
         program(*args, **named)

@@ -392,7 +392,6 @@ def test_bad_draws_are_refused(draws, message):
         ({"forced": ["beta"]}, ValueError, "every element is forced"),
         ({"forced": "beta"}, TypeError, r"forced=\['beta'\]"),
         ({"expected": 4}, ValueError, "between 0 and 4, got 4"),
-        ({"params": {}}, TypeError, "params belongs to a guide"),
         ({"loc": np.zeros(4)}, TypeError, "leave them out where `fit` is given"),
     ],
 )
@@ -431,8 +430,13 @@ def test_fits_of_other_kinds_are_refused():
         bmr.reduce_fit(AutoNormal(EXACT.model), data=EXACT.data)
     with pytest.raises(TypeError, match="AutoDelta is a point"):
         bmr.reduce_fit(AutoDelta(EXACT.model), params={}, data=EXACT.data)
+    not_run = MCMC(NUTS(EXACT.model), num_warmup=1, num_samples=1)
     with pytest.raises(ValueError, match="call its run first"):
-        bmr.reduce_fit(MCMC(NUTS(EXACT.model), num_warmup=1, num_samples=1), data=EXACT.data)
+        bmr.reduce_fit(not_run, data=EXACT.data)
+    with pytest.raises(
+        TypeError, match="params belongs to a guide or to draws; an MCMC has its own"
+    ):
+        bmr.reduce_fit(not_run, data=EXACT.data, params={})
 
 
 def test_few_draws_and_disagreeing_chains_are_findings():

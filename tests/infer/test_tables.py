@@ -98,10 +98,10 @@ def test_tables_are_equal_if_they_hold_the_same():
     same, other = TABLE.copy(), TABLE.assign(site="a")
     renamed = TABLE.rename(columns={"age": "Age"})
     assert constants(TABLE) == constants(same)
-    assert constants(TABLE).fingerprint() == constants(same).fingerprint()
+    assert constants(TABLE).fingerprint(repr) == constants(same).fingerprint(repr)
     for unlike in (other, renamed):
         assert constants(TABLE) != constants(unlike)
-        assert constants(TABLE).fingerprint() != constants(unlike).fingerprint()
+        assert constants(TABLE).fingerprint(repr) != constants(unlike).fingerprint(repr)
 
 
 def test_new_rows_of_a_table_are_predicted():

@@ -175,7 +175,7 @@ def on_grid(array: np.ndarray, index: int) -> Quantised:
     index = max(index, step_below(largest / LARGEST_CODE) + 1)
     if index >= 2**STEP_BITS:
         raise CodecError(f"encode: a weight of {largest:.3g} is too large for a grid.")
-    if 0 < largest < step_of(index) / 2:
+    if 0 < largest < step_of(0) / 2:
         warnings.warn(
             f"encode: an array has no weight beyond {largest:.3g}, which is below the finest grid "
             f"({step_of(0):.2g}), and becomes zero. If that matters, as before a normalisation, multiply it.",

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,20 @@ from bmrjax.infer.tracing import sites_of
 _SUMS = {"log_prob", "square", "variance"}
 # Draws of one batch that are held at once, in elements: 128 MiB of float32.
 _DRAWS = 2**25
+
+
+class _Seen(NamedTuple):
+    """What was seen of a program where it was traced.
+
+    Attributes:
+        has_targets: Whether the values of all sites by row are given.
+        is_probability: Whether the predicted site is one of classes; None if no site can be predicted.
+        site: Its name.
+    """
+
+    has_targets: bool = False
+    is_probability: bool | None = None
+    site: str | None = None
 
 
 class Evaluator:
@@ -64,8 +78,7 @@ class Evaluator:
         self.batch_size: int | None = batch_size
         self._loop = Loop(self._add_sample, loop, num_steps=STEPS_OF_A_MEASUREMENT)
         # Of the batch that was last looked at.
-        self._is_probability: bool | None = None
-        self._has_targets: bool = False
+        self._seen: _Seen = _Seen()
         self._shapes: dict[Any, Any] = {}
 
     def _observe(
@@ -108,7 +121,7 @@ class Evaluator:
                 "and no other site has them by data point: predictions and held-out metrics need one per "
                 "data point, along the first or the last axis. Result.predictive draws sites of any shape."
             )
-        self._has_targets = all(observed[name]["is_observed"] for name in axes)
+        self._seen = _Seen(all(observed[name]["is_observed"] for name in axes))
         each = [jnp.moveaxis(log_probs[n], axis, 0).reshape(rows, -1) for n, axis in axes.items()]
         found = {"log_prob": jnp.sum(jnp.stack([jnp.sum(part, -1) for part in each]), 0)}
         counted = {
@@ -125,7 +138,8 @@ class Evaluator:
             # One distribution may stand for the values of all rows.
             shape = log_density_shape(site)
             fn = site["fn"] if shape == site["fn"].batch_shape else site["fn"].expand(shape)
-            self._is_probability = of_class = is_probability(fn)
+            of_class = is_probability(fn)
+            self._seen = self._seen._replace(is_probability=of_class, site=name)
             moments = of_classes(fn) if of_class else moments_of(fn)
             if spread or "mean" not in moments:
                 # Drawn anew, also where the value is observed, and with other noise in every batch.
@@ -181,8 +195,8 @@ class Evaluator:
         if inputs not in self._shapes:
             observe = functools.partial(self._observe, spread=spread)
             shapes = jax.eval_shape(observe, params, keep, key, batch)
-            self._shapes[inputs] = shapes, self._is_probability, self._has_targets
-        shapes, self._is_probability, self._has_targets = self._shapes[inputs]
+            self._shapes[inputs] = shapes, self._seen
+        shapes, self._seen = self._shapes[inputs]
         return shapes
 
     def _totals(
@@ -292,18 +306,19 @@ class Evaluator:
                 "The likelihood of the program is a numpyro.factor, which has no values to predict. Its log "
                 "density is measured by evaluate and free_energy."
             )
-        assert self._is_probability is not None
+        assert self._seen.is_probability is not None
         at_levels, samples = found.get("at_levels"), found.get("samples")
         return Prediction(
             found["mean"],
             found["log_prob"],
             found["value"],
-            self._is_probability,
+            self._seen.is_probability,
             std=found["std"],
             levels=levels,
             at_levels=None if at_levels is None else jnp.asarray(np.moveaxis(at_levels, 1, 0)),
             samples=None if samples is None else np.moveaxis(samples, 1, 0),
             counted=np.asarray(found["counted"]) if "counted" in found else None,
+            site=self._seen.site,
         )
 
     def metrics(
@@ -324,7 +339,7 @@ class Evaluator:
         """Return what `metrics` returns, and what it is the mean of."""
         found = self._totals(params, keep, data, key, num_samples=num_samples)
         log_prob = found["log_prob"]
-        if not self._has_targets:
+        if not self._seen.has_targets:
             raise ValueError(
                 "The data have no targets, so there is nothing to compare predictions with. Give them as to "
                 "sparsify, such as (x, y); predict takes inputs alone."
@@ -342,7 +357,7 @@ class Evaluator:
             if "counted" in found:
                 counted = np.asarray(found["counted"])
                 mean, value = mean[counted], value[counted]
-            if self._is_probability:
+            if self._seen.is_probability:
                 probs, labels = mean, value.astype(jnp.int32)
                 result["accuracy"] = metrics.accuracy(probs, labels)
                 result["ece"] = metrics.expected_calibration_error(probs, labels)

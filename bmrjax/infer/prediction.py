@@ -30,6 +30,7 @@ class Prediction(NamedTuple):
         samples: Draws from the posterior predictive; of class probabilities, their values over the
             posterior; (num_samples, data, ...). None unless `return_samples` was set.
         counted: Which values the program does not mask, shaped as `value`; None without masks.
+        site: The observed site, of several the first that has values by row.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -53,6 +54,7 @@ class Prediction(NamedTuple):
     at_levels: Array | None = None
     samples: np.ndarray | None = None
     counted: np.ndarray | None = None
+    site: str | None = None
 
     def quantiles(self, levels: Sequence[float]) -> Float[Array, "levels data ..."]:
         """Return quantiles of the posterior predictive (of class probabilities: over the posterior).

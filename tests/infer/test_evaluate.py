@@ -278,6 +278,7 @@ def test_several_observed_sites_add_up():
     both = log_likelihood(two_sites, samples, x, y, z)
     expected = logsumexp(both["y"] + both["z"], 0) - jnp.log(SAMPLES)
     np.testing.assert_allclose(found.log_prob, expected, rtol=1e-4)
+    assert found.site == "y"
 
 
 def test_sites_without_values_do_not_count_where_others_have_some():

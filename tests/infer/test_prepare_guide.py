@@ -80,7 +80,8 @@ def test_other_rows_than_those_of_the_fit_are_refused(names):
 
 
 def sites(**sizes):
-    return {name: {"fn": dist.Normal(jnp.zeros(size), 1.0)} for name, size in sizes.items()}
+    priors = {name: dist.Normal(jnp.zeros(size), 1.0) for name, size in sizes.items()}
+    return {name: {"fn": prior, "kwargs": {}} for name, prior in priors.items()}
 
 
 def test_a_choice_by_size_is_made_only_if_it_is_the_only_one():

@@ -183,7 +183,11 @@ def drawn_in_a_shape(x, y=None):
 
 
 @pytest.mark.parametrize(
-    ("guide", "batch_size"), [(bmr.infer.AutoMeanField, 20), (bmr.infer.AutoMultivariate, None)]
+    ("guide", "batch_size"),
+    [
+        (bmr.infer.AutoMeanField, 20),
+        pytest.param(bmr.infer.AutoMultivariate, None, marks=pytest.mark.slow),
+    ],
 )
 def test_sample_shape_is_the_shape_of_the_distribution(guide, batch_size):
     rng = np.random.default_rng(0)

@@ -164,6 +164,8 @@ def _pointwise(
         if not counts:
             return found, found
         counted = counts[0].any(1)
+        if not counted.any():
+            raise ValueError("FitReduction.path: the program masks every data point.")
         return found[counted], (found * counts[0])[counted]
 
     return of_points

@@ -70,10 +70,11 @@ def check_parameters(model: Callable, params: Mapping[str, Any] | None, data: Da
 
     look_at_sites(lambda _: None, numpyro.handlers.substitute(model, substitute_fn=note), data)
     if unknown:
+        mutable = " and svi_result.state.mutable_state" if "mutable" in unknown.values() else ""
         raise ValueError(
             f"reduce_fit: the program has {shortened(list(unknown))} "
             f"(numpyro.{next(iter(unknown.values()))}), and nothing says at which value it was fitted: give "
-            "params=, such as svi_result.params, with the value that it had."
+            f"params=, a dict with that value. Of SVI, it is in svi_result.params{mutable}."
         )
 
 

@@ -49,7 +49,7 @@ class Constants:
         for value, signature in zip(self.values, self.signature[1], strict=True):
             kind = type(value).__name__
             known = isinstance(value, plain | np.ndarray | jax.Array | list | tuple)
-            if known or _is_table(value):
+            if known or is_table(value):
                 shown.append(repr(signature))
             elif isinstance(value, np.generic | enum.Enum):
                 own = value.name if isinstance(value, enum.Enum) else value.item()
@@ -69,13 +69,14 @@ class _Row:
 ROW: _Row = _Row()
 
 
-def _is_table(value: Any) -> bool:
-    has_values = hasattr(value, "__array__") and hasattr(value, "shape")
+def is_table(value: Any) -> bool:
+    """Return whether a value is an array, or holds one as the tables of pandas and of others do."""
+    has_values = hasattr(type(value), "__array__") and hasattr(value, "shape")
     return has_values and not isinstance(value, np.generic)
 
 
 def _signature(value: Any) -> Any:
-    if isinstance(value, np.ndarray | jax.Array) or _is_table(value):
+    if isinstance(value, np.ndarray | jax.Array) or is_table(value):
         host = np.asarray(value)
         # Of objects, such as the texts of a table, the bytes are addresses.
         held = repr(host.tolist()).encode() if host.dtype == object else host.tobytes()

@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bmrjax.infer.arguments import is_table
 from bmrjax.run.digests import digest
 
 # Deeper nesting, and more values, are not looked at: a fingerprint is a safeguard, not a proof.
@@ -143,7 +144,7 @@ def _walk(value: Any, path: str, found: Fingerprint, depth: int, above: set[int]
         names = getattr(value, "_fields", range(len(value)))
         for name, part in zip(names, value, strict=True):
             inner(part, name)
-    elif is_array or _is_table(value):
+    elif is_table(value):
         found[path] = _name(type(value))
         inner(list(map(str, getattr(value, "columns", ()))), "columns")
         values = np.asarray(value)
@@ -194,11 +195,6 @@ def _function(value: types.FunctionType, path: str, found: Fingerprint, inner: A
         is_code = isinstance(part, types.ModuleType | types.BuiltinFunctionType | type)
         if not is_code and (not isinstance(part, types.FunctionType) or _is_own(part)):
             inner(part, name)
-
-
-def _is_table(value: Any) -> bool:
-    """Return whether an object holds an array, as tables of pandas and of others do."""
-    return hasattr(type(value), "__array__") and hasattr(value, "shape")
 
 
 def _is_own(value: Any) -> bool:

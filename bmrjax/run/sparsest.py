@@ -119,13 +119,19 @@ def warn_none_as_good(points: Sequence[PredictiveScores], than: PredictiveScores
         than: Scores of what they were compared with.
     """
     best = max(points, key=lambda point: float(np.mean(point.log_prob)))
-    nll, other = (-float(np.mean(each.log_prob)) for each in (best, than))
     warnings.warn(
-        "most_predictive: no point of the path is as good as as_good_as on these rows: the lowest negative "
-        f"log likelihood is {nll:.4g} nats per data point, and its own {other:.4g}. The point is the one "
-        "without it. Train for longer at full size before the first round, or allow more by within=.",
+        f"most_predictive: as_good_as reaches {_in_words(than)} on these rows, and no point of the path is "
+        f"as good; the best one reaches {_in_words(best)}. The point is chosen as without as_good_as. To get "
+        "one, train for longer before the first round, or allow more by within=.",
         stacklevel=4,
     )
+
+
+def _in_words(scores: PredictiveScores) -> str:
+    found = f"{-float(np.mean(scores.log_prob)):.4g} nats per data point"
+    if scores.correct is None:
+        return found
+    return f"{found} and an accuracy of {float(np.mean(scores.correct)):.4f}"
 
 
 def excess(best: Float[Any, " rows"], other: Float[Any, " rows"], *, least: float = 0.005) -> float:

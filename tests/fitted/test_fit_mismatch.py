@@ -91,7 +91,9 @@ def test_parameters_of_the_program_without_a_value_are_asked_for():
     rng = np.random.default_rng(0)
     draws = {"beta": rng.normal(scale=0.1, size=(500, 3))}
     options = {"model": _with_parameters, "data": NARROW}
-    with pytest.raises(ValueError, match=r"has 'noise', 'shift', 'running' .*give params="):
+    with pytest.raises(
+        ValueError, match=r"has 'noise', 'shift', 'running' .*params=.*in svi_result.params."
+    ):
         bmr.reduce_fit(draws, **options)
     with pytest.raises(ValueError, match=r"has 'running' \(numpyro.mutable\)"):
         bmr.reduce_fit(draws, **options, params={"noise": 2.0, "shift": {"by": np.float32(0.0)}})

@@ -283,6 +283,15 @@ def test_rows_with_a_weight_leave_with_all_of_it_and_masked_rows_do_not_count():
         assert row.elpd_error == pytest.approx(np.std(each) * len(each) ** 0.5, rel=0.03)
 
 
+def test_a_path_of_masked_rows_alone_is_refused():
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(size=(30, 2)), rng.normal(size=30)
+    draws = {"beta": rng.normal(scale=2.0, size=(2000, 2))}
+    data = (x, y, np.ones(30), np.zeros(30, bool))
+    with pytest.raises(ValueError, match="the program masks every data point"):
+        bmr.reduce_fit(draws, model=_weighted, data=data).path()
+
+
 def test_a_path_needs_a_program():
     with pytest.raises(ValueError, match=r"path needs the joint posterior of a program: arrays"):
         _arrays().path()

@@ -40,10 +40,10 @@ GUIDES = {
 }
 
 
-def made_up(make_guide, model=program, keep=KEEP, **options):
+def made_up(make_guide, model=program, keep=KEEP, given=None, **options):
     """Return a result with parameters that are made up; no fit is needed to look at what it returns."""
     guide = make_guide(model)
-    params = dict(started(model, guide, *data()))
+    params = dict(started(model, guide, *(given or data())))
     rng = np.random.default_rng(0)
     for name, value in params.items():
         if name.endswith("scale_tril"):

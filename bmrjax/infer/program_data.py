@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.handlers import log_density_shape
 from bmrjax.infer.arguments import Batch, Constants, Data, arguments, first_rows, length
+from bmrjax.infer.check_call import check_call
 from bmrjax.infer.check_data import (
     NonFiniteDataError,
     check_data,
@@ -48,9 +49,11 @@ def program_data(
         name: What the argument is called, for messages.
 
     Raises:
+        TypeError: If the program does not take these arguments.
         ValueError: As `check_data`; and for values that are not finite, unless the program has a finite log
             density with them (it imputes them, say), and for a table whose rows cannot be taken.
     """
+    check_call(model, data, name)
     load = partial(_sorted, model, data, batch_size=batch_size, name=name)
     tables = table_paths(data)
     try:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool
 from bmrjax.checks import check_key
 from bmrjax.handlers import prune, temper
 from bmrjax.infer.arguments import Data, arguments, first_rows, length
+from bmrjax.infer.check_call import check_call
 from bmrjax.infer.draws import model_draws, posterior_draws
 from bmrjax.infer.evaluate import Evaluator
 from bmrjax.infer.free_energy import FreeEnergy
@@ -119,7 +120,7 @@ class PrunedProgram(abc.ABC):
             ValueError: For inputs that are not finite, or levels that are not between 0 and 1.
         """
         check_key(key, "Result.predict", num_samples=num_samples, batch_size=batch_size)
-        given = by_position_or_name(inputs, named, "predict", self.row_arguments)
+        given = self._given(inputs, named, "predict")
         data = self._checked(given, "Result.predict: inputs")
         return self._evaluator(batch_size).predict(
             self.params,
@@ -334,7 +335,13 @@ class PrunedProgram(abc.ABC):
         """Make automatic guides of a loaded result ready for use; see `bmrjax.infer.prepare_guide`."""
         prepare_guide(*self._programs(), self.params, batch, latent_sites=self.latent_sites)
 
-    def _checked(self, data: Any, name: str) -> Data:
+    def _given(self, inputs: tuple[Any, ...], named: Mapping[str, Any], name: str) -> Any:
+        return by_position_or_name(inputs, named, name, self.row_arguments, self.unpruned_model)
+
+    def _checked(self, data: Any, name: str, *, of_program: bool = True) -> Data:
+        """Return arguments as the program takes them; `of_program`: whether it is called with them."""
+        if of_program and self.unpruned_model is not None:
+            check_call(self.unpruned_model, data, name)
         return checked_data(
             data,
             name,
@@ -360,11 +367,12 @@ class PrunedProgram(abc.ABC):
             program: What is called with them; the guide by default.
         """
         _, guide = self._programs()
-        given = by_position_or_name(inputs, named, name, self.row_arguments)
+        given = self._given(inputs, named, name)
         if not given:
             check_without_arguments(guide, program, name)
             return ()
-        data = self._checked(given, f"Result.{name}: inputs")
+        of_program = program is not None and program is not guide
+        data = self._checked(given, f"Result.{name}: inputs", of_program=of_program)
         self._prepare_guide(data)
         return data
 

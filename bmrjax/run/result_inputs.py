@@ -16,14 +16,16 @@ def by_position_or_name(
     named: Mapping[str, Any],
     name: str,
     rows: Collection[str] | None = None,
+    program: Callable | None = None,
 ) -> Any:
-    """Return the arguments of a program, given by position, by name, or in one dict as the data of the fit.
+    """Return the arguments of a program, given by position, by name, or in one dict or tuple as in the fit.
 
     Args:
         inputs: What was given by position.
         named: What was given by name.
         name: Of the method, for messages.
         rows: Paths of the arrays that have rows, in the form that the program was fitted on.
+        program: What is called with them.
 
     Raises:
         TypeError: If some are given by position and some by name.
@@ -37,6 +39,10 @@ def by_position_or_name(
         fitted_by_name = {path.partition("/")[0] for path in rows or ()}
         if fitted_by_name & {*inputs[0]}:
             return dict(inputs[0])
+    if len(inputs) == 1 and isinstance(inputs[0], tuple | list) and rows:
+        fitted = {*rows, *_in_the_other_form(rows, program)[0]}
+        if fitted.isdisjoint(lengths(inputs)) and not fitted.isdisjoint(lengths(inputs[0])):
+            return tuple(inputs[0])
     return dict(named) or inputs
 
 

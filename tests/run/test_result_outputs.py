@@ -166,6 +166,33 @@ def test_the_arguments_of_a_program_fitted_on_a_dict_may_come_in_one():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.parametrize("rows", [("0", "1"), ("x", "y")], ids=["position", "name"])
+def test_a_tuple_of_the_arguments_is_not_taken_for_the_first_of_them(rows):
+    def model(x, y=None):
+        program(jnp.asarray(x), y)  # which would make one row of a tuple of one array
+
+    result = made_up(infer.AutoMeanField, model, row_arguments=rows, by_rows=True)
+    (x, y), key = data(), jax.random.key(4)
+    expected = result.predict(key, x, num_samples=3).mean
+    for given in ((x,), [x], (x, y)):
+        found = result.predict(key, given, num_samples=3).mean
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_program_of_one_dict_gets_it_by_itself_or_in_a_tuple():
+    def model(data):
+        program(data["x"], data.get("y"))
+
+    (x, y), key = data(), jax.random.key(4)
+    rows = ("0/x", "0/y")
+    given = ({"x": x, "y": y},)
+    result = made_up(infer.AutoMeanField, model, given=given, row_arguments=rows, by_rows=True)
+    found = [result.predict(key, g, num_samples=3).mean for g in ({"x": x}, ({"x": x},))]
+    np.testing.assert_array_equal(*found)
+    with pytest.raises(TypeError, match=r"the program takes data, .*in a tuple: \(\{...\},\)"):
+        result.evaluate(key, {"x": x})
+
+
 def test_arguments_of_a_program_that_does_not_name_them_are_told_by_their_length():
     def model(*args, **named):
         program(*args, **named)

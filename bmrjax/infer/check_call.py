@@ -61,9 +61,13 @@ def check_call(program: Callable, data: Any, name: str) -> None:
     else:
         gets = f"{len(args)} by position from a {type(data).__name__}"
     if kwargs and not set(kwargs) <= set(names):
-        advice = "Rename the entries; a program that takes one dict whole gets it in a tuple: ({...},)."
+        advice = (
+            "Rename the entries; a program that takes one dict whole gets it in a tuple: ({...},)."
+        )
     elif reason.startswith("missing"):
-        advice = "Give what is missing; targets that a prediction goes without have a default, y=None."
+        advice = (
+            "Give what is missing; targets that a prediction goes without have a default, y=None."
+        )
     else:
         advice = "A program that takes one tuple whole gets it in another: ((x, y),)."
     takes = ", ".join(names) or "nothing"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from threadpoolctl import ThreadpoolController
 
 from bmrjax.trained.eliminate import WeightRow
@@ -64,13 +64,36 @@ def fit_together(
         system.write()
 
 
+def block_width(kept: int) -> int:
+    """Return how many inputs blocks of a preconditioner may have, for so many weights."""
+    return max(NARROWEST_BLOCK, FACTORS // max(1, kept))
+
+
+def row_factors(
+    row: WeightRow, quadratic: Quadratic, width: int
+) -> Iterator[tuple[Int[np.ndarray, " some"], Float[np.ndarray, "some some"]]]:
+    """Yield the kept inputs of a row, at most so many at a time, and a factor of their precision."""
+    where = np.flatnonzero(row.keep)
+    for some in np.array_split(where, max(1, -(-len(where) // width))):
+        if len(some):
+            yield some, quadratic.factor(row.output, some).astype(np.float32)
+
+
+def solved(
+    factor: Float[np.ndarray, "n n"], vector: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """Return a vector divided by a precision, which is given by its factor in single precision."""
+    size = np.abs(vector).max()
+    return _lapack.spotrs(factor, vector / size, lower=1)[0] * size if size > 0 else vector
+
+
 def _solve(systems: Sequence["_System"], products: MomentProducts) -> None:
     starts = [system.change for system in systems]
     if any(start.any() for start in starts):
         for system, times in zip(systems, _times(systems, starts, products), strict=True):
             system.residual -= times
     slopes = [system.residual for system in systems]
-    width = max(NARROWEST_BLOCK, FACTORS // max(1, sum(int(s.keep.sum()) for s in systems)))
+    width = block_width(sum(int(system.keep.sum()) for system in systems))
     for system in systems:
         system.begin(width)
     total = 0.0
@@ -179,20 +202,14 @@ class _System:
         start = 0
         for rows, groups in zip(self.rows, self.quadratics, strict=True):
             for number, row in enumerate(rows):
-                where = np.flatnonzero(row.keep)
-                for some in np.array_split(where, max(1, -(-len(where) // width))):
-                    if len(some):
-                        factor = groups[row.group].factor(row.output, some)
-                        yield number, start + some, factor.astype(np.float32)
+                for some, factor in row_factors(row, groups[row.group], width):
+                    yield number, start + some, factor
             start += len(rows[0].keep)
 
     def _preconditioned(self) -> np.ndarray:
         found = np.zeros_like(self.residual)
         for row, where, factor in self._blocks:
-            of = self.residual[row, where]
-            size = np.abs(of).max()
-            if size > 0:
-                found[row, where] = _lapack.spotrs(factor, of / size, lower=1)[0] * size
+            found[row, where] = solved(factor, self.residual[row, where])
         return found
 
 

@@ -17,9 +17,6 @@ from bmrjax.trained.weight_rows import filled, masks_of, refresh
 
 # Each round keeps this share of the weights.
 RATIO = 0.85
-# Times that the weights of the chosen point are fitted once more. All layers move at once and overshoot:
-# after two times, layers in parts were left at a worse point.
-SETTLE = 3
 
 
 @dataclass(frozen=True)

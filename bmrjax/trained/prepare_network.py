@@ -26,6 +26,7 @@ from bmrjax.trained.network_data import (
     split_calibration,
     with_predictions,
 )
+from bmrjax.trained.output_fit import OutputLoss
 from bmrjax.trained.traced import OutputTree, Traced, trace
 
 
@@ -42,6 +43,8 @@ class Prepared:
         num_data: Number of data points that the network was trained on.
         loss: The loss.
         rest: All other rows; those of the calibration are among them.
+        calibrate_by: The rows of the calibration.
+        predict: Gives the outputs of the given network.
         example: Inputs as the network takes them: one row for Equinox, a batch of one for Flax NNX.
     """
 
@@ -53,7 +56,20 @@ class Prepared:
     num_data: int
     loss: Loss
     rest: Rows
+    calibrate_by: Rows
+    predict: Callable[[Any], np.ndarray]
     example: tuple[Array, ...]
+
+    def output_loss(self) -> OutputLoss:
+        """Return how far a network's outputs are from those of the given one, on the calibration rows.
+
+        With a loss that does not say what predictions are (`Loss.from_predictions`), from the targets.
+        """
+        try:
+            rows = with_predictions(self.calibrate_by, self.loss, self.predict)
+        except ValueError:
+            rows = self.calibrate_by
+        return OutputLoss(self.traced.capture, self.loss, rows.inputs, rows.targets)
 
 
 def prepare(
@@ -115,6 +131,8 @@ def prepare(
         num_data if num_data else len(rows),
         used,
         rest,
+        calibrate_by,
+        predict,
         tuple(jnp.asarray(part[one]) for part in rows.inputs),
     )
 

@@ -1,32 +1,29 @@
 """Bayesian model reduction of a network that is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from bmrjax.backend.forked import not_after_fork
 from bmrjax.errors import FitWarning, warn
-from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
+from bmrjax.trained.choice import PathPoint, chosen_point, temperature
 from bmrjax.trained.eliminate import WeightRow, fit
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
-from bmrjax.trained.joint_fit import fit_together
+from bmrjax.trained.last_fit import fit_once_more
 from bmrjax.trained.losses import Loss
-from bmrjax.trained.moments import Calibration
 from bmrjax.trained.network_reduction import NetworkReduction
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
-from bmrjax.trained.path import SETTLE, Packed, PathRound, pack_arrays, quadratics_of, walk
+from bmrjax.trained.path import PathRound, pack_arrays, walk
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import prepare
+from bmrjax.trained.quadratic import Quadratic
 from bmrjax.trained.reduce_units import reduce_units
-from bmrjax.trained.traced import Traced
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import Pattern, filled, refresh, rows_of
+from bmrjax.trained.weight_rows import Pattern, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
 PILOT = (0.6, 0.216)
@@ -269,15 +266,27 @@ def reduce_network(
     taken = chosen_point(points, lose_at_most=lose_at_most, keep=last)
     packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
     if taken and tune is None:
-        settled = _settle(found, packed[taken], dense, moments, count / tempered, precisions, left)
-        fresh = evaluate(settled)
-        point = measured_point(scores, fresh, points[taken])
-        better = point.measured <= points[taken].measured
-        if better and (last is not None or is_fine(point, points[0], lose_at_most)):
-            packed[taken] = pack_arrays(
-                settled, {i: packed[taken].mask(i) for i in packed[taken].bits}
-            )
-            points[taken] = point
+        rows = rows_of(found.layers, dense, left=left)
+        for row in rows:
+            layer = found.layers[row.layer]
+            places = layer.index[row.group, row.output]
+            row.keep[: len(places)] = packed[taken].mask(layer.array).ravel()[places]
+
+        def refit(rows: list[WeightRow], quadratics: Sequence[Sequence[Quadratic]]) -> None:
+            fit([row for row in rows if found.layers[row.layer].part is None], quadratics)
+
+        packed[taken], points[taken] = fit_once_more(
+            ready,
+            packed[taken],
+            rows,
+            refit,
+            scores,
+            (points[0], points[taken]),
+            scale=count / tempered,
+            precisions=precisions,
+            lose_at_most=lose_at_most,
+            choose=last is None,
+        )
     judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
     refused = dict(found.refused)
     refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
@@ -369,29 +378,3 @@ def _after(rows: Sequence[WeightRow]) -> float:
     if not gone:
         raise ValueError("reduce_network: no layer has as many inputs as a block of the pattern.")
     return 1 - gone / total
-
-
-def _settle(
-    found: Traced,
-    packed: Packed,
-    dense: Sequence[Array],
-    calibration: Calibration,
-    scale: float,
-    precisions: Sequence[float],
-    left: set[int],
-) -> list[Array]:
-    """Fit the weights that stay once more, with factors at where they are."""
-    rows = rows_of(found.layers, dense, left=left)
-    for row in rows:
-        layer = found.layers[row.layer]
-        places = layer.index[row.group, row.output]
-        row.keep[: len(places)] = packed.mask(layer.array).ravel()[places]
-    arrays = [jnp.asarray(x) for x in packed.arrays()]
-    for _ in range(SETTLE):
-        moments = calibration.moments(arrays)
-        quadratics = quadratics_of(found.layers, moments, dense, scale, precisions, arrays)
-        refresh(found.layers, arrays, rows)
-        fit([row for row in rows if found.layers[row.layer].part is None], quadratics)
-        fit_together(found.layers, rows, quadratics, arrays, partial(calibration.products, arrays))
-        arrays = filled(found.layers, dense, rows)
-    return arrays

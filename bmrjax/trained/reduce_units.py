@@ -3,7 +3,6 @@
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +10,19 @@ import numpy as np
 
 from bmrjax.errors import FitWarning, warn
 from bmrjax.structure.compact import compact
-from bmrjax.trained.choice import PathPoint, chosen_point, is_fine, temperature
+from bmrjax.trained.choice import PathPoint, chosen_point, temperature
 from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows, not_reached
 from bmrjax.trained.fine_tune import TuneArrays
-from bmrjax.trained.joint_fit import fit_together
+from bmrjax.trained.last_fit import fit_once_more
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
-from bmrjax.trained.path import RATIO, SETTLE, pack_arrays, quadratics_of
+from bmrjax.trained.path import RATIO, pack_arrays
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
 from bmrjax.trained.unit_path import UnitRound, UnitWalk
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import filled, masks_of, refresh, rows_of
+from bmrjax.trained.weight_rows import rows_of
 
 # Share of what is released that each round of the first pass keeps, and at which it ends.
 UNIT_PILOT = (0.7, 0.4)
@@ -117,20 +116,18 @@ def reduce_units(
     packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
     if taken and tune is None:
         gone = steps[taken - 1].gone
-        rows = rows_of(found.layers, dense, left=ready.left)
-        arrays = [jnp.asarray(x) for x in packed[taken].arrays()]
-        for _ in range(SETTLE):
-            fresh = moments.moments(arrays)
-            quadratics = quadratics_of(found.layers, fresh, dense, scale, precisions, arrays)
-            walked.refit(rows, quadratics, gone)
-            refresh(found.layers, arrays, [row for row in rows if found.layers[row.layer].part])
-            fit_together(found.layers, rows, quadratics, arrays, partial(moments.products, arrays))
-            arrays = filled(found.layers, dense, rows)
-        point = measured_point(scores, evaluate(arrays), points[taken])
-        better = point.measured <= points[taken].measured
-        if better and (last is not None or is_fine(point, points[0], lose_at_most)):
-            packed[taken] = pack_arrays(arrays, masks_of(found.layers, arrays, rows))
-            points[taken] = point
+        packed[taken], points[taken] = fit_once_more(
+            ready,
+            packed[taken],
+            rows_of(found.layers, dense, left=ready.left),
+            lambda rows, quadratics: walked.refit(rows, quadratics, gone),
+            scores,
+            (points[0], points[taken]),
+            scale=scale,
+            precisions=precisions,
+            lose_at_most=lose_at_most,
+            choose=last is None,
+        )
     findings = few_rows(len(ready.held_out), points[taken])
     if unknown:
         findings.append(

@@ -27,9 +27,17 @@ def with_required(x, *, scale): ...
     [
         (program, (X, Y, Y), r"takes x, y, and gets 3 by position from a tuple .*\(\(x, y\),\)"),
         (program, [X, Y, Y], "takes x, y, and gets 3 by position from a list"),
-        (program, {"X": X, "y": Y}, "takes x, y, and gets X, y by name from a dict .*Rename the entries"),
+        (
+            program,
+            {"X": X, "y": Y},
+            "takes x, y, and gets X, y by name from a dict .*Rename the entries",
+        ),
         (of_one_dict, {"x": X, "y": Y}, r"takes data, and gets x, y .*in a tuple: \(\{...\},\)"),
-        (with_required, {"x": X}, "takes x, scale, and gets x .*missing a required .*'scale'.*Give what is missing"),
+        (
+            with_required,
+            {"x": X},
+            "takes x, scale, .*missing a required .*'scale'.*Give what is",
+        ),
         (functools.partial(program, X), (X, Y), "takes y, and gets 2 by position"),
         (numpyro.handlers.seed(program, 0), (X, Y, Y), "takes x, y, and gets 3"),
     ],

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+import numpy as np
+
 from bmrjax.backend.positions import check_positions
 
 Call = ParamSpec("Call")
@@ -44,7 +46,9 @@ def not_after_fork(function: Callable[Call, Computed]) -> Callable[Call, Compute
     def checked(*args: Call.args, **kwargs: Call.kwargs) -> Computed:
         refuse_after_fork(function.__name__)
         check_positions(function, args)
-        return function(*args, **kwargs)
+        # Where `numpy.seterr(all="raise")` is set: a probability of zero is no error.
+        with np.errstate(under="ignore"):
+            return function(*args, **kwargs)
 
     return checked
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+import numpy as np
+
 from bmrjax.backend.forked import refuse_after_fork
 from bmrjax.backend.positions import check_positions
 
@@ -30,7 +32,8 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
         refuse_after_fork(function.__name__)
         check_positions(function, args)
-        with _LOCK:
+        # Where `numpy.seterr(all="raise")` is set: a probability of zero is no error.
+        with _LOCK, np.errstate(under="ignore"):
             return function(*args, **kwargs)
 
     return waiting

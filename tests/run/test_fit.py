@@ -197,3 +197,8 @@ def test_what_cannot_be_done_is_said(data):
         bmr.Fit(3, data)
     with pytest.raises(TypeError, match="PRNG key"):
         fit.init(0)
+    fixed = numpyro.handlers.condition(numpyro.handlers.seed(program, 0), {"beta": jnp.zeros(5)})
+    with pytest.raises(TypeError, match=r"the program is within numpyro\.handlers\.seed"):
+        bmr.Fit(fixed, data)
+    with pytest.raises(TypeError, match=r"the guide is within numpyro\.handlers\.seed"):
+        bmr.Fit(program, data, numpyro.handlers.seed(bmr.infer.AutoMeanField(program), 0))

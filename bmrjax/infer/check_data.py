@@ -1,6 +1,5 @@
 """The arguments that a caller gives, checked, and sorted into rows and constants."""
 
-import copy
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from bmrjax.backend.on_device import held_on_device
 from bmrjax.checks import check_unmasked, plain_array
@@ -112,7 +112,7 @@ def check_data(
         A tuple or dict of arrays if all arguments have rows, else a `Batch`.
 
     Raises:
-        TypeError: If `data` is neither a tuple nor a mapping.
+        TypeError: If `data` is neither a tuple nor a mapping, or is traced by JAX.
         ValueError: For arrays that hold no numbers or no rows, and, with `rows`, for unequal lengths.
         NonFiniteDataError: For values that are not finite.
     """
@@ -216,6 +216,11 @@ def _shown(part: Part) -> str:
 
 
 def _check_kind(part: Part, name: str) -> None:
+    if isinstance(part.array, Tracer):
+        raise TypeError(
+            f"{name}{_shown(part)} has no values: this was called within jax.jit, vmap or grad. Call it "
+            "outside; what it computes is compiled."
+        )
     if part.array is None or isinstance(part.array, jax.Array):
         return
     check_unmasked(part.array, f"{name}{_shown(part)}")
@@ -251,10 +256,10 @@ def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int
 
 def _held(part: Part) -> Any:
     """Return what the program gets as it was given; of a table a copy, which the caller does not change."""
-    if not is_table(part.value) or isinstance(part.value, jax.Array):
-        return part.value
-    of_numpy = isinstance(part.value, np.ndarray)
-    return copy.deepcopy(part.array if of_numpy else part.value)
+    value = part.array if isinstance(part.value, np.ndarray) else part.value
+    if not is_table(value) or isinstance(value, jax.Array) or not hasattr(value, "copy"):
+        return value
+    return value.copy()
 
 
 def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-import numpy as np
-
+from bmrjax.backend.entry_point import settings_for_computing
 from bmrjax.backend.forked import refuse_after_fork
 from bmrjax.backend.positions import check_positions
 
@@ -32,8 +31,7 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
         refuse_after_fork(function.__name__)
         check_positions(function, args)
-        # Where `numpy.seterr(all="raise")` is set: a probability of zero is no error.
-        with _LOCK, np.errstate(under="ignore"):
+        with _LOCK, settings_for_computing():
             return function(*args, **kwargs)
 
     return waiting

@@ -1,6 +1,7 @@
 """Data as arrays or as an endless source of batches."""
 
 import grain
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas
@@ -91,6 +92,13 @@ def test_the_data_may_change_afterwards(batch_axis):
 def test_whole_numbers_of_a_batch_that_wrap_around_are_refused():
     with pytest.raises(ValueError, match=r"A batch holds whole numbers from 0 to 4294967296"):
         placed((np.array([2**32, 0]),), Placement())
+
+
+def test_data_that_are_traced_are_refused():
+    with pytest.raises(
+        TypeError, match=r"data\[0\] has no values: this was called within jax\.jit"
+    ):
+        jax.jit(lambda x: check_data((x,), "data"))(jnp.ones(3))
 
 
 def test_arrays_that_are_known_to_have_rows_share_their_length():

@@ -1,15 +1,7 @@
 """Whether this process was forked after JAX had computed, so that it cannot compute itself."""
 
-import functools
 import os
 import sys
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-from bmrjax.backend.positions import check_positions
-
-Call = ParamSpec("Call")
-Computed = TypeVar("Computed")
 
 _process = {"forked": False}
 
@@ -31,22 +23,6 @@ def refuse_after_fork(name: str) -> None:
             "survive that. Start processes by multiprocessing.get_context('spawn') (or 'forkserver'), or "
             "fork before the first computation."
         )
-
-
-def not_after_fork(function: Callable[Call, Computed]) -> Callable[Call, Computed]:
-    """Let a function raise the error of `refuse_after_fork` instead of waiting for ever.
-
-    Args:
-        function: One that computes with JAX.
-    """
-
-    @functools.wraps(function)
-    def checked(*args: Call.args, **kwargs: Call.kwargs) -> Computed:
-        refuse_after_fork(function.__name__)
-        check_positions(function, args)
-        return function(*args, **kwargs)
-
-    return checked
 
 
 def _jax_has_computed() -> bool:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 from bmrjax.backend.quick_compile import quick_jit
@@ -26,6 +27,55 @@ def on_device(tree: Any) -> Any:
     return jax.device_put(
         jax.tree.map(lambda a: a.view() if isinstance(a, np.ndarray) else a, tree)
     )
+
+
+def held_on_device(array: np.ndarray) -> Array:
+    """Return an array of the caller's as one of JAX, which does not change where the caller's does.
+
+    Of `on_device`, it depends on where the array happens to begin whether both share their memory.
+
+    Args:
+        array: Of NumPy. One that nobody can write, such as a file mapped for reading, may be shared.
+    """
+    found = on_device(array)
+    if isinstance(found, Tracer) or not array.size or not _can_change(array):
+        return found
+    found = found.block_until_ready()  # an accelerator may still be reading
+    if found.unsafe_buffer_pointer() == array.ctypes.data:
+        return on_device(np.array(array))
+    return found
+
+
+def _can_change(array: Any) -> bool:
+    """Return whether an array, or one that it is a view of, can be written."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    return array is not None and not _is_for_reading(array)
+
+
+def _is_for_reading(memory: Any) -> bool:
+    try:
+        return memoryview(memory).readonly
+    except TypeError:  # of something else, such as another library's tensor
+        return False
+
+
+def held_on_host(tree: _Tree) -> _Tree:
+    """Return a tree with copies of its arrays that are not JAX's, such as those that a loader fills again.
+
+    Args:
+        tree: Arrays of NumPy, of JAX, or tensors of other libraries, and anything else.
+    """
+
+    def one(x: Any) -> Any:
+        is_array = hasattr(x, "shape") and hasattr(x, "__array__")
+        if not is_array or isinstance(x, jax.Array | np.generic):
+            return x
+        return np.array(x, subok=True)
+
+    return jax.tree.map(one, tree)
 
 
 def in_precision(tree: _Tree) -> _Tree:

@@ -114,7 +114,8 @@ def quick_jit(
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not traces_nothing():  # options are for programs, not for parts of one
+        # Options are for programs, not for parts of one, nor for operations one by one.
+        if not traces_nothing() or jax.config.values["jax_disable_jit"]:
             return plain(*args, **kwargs)
         static = (
             tuple(each for i, each in enumerate(args) if i in positions),

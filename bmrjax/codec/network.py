@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bmrjax.backend.forked import not_after_fork
+from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.codec.arithmetic import ArithmeticReader, ArithmeticWriter
 from bmrjax.codec.array_records import ArrayRow, RecordReader, RecordWriter
 from bmrjax.codec.budget import Budget

@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from bmrjax.checks import check_unmasked
 from bmrjax.estimators.estimator_options import (
     check_estimator_options,
     check_no_text,
@@ -106,6 +107,8 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
         """
         check_estimator_options(self)
         check_no_text(self, X)
+        for name, array in (("X", X), ("y", y)):
+            check_unmasked(array, f"SparseClassifier: {name}")
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
@@ -176,6 +179,7 @@ class SparseClassifier(ClassifierMixin, BaseEstimator):
             X: Columns, (rows, columns).
         """
         check_is_fitted(self)
+        check_unmasked(X, "SparseClassifier: X")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         total = np.zeros((len(X), len(self.classes_)))
         for coef, intercept in zip(self._draws, self._draw_intercepts, strict=True):

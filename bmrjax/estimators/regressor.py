@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from bmrjax.checks import check_unmasked
 from bmrjax.estimators.estimator_options import (
     check_estimator_options,
     check_no_text,
@@ -100,6 +101,8 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
         """
         check_estimator_options(self)
         check_no_text(self, X)
+        for name, array in (("X", X), ("y", y)):
+            check_unmasked(array, f"SparseRegressor: {name}")
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
         columns = Standardised.of(X, column_names_of(self))
         centre, unit = float(y.mean()), float(y.std())
@@ -141,6 +144,7 @@ class SparseRegressor(RegressorMixin, BaseEstimator):
             Predictions, (rows,); with `return_std` a pair.
         """
         check_is_fitted(self)
+        check_unmasked(X, "SparseRegressor: X")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         mean = X @ self.coef_ + self.intercept_
         if not return_std:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bmrjax.backend.forked import not_after_fork
+from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.export.eight_bits import Int8, Rounded, replaced, weights_to_round
 from bmrjax.export.export_report import ExportedArray, ExportReport
 from bmrjax.export.network_function import (

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import export
 
-from bmrjax.backend.forked import not_after_fork
+from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.export.export_report import ExportedArray, ExportReport
 from bmrjax.export.network_function import (
     NetworkFunction,

@@ -30,6 +30,7 @@ from bmrjax.fitted.verification import Verification
 from bmrjax.report import write_page
 from bmrjax.run.diagnose import Finding
 from bmrjax.run.inspection import Inspection
+from bmrjax.run.serial import one_at_a_time
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -271,6 +272,7 @@ class FitReduction:
         weight, submodels = self._terms()
         return compare_families(weight, submodels, members, self._prior)
 
+    @one_at_a_time
     def path(self, *, seed: int = 0) -> "DataFrame":
         """Say how well submodels of each size predict, by leaving each data point out.
 

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from bmrjax.backend.on_device import on_device
-from bmrjax.infer.arguments import ROW, Batch, Constants, Data
+from bmrjax.backend.on_device import held_on_device
+from bmrjax.checks import check_unmasked, plain_array
+from bmrjax.infer.arguments import ROW, Batch, Constants, Data, is_table
 
 
 class NonFiniteDataError(ValueError):
@@ -67,7 +69,9 @@ def _of_type(value: tuple | list, each: list) -> Any:
 
 def _as_array(value: Any) -> Any:
     """Return an array for an array, a table or nested lists of numbers; None for all else."""
-    if isinstance(value, np.ndarray | jax.Array):
+    if isinstance(value, np.ndarray):
+        return value if np.ma.is_masked(value) else plain_array(value)
+    if isinstance(value, jax.Array):
         return value
     if isinstance(value, list | tuple):
         return np.asarray(value) if value and _is_numbers(value) else None
@@ -108,7 +112,7 @@ def check_data(
         A tuple or dict of arrays if all arguments have rows, else a `Batch`.
 
     Raises:
-        TypeError: If `data` is neither a tuple nor a mapping.
+        TypeError: If `data` is neither a tuple nor a mapping, or is traced by JAX.
         ValueError: For arrays that hold no numbers or no rows, and, with `rows`, for unequal lengths.
         NonFiniteDataError: For values that are not finite.
     """
@@ -139,7 +143,7 @@ def check_data(
         is_row = part in free and shape[:1] == (num_rows,)
         if rows is not None:
             is_row = is_row and part.path in rows
-        values.append(ROW if is_row else part.value)
+        values.append(ROW if is_row else _held(part))
         if is_row:
             arrays.append(_checked(part, name, allow_non_finite=allow_non_finite))
     if arrays and len(arrays) == len(values) and all("/" not in part.path for part in parts):
@@ -212,8 +216,14 @@ def _shown(part: Part) -> str:
 
 
 def _check_kind(part: Part, name: str) -> None:
+    if isinstance(part.array, Tracer):
+        raise TypeError(
+            f"{name}{_shown(part)} has no values: this was called within jax.jit, vmap or grad. Call it "
+            "outside; what it computes is compiled."
+        )
     if part.array is None or isinstance(part.array, jax.Array):
         return
+    check_unmasked(part.array, f"{name}{_shown(part)}")
     if part.array.dtype == object or part.array.dtype.kind in "USVmM":
         raise ValueError(
             f"{name}{_shown(part)} holds {part.array.dtype} values; give numbers. (What is not an array of "
@@ -244,10 +254,18 @@ def _num_rows(parts: list[Part], name: str, rows: Collection[str] | None) -> int
     return max(size for size, count in counts.items() if count == most)
 
 
+def _held(part: Part) -> Any:
+    """Return what the program gets as it was given; of a table a copy, which the caller does not change."""
+    value = part.array if isinstance(part.value, np.ndarray) else part.value
+    if not is_table(value) or isinstance(value, jax.Array) or not hasattr(value, "copy"):
+        return value
+    return value.copy()
+
+
 def _checked(part: Part, name: str, *, allow_non_finite: bool) -> jax.Array:
     of_numpy = isinstance(part.array, np.ndarray)
     check_range(part.array, f"{name}{_shown(part)}")
-    array = on_device(part.array) if of_numpy else jnp.asarray(part.array)
+    array = held_on_device(part.array) if of_numpy else jnp.asarray(part.array)
     if jnp.issubdtype(array.dtype, jnp.inexact) and not allow_non_finite:
         bad = ~_finite_rows(array, on_the_host=not isinstance(part.array, jax.Array))
         count = int(bad.sum())

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Generator, Iterable
 from typing import Any
 
+from bmrjax.backend.on_device import held_on_host
+
 
 class _End:
     """The last thing in a queue: how the source ended."""
@@ -17,7 +19,8 @@ def prefetch(source: Iterable[Any], *, ahead: int = 2) -> Generator[Any, None, N
     """Yield the batches of `source`, in order, from a thread that reads ahead.
 
     What the source raises is raised here, after the batches before it. The thread ends with the
-    iterator, also where that is closed early.
+    iterator, also where that is closed early. Arrays are copied, since a source may fill the same ones again
+    for its next batch.
 
     Args:
         source: Read in the thread only.
@@ -39,7 +42,7 @@ def prefetch(source: Iterable[Any], *, ahead: int = 2) -> Generator[Any, None, N
         error = None
         try:
             for batch in source:
-                if not offer(batch):
+                if not offer(held_on_host(batch)):
                     return
         except BaseException as raised:  # noqa: BLE001 - raised again where it is read
             error = raised

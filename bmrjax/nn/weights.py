@@ -11,6 +11,7 @@ from jaxtyping import Array
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bmrjax.backend.on_device import held_on_device
 from bmrjax.files import write_atomically
 from bmrjax.structure.network_arrays import Parts, is_numeric, parts_of
 
@@ -214,8 +215,8 @@ def _fitted(value: np.ndarray, own: Array, *, cast: bool) -> Array | str:
     kinds = jnp.floating, jnp.integer
     floats, integers = ([jnp.issubdtype(d, k) for d in (value.dtype, own.dtype)] for k in kinds)
     if value.dtype == own.dtype or (all(floats) and cast):
-        return jnp.asarray(value, own.dtype)
+        return held_on_device(value.astype(own.dtype, copy=False))
     if all(integers) and np.array_equal(value.astype(own.dtype), value):
-        return jnp.asarray(value.astype(own.dtype))
+        return held_on_device(value.astype(own.dtype, copy=False))
     hint = " Give cast=True to convert it." if all(floats) else ""
     return f"is {value.dtype}, expected {own.dtype}.{hint}"

@@ -106,7 +106,7 @@ class Fit:
         until: Settled | None = None,
         options: FitOptions = FitOptions(),  # noqa: B008 - frozen, and holds no array
     ):
-        check_program_kind(model)
+        check_program_kind(model, guide)
         if not isinstance(criterion, Criterion | None):
             raise TypeError(
                 f"Fit: criterion must be an object like criteria.SpikeAndSlab(), got {criterion!r}."

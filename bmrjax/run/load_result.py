@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from bmrjax.backend.forked import not_after_fork
+from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.errors import DamagedFileError
 from bmrjax.infer.default_guide import guide_of
 from bmrjax.infer.pruned_guide import unpruned

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from bmrjax.backend.entry_point import settings_for_computing
 from bmrjax.backend.forked import refuse_after_fork
 from bmrjax.backend.positions import check_positions
 
@@ -30,7 +31,7 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
         refuse_after_fork(function.__name__)
         check_positions(function, args)
-        with _LOCK:
+        with _LOCK, settings_for_computing():
             return function(*args, **kwargs)
 
     return waiting

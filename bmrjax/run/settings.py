@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpyro
+from numpyro.primitives import Messenger
+
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
@@ -37,8 +40,8 @@ class Settings:
         object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
 
 
-def check_program_kind(model: Any) -> None:
-    """Raise TypeError for a network, or anything else that is not a program."""
+def check_program_kind(model: Any, guide: Any = None) -> None:
+    """Raise TypeError for a network, anything else that is not a program, and what has a key of its own."""
     if is_equinox(model) or is_nnx(model):
         raise TypeError(
             f"sparsify: the first argument is a network, {type(model).__name__}; give a NumPyro program "
@@ -50,6 +53,21 @@ def check_program_kind(model: Any) -> None:
             f"sparsify: the first argument is a {type(model).__name__}; give a NumPyro program, a function "
             "with numpyro.sample statements."
         )
+    _check_not_seeded(model, "program")
+    _check_not_seeded(guide, "guide")
+
+
+def _check_not_seeded(function: Any, name: str) -> None:
+    """Raise TypeError where all draws would be made with one key: the same noise in every step and sample."""
+    inner = function
+    while isinstance(inner, Messenger):
+        if isinstance(inner, numpyro.handlers.seed):
+            raise TypeError(
+                f"sparsify: the {name} is within numpyro.handlers.seed, so that what it draws would be the "
+                f"same in each step and in each sample of a prediction. Give the {name} itself; `key` says "
+                "how it is seeded."
+            )
+        inner = inner.fn
 
 
 def check_kinds(settings: Settings, guide: Callable | None) -> None:

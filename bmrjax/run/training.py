@@ -59,7 +59,7 @@ class Training:
         settings: Settings,
     ):
         begun = time.perf_counter()
-        check_program_kind(model)
+        check_program_kind(model, guide)
         check_kinds(settings, unpruned(guide)[0])
         schedule = Verified() if settings.schedule is None else settings.schedule
         self._checkpoints = settings.checkpoints

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from bmrjax.backend.forked import not_after_fork
+from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.criteria import Shrinkage, SpikeAndSlab
 from bmrjax.criteria.base import by_layer
 from bmrjax.streaming.folder import read_folder

@@ -7,7 +7,7 @@ from typing import Any
 import lazy_loader
 import numpy as np
 
-from bmrjax.backend.forked import not_after_fork
+from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.structure.call_arguments import Arguments
 from bmrjax.structure.cost import Cost, Latency, cost, latency
 from bmrjax.structure.equivalence import Trial, random_inputs

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bmrjax.checks import check_unmasked, plain_array
 from bmrjax.trained.losses import BinaryCrossEntropy, CrossEntropy, FunctionLoss, Loss, SquaredError
 
 # Rows beyond these add to the cost of the curvature, and little to its precision.
@@ -49,8 +50,11 @@ def checked_rows(data: Any, name: str = "data") -> Rows:
         )
     inputs, targets = data
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    arrays = [("inputs", np.asarray(part)) for part in inputs]
-    targets = jax.tree.map(np.asarray, targets)
+    for which, given in (("inputs", inputs), ("targets", targets)):
+        for part in jax.tree.leaves(given):
+            check_unmasked(part, f"reduce_network: one of the {which} of {name}")
+    arrays = [("inputs", plain_array(np.asarray(part))) for part in inputs]
+    targets = jax.tree.map(lambda part: plain_array(np.asarray(part)), targets)
     arrays += [("targets", part) for part in jax.tree.leaves(targets)]
     for which, part in arrays:
         if part.dtype == object or part.ndim == 0:

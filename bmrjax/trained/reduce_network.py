@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.backend.forked import not_after_fork
+from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.errors import FitWarning, warn
 from bmrjax.trained.choice import PathPoint, chosen_point, temperature
 from bmrjax.trained.eliminate import WeightRow, fit

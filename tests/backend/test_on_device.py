@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bmrjax.backend.on_device import copied, floats_on_device, on_device
+from bmrjax.backend.on_device import copied, floats_on_device, held_on_device, on_device
 
 
 @pytest.mark.usefixtures("all_compiled")
@@ -32,3 +32,27 @@ def test_a_copy_outlives_what_it_was_made_of():
     np.testing.assert_array_equal(copy["a"], np.arange(5.0))
     # Its arrays are apart from each other too: each may be donated.
     jax.jit(lambda t: jax.tree.map(lambda x: 2 * x, t), donate_argnums=0)(copy)
+
+
+def aligned(shape):
+    """Return an array of NumPy that begins where JAX does without a copy."""
+    memory = np.zeros(4 * int(np.prod(shape)) + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : len(memory) - 64 + begin].view(np.float32).reshape(shape)
+
+
+def test_the_callers_array_may_change_afterwards():
+    given = aligned((5, 2))
+    shared, held = on_device(given), held_on_device(given)
+    of_view = held_on_device(np.lib.stride_tricks.as_strided(given, writeable=False))
+    given[:] = 1.0
+    assert float(held.sum()) == float(of_view.sum()) == 0.0
+    if jax.default_backend() == "cpu":
+        assert float(shared.sum()) == 10.0  # else this test would say nothing
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere nothing is shared")
+def test_what_nobody_can_write_is_not_copied(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert held_on_device(mapped).unsafe_buffer_pointer() == mapped.ctypes.data

@@ -244,6 +244,15 @@ def test_columns_of_text_are_named(kind):
         kind().fit(table, [0, 1, 0, 1])
 
 
+@pytest.mark.parametrize("kind", [bmr.SparseRegressor, bmr.SparseClassifier])
+def test_masked_entries_are_refused(kind):
+    x, y = np.arange(20.0).reshape(10, 2) % 7, np.arange(10) % 2
+    with pytest.raises(ValueError, match=f"{kind.__name__}: X is a masked array, with 2 of 20"):
+        kind().fit(np.ma.masked_greater(x, 5.5), y)
+    with pytest.raises(ValueError, match=f"{kind.__name__}: y is a masked array, with 5 of 10"):
+        kind().fit(x, np.ma.masked_less(y, 1))
+
+
 def test_the_sampler_runs_once_the_noise_has_settled(monkeypatch):
     runs = []
     sampled = search.sample_submodels

@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -232,7 +233,8 @@ def test_heredity_without_interactions_is_refused():
 
 def test_predictions_by_size_are_those_of_leaving_each_point_out():
     x, y = _data()
-    table = _found().path()
+    with np.errstate(all="raise"):  # weights of zero are no errors
+        table = _found().path()
     assert table["size"].tolist() == list(range(7))
     for row in table.itertuples():
         columns = x[:, [NAMES.index(name) for name in row.candidates]]
@@ -356,3 +358,16 @@ def test_plots_show_probabilities_by_name_and_predictions_by_size():
     np.testing.assert_array_equal(line.get_xdata(), range(7))
     assert max(line.get_ydata()) == 0
     assert axes.get_legend().get_texts()[0].get_text() == f"chosen: {found.chosen['beta'].sum()}"
+
+
+def test_probabilities_of_zero_are_no_errors_where_numpy_raises():
+    """As under ``numpy.seterr(all="raise")``, which some set to find errors of their own."""
+    z = np.random.default_rng(0).normal(size=(40, 4))
+    covariance = np.linalg.inv(z.T @ z + np.eye(4))
+    given = {"covariance": covariance, "prior": bmr.reduction.Normal(0.0, 1.0)}
+    loc = covariance @ z.T @ (50 * z[:, 0])
+    expected = bmr.reduce_fit(loc=loc, **given).inclusion_prob
+    with np.errstate(all="raise"):
+        found = bmr.reduce_fit(loc=loc, **given).inclusion_prob
+        bmr.compact(bmr.zoo.MLP(4, (2,), 2, key=jax.random.key(0)), np.ones(4))
+    np.testing.assert_equal(found, expected)

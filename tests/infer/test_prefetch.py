@@ -1,6 +1,8 @@
 import threading
 import time
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bmrjax.infer.prefetch import prefetch
@@ -58,3 +60,15 @@ def test_computing_goes_on_while_the_source_is_slow():
         time.sleep(0.05)
     # Ten sleeps one after the other are half a second.
     assert time.perf_counter() - begin < 0.45
+
+
+def test_a_source_may_fill_its_array_again():
+    def source():
+        held = np.zeros(3)
+        for i in range(5):
+            held[:] = i
+            yield {"x": held, "y": jnp.full(2, i), "n": i}
+
+    found = list(prefetch(source()))
+    assert [batch["x"].tolist() for batch in found] == [[i] * 3 for i in range(5)]
+    assert [(int(batch["y"][0]), batch["n"]) for batch in found] == [(i, i) for i in range(5)]

@@ -1,12 +1,15 @@
 """Data as arrays or as an endless source of batches."""
 
 import grain
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from bmrjax.infer.arguments import arguments
 from bmrjax.infer.placed_batch import placed
 from bmrjax.infer.placement import Placement
 from bmrjax.run.batches import Batches, check_data
@@ -19,7 +22,10 @@ def test_arrays_of_any_kind_go_to_the_device():
     assert list(check_data({"b": np.ones(2), "a": np.zeros(2)}, "data")) == ["b", "a"]
 
 
+MASKED = np.ma.masked_greater(np.arange(4.0), 2.5)
+
 REFUSED = {
+    "masked": ((MASKED,), ValueError, r"data\[0\] is a masked array, with 1 of 4 entries masked"),
     "an array": (
         np.ones(3),
         TypeError,
@@ -58,9 +64,41 @@ def test_whole_numbers_that_fit_are_taken_whatever_their_type():
     np.testing.assert_array_equal(np.asarray(found), limits)
 
 
+@pytest.mark.parametrize("given", [">f4", ">i2", np.ma.masked_array(np.arange(4.0))])
+def test_arrays_of_other_machines_and_without_masked_entries_are_taken(given):
+    array = np.arange(4).astype(given) if isinstance(given, str) else given
+    _, found = arguments(check_data({"x": array, "scales": array[:3]}, "data", rows=["x"]))
+    for name, value in found.items():
+        assert value.dtype.isnative
+        assert not isinstance(value, np.ma.MaskedArray)
+        np.testing.assert_array_equal(value, np.arange(len(value)), err_msg=name)
+
+
+@pytest.mark.parametrize("batch_axis", ["x", "x and table"])
+def test_the_data_may_change_afterwards(batch_axis):
+    memory = np.zeros(4 * 24 + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    data = {"x": memory[begin : begin + 96].view(np.float32).reshape(8, 3)}
+    if "table" in batch_axis:
+        data |= {"table": np.zeros(3, np.float32), "frame": pandas.DataFrame({"a": [0.0, 0.0]})}
+    _, found = arguments(check_data(data, "data"))
+    for value in data.values():
+        value += 1
+    assert {
+        name: float(np.sum(np.asarray(value))) for name, value in found.items()
+    } == dict.fromkeys(data, 0)
+
+
 def test_whole_numbers_of_a_batch_that_wrap_around_are_refused():
     with pytest.raises(ValueError, match=r"A batch holds whole numbers from 0 to 4294967296"):
         placed((np.array([2**32, 0]),), Placement())
+
+
+def test_data_that_are_traced_are_refused():
+    with pytest.raises(
+        TypeError, match=r"data\[0\] has no values: this was called within jax\.jit"
+    ):
+        jax.jit(lambda x: check_data((x,), "data"))(jnp.ones(3))
 
 
 def test_arrays_that_are_known_to_have_rows_share_their_length():

@@ -84,6 +84,18 @@ def test_a_caller_can_take_a_round_back(fit):
     assert fit.measure(state, key) < vfe
 
 
+def test_a_fit_goes_on_where_jax_compiles_nothing(fit):
+    """As under `jax.disable_jit`, which some set to look at the values in a program."""
+    state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1), num_steps=5)
+    network = bmr.zoo.MLP(2, (3,), 1, key=jax.random.key(0))
+    expected = fit.params(state), network.layers[0].weight
+    with jax.disable_jit():
+        state, _ = fit.epoch(fit.init(jax.random.key(0)), jax.random.key(1), num_steps=5)
+        network = bmr.zoo.MLP(2, (3,), 1, key=jax.random.key(0))
+        found = fit.params(state), network.layers[0].weight
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
 def test_new_masks_compile_nothing(data):
     guide = bmr.infer.AutoMeanField(program)
     fit = bmr.Fit(program, data, guide, batch_size=20, criterion=bmr.criteria.Shrinkage())
@@ -197,3 +209,8 @@ def test_what_cannot_be_done_is_said(data):
         bmr.Fit(3, data)
     with pytest.raises(TypeError, match="PRNG key"):
         fit.init(0)
+    fixed = numpyro.handlers.condition(numpyro.handlers.seed(program, 0), {"beta": jnp.zeros(5)})
+    with pytest.raises(TypeError, match=r"the program is within numpyro\.handlers\.seed"):
+        bmr.Fit(fixed, data)
+    with pytest.raises(TypeError, match=r"the guide is within numpyro\.handlers\.seed"):
+        bmr.Fit(program, data, numpyro.handlers.seed(bmr.infer.AutoMeanField(program), 0))

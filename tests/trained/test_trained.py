@@ -257,6 +257,10 @@ class TestOptions:
             call(network, (x, y[:-1]))
         with pytest.raises(ValueError, match="not finite"):
             call(network, (np.where(x > 0.99, np.nan, x), y))
+        with pytest.raises(ValueError, match="one of the inputs of data is a masked array"):
+            call(network, (np.ma.masked_greater(x, 0.99), y))
+        with pytest.raises(ValueError, match="one of the targets of held_out is a masked array"):
+            call(network, (x.astype(">f8"), y), held_out=(x, np.ma.masked_greater(y, 8)))
         with pytest.raises(ValueError, match="does not run on"):
             call(network, (x[:, :3], y))
         with pytest.raises(ValueError, match="labels run from 0 to 10, but there are 10 classes"):

@@ -6,7 +6,9 @@ Each network is trained on 54,000 rows of Fashion-MNIST by plain AdamW, and kept
 the same 4,000 of these rows to calibrate by; `reduce_network` chooses its point, and its temperature, by
 6,000 that neither training nor calibration has seen. Test data are used for reporting
 only. Baselines keep the shares
-of weights, or of parameters for whole units, at which the path of `reduce_network` has points.
+of weights, or of parameters for whole units, at which the path of `reduce_network` has points. Points of the
+path are as the rounds left them; rows of ``reduce_network(keep=)`` are what a caller gets who asks for a
+share (``--keep``), with the last fit of all layers together.
 """
 
 import argparse
@@ -35,6 +37,7 @@ BATCH = 128
 CALIBRATION = 4000
 # Shares that are looked at: the points of the path that are next to these.
 SHARES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
+ASKED = "reduce_network(keep=)"
 # SpaM's structured LeNet on Fashion-MNIST: share of parameters to accuracy, from a dense 0.880 (Dhahri et
 # al., 2024, notebook).
 SPAM = {0.4: 0.861, 0.2: 0.843, 0.1: 0.810, 0.05: 0.779}
@@ -57,22 +60,40 @@ def trained(name: str, seed: int, rows: Any, folder: Path) -> Any:
     return network
 
 
-def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return one row of results per method and share of weights."""
+def prepared(name: str, seed: int, args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
+    """Return a trained network, calibration rows, test rows, and what `reduce_network` is called with."""
     data = bmr.data.load_dataset("fashion_mnist", data_root=args.data_root)
     train, chosen_by = data.split_train(validation=0.1, seed=seed)
-    units = name.endswith(UNITS)
     network = trained(name.removesuffix(UNITS), seed, train, args.cache)
     x, y = train
     some = np.random.default_rng(seed).permutation(len(x))[:CALIBRATION]
-    given = x[some], y[some]
-    settings: Any = {"held_out": chosen_by, "num_data": len(x), "seed": seed, "units": units}
+    settings = {"num_data": len(x), "seed": seed, "units": name.endswith(UNITS)}
+    return network, (x[some], y[some]), data.test, {"held_out": chosen_by, **settings}
+
+
+def asked(name: str, seed: int, share: float, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the row of `reduce_network` that is asked for a share."""
+    network, given, test, settings = prepared(name, seed, args)
+    start = time.process_time()
+    found: Any = bmr.reduce_network(network, given, keep=share, **settings)
+    seconds = round(time.process_time() - start, 1)
+    log_probs = np.asarray(networks.log_probs(found.network, test[0], 500))
+    row = {"network": name, "seed": seed, "method": ASKED, "kept": round(found.kept, 4)}
+    row |= networks.scores(log_probs, test[1]) | {"asked": share, "cpu_s": seconds}
+    print(row, flush=True)
+    return row
+
+
+def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return one row of results per method and share of weights."""
+    network, given, test, settings = prepared(name, seed, args)
+    units = settings["units"]
     found = []
 
     def add(method: str, kept: float, reduced: Any, **more: Any) -> None:
-        log_probs = np.asarray(networks.log_probs(reduced, data.test[0], 500))
+        log_probs = np.asarray(networks.log_probs(reduced, test[0], 500))
         row = {"network": name, "seed": seed, "method": method, "kept": round(kept, 4)}
-        found.append(row | networks.scores(log_probs, data.test[1]) | more)
+        found.append(row | networks.scores(log_probs, test[1]) | more)
         print(found[-1], flush=True)
 
     add("dense", 1.0, network)
@@ -165,14 +186,18 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     methods = list(dict.fromkeys([*bmr.trained.METHODS, *bmr.trained.UNIT_METHODS]))
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
+    parser.add_argument("--keep", nargs="*", type=float, default=[0.1, 0.05], help="shares to ask for")
     parser.add_argument("--cache", type=Path, default=Path("runs/trained"))
     args = options.parse(parser)
     rows = Rows(args.out, shared=True)
     for name in args.networks if not args.report else []:
         for seed in args.seeds:
-            if not rows.has(network=name, seed=seed):
+            if not rows.has(network=name, seed=seed, method="dense"):
                 rows.rows += compare(name, seed, args)
                 rows.save()
+            for share in args.keep:
+                if not rows.has(network=name, seed=seed, method=ASKED, asked=share):
+                    rows.add(asked(name, seed, share, args))
     write_table(rows)
     print((args.out / "table.md").read_text())
 

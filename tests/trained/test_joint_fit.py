@@ -1,6 +1,5 @@
 """The kept weights of a layer in parts come to the fit of the whole layer."""
 
-import sys
 from functools import partial
 
 import equinox as eqx
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import bmrjax as bmr
-from bmrjax.trained import SquaredError, joint_fit, wide_layers
+from bmrjax.trained import SquaredError, joint_fit, last_fit, wide_layers
 from bmrjax.trained import moments as moments_module
 from bmrjax.trained.joint_fit import fit_together
 from bmrjax.trained.moments import Calibration
@@ -194,19 +193,20 @@ def test_a_row_that_would_become_worse_stays(narrow):
 
 
 @pytest.mark.parametrize("units", [False, True])
-def test_the_last_fit_is_of_the_whole_layer(narrow, monkeypatch, units):
+def test_the_last_fit_is_of_the_whole_layer_and_then_of_all_layers(narrow, monkeypatch, units):
     rng = np.random.default_rng(2)
     x = rng.normal(size=(400, 4)) @ rng.normal(size=(4, 24)) + 0.3 * rng.normal(size=(400, 24))
     network = eqx.nn.MLP(24, 2, 20, 1, key=jax.random.key(0))
     x = x.astype(np.float32)
     data = (x, np.asarray(jax.vmap(network)(x)))
-    kept = {"keep": 0.3, "units": units}
-    together = bmr.reduce_network(network, data, **kept)
-    module = sys.modules[f"bmrjax.trained.{'reduce_units' if units else 'reduce_network'}"]
-    monkeypatch.setattr(module, "fit_together", lambda *_: None)
-    apart = bmr.reduce_network(network, data, **kept)
 
-    def error(found):
+    def error():
+        found = bmr.reduce_network(network, data, keep=0.3, units=units)
         return float(np.square(jax.vmap(found.network)(x) - data[1]).mean())
 
-    assert error(together) < 0.9 * error(apart)
+    of_all = error()
+    monkeypatch.setattr(last_fit, "fit_outputs", lambda *given: list(given[4]))
+    of_layers = error()
+    monkeypatch.setattr(last_fit, "fit_together", lambda *_: None)
+    assert of_all < 0.9 * of_layers
+    assert of_layers < 0.9 * error()

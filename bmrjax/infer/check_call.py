@@ -33,11 +33,12 @@ def check_call(program: Callable, data: Any, name: str) -> None:
     """
     # Those of NumPyro pass the arguments on; another one may take its own.
     own = (Messenger.__call__, seed.__call__)
-    while isinstance(program, Messenger) and type(program).__call__ in own:
-        program = program.fn
+    called: Any = program
+    while isinstance(called, Messenger) and type(called).__call__ in own:
+        called = called.fn
     try:
         # A decorated program is called through its decorator, which may take other arguments.
-        signature = inspect.signature(program, follow_wrapped=False)
+        signature = inspect.signature(called, follow_wrapped=False)
     except (TypeError, ValueError):
         return
     if isinstance(data, Batch):

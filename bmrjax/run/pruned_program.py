@@ -101,8 +101,8 @@ class PrunedProgram(abc.ABC):
         Args:
             key: PRNG key.
             *inputs: The program's arguments without the targets, as in ``model(x)``; give the
-                targets too for their log predictive density. One dict of them, for a program that was
-                fitted on a dict.
+                targets too for their log predictive density. Or one tuple or dict of them, in
+                the form that the program was fitted on.
             num_samples: Posterior samples.
             levels: Of the quantiles that `Prediction.quantiles` and `Prediction.interval` have.
             return_samples: Whether to return the draws too; they take num_samples times the memory of

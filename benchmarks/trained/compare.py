@@ -186,7 +186,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     methods = list(dict.fromkeys([*bmr.trained.METHODS, *bmr.trained.UNIT_METHODS]))
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
-    parser.add_argument("--keep", nargs="*", type=float, default=[0.1, 0.05], help="shares to ask for")
+    parser.add_argument(
+        "--keep", nargs="*", type=float, default=[0.1, 0.05], help="shares to ask for"
+    )
     parser.add_argument("--cache", type=Path, default=Path("runs/trained"))
     args = options.parse(parser)
     rows = Rows(args.out, shared=True)

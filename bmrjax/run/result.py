@@ -93,6 +93,10 @@ class Result(PrunedProgram):
     facts: dict[str, Any] = field(default_factory=dict, repr=False)
     latent_sites: tuple[str, ...] | None = field(default=None, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of: without compiled programs, which belong to one process."""
+        return vars(self) | {"_evaluators": {}}
+
     def __repr__(self) -> str:
         """Return a summary: what is left, how well it fits, which sites were judged, what is wrong."""
         return result_text(self)

@@ -1,5 +1,7 @@
 """What a result gives back: nothing loses its masks, and spread and names come with it."""
 
+import copy
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -177,6 +179,15 @@ def test_a_tuple_of_the_arguments_is_not_taken_for_the_first_of_them(rows):
     for given in ((x,), [x], (x, y)):
         found = result.predict(key, given, num_samples=3).mean
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_copy_predicts_like_the_result_and_does_not_change_with_it():
+    result = made_up(infer.AutoMeanField, row_arguments=("0", "1"), by_rows=True)
+    (x, _), key = data(), jax.random.key(4)
+    expected = result.predict(key, x, num_samples=3).mean
+    other = copy.deepcopy(result)
+    result.params.clear()
+    np.testing.assert_array_equal(other.predict(key, x, num_samples=3).mean, expected)
 
 
 def test_a_program_of_one_dict_gets_it_by_itself_or_in_a_tuple():

@@ -42,6 +42,13 @@ class Settings:
 
 def check_program_kind(model: Any, guide: Any = None) -> None:
     """Raise TypeError for a network, anything else that is not a program, and what has a key of its own."""
+    method = getattr(model, "__func__", None)
+    if is_equinox(model) and method is not None and method.__name__ != "__call__":
+        raise TypeError(
+            f"sparsify: the first argument is {method.__qualname__}, a method of an Equinox module, which is "
+            "a tree of arrays itself; give a function that calls it, such as lambda *args, **kwargs: "
+            f"module.{method.__name__}(*args, **kwargs)."
+        )
     if is_equinox(model) or is_nnx(model):
         raise TypeError(
             f"sparsify: the first argument is a network, {type(model).__name__}; give a NumPyro program "

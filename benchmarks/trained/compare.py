@@ -7,8 +7,8 @@ the same 4,000 of these rows to calibrate by; `reduce_network` chooses its point
 6,000 that neither training nor calibration has seen. Test data are used for reporting
 only. Baselines keep the shares
 of weights, or of parameters for whole units, at which the path of `reduce_network` has points. Points of the
-path are as the rounds left them; rows of ``reduce_network(keep=)`` are what a caller gets who asks for a
-share (``--keep``), with the last fit of all layers together.
+path are as the rounds left them; rows of ``reduce_network(keep=)`` are what such a call
+returns for the shares of ``--keep``, with the last fit of all layers together.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def prepared(name: str, seed: int, args: argparse.Namespace) -> tuple[Any, Any, 
 
 
 def asked(name: str, seed: int, share: float, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the row of `reduce_network` that is asked for a share."""
+    """Return the row of `reduce_network` with ``keep=share``."""
     network, given, test, settings = prepared(name, seed, args)
     start = time.process_time()
     found: Any = bmr.reduce_network(network, given, keep=share, **settings)
@@ -187,7 +187,11 @@ def main() -> None:
     methods = list(dict.fromkeys([*bmr.trained.METHODS, *bmr.trained.UNIT_METHODS]))
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     parser.add_argument(
-        "--keep", nargs="*", type=float, default=[0.1, 0.05], help="shares to ask for"
+        "--keep",
+        nargs="*",
+        type=float,
+        default=[0.1, 0.05],
+        help="shares for rows of reduce_network(keep=)",
     )
     parser.add_argument("--cache", type=Path, default=Path("runs/trained"))
     args = options.parse(parser)

@@ -22,14 +22,14 @@ from bmrjax.trained.weight_rows import filled, masks_of, refresh
 SETTLE = 3
 
 # Sets the weights of rows to their posterior mean, given the quadratic loss of each layer and group.
-Refit = Callable[[list[WeightRow], Sequence[Sequence[Quadratic]]], object]
+FitRows = Callable[[list[WeightRow], Sequence[Sequence[Quadratic]]], object]
 
 
 def fit_once_more(
     ready: Prepared,
     packed: Packed,
     rows: list[WeightRow],
-    refit: Refit,
+    refit: FitRows,
     scores: dict[str, np.ndarray],
     points: tuple[PathPoint, PathPoint],
     *,
@@ -73,7 +73,7 @@ def _layer_by_layer(
     ready: Prepared,
     arrays: Sequence[Array],
     rows: list[WeightRow],
-    refit: Refit,
+    refit: FitRows,
     scale: float,
     precisions: Sequence[float],
 ) -> list[Array]:
@@ -93,7 +93,7 @@ def _all_layers(
     ready: Prepared,
     arrays: Sequence[Array],
     rows: list[WeightRow],
-    refit: Refit,
+    refit: FitRows,
     scale: float,
     precisions: Sequence[float],
 ) -> list[Array]:

@@ -22,8 +22,8 @@ from bmrjax.trained.weight_rows import filled
 # Gauss-Newton steps and the conjugate gradients in each. Both end where one gains less than this share of
 # what all of them have gained.
 NEWTON_STEPS = 3
-STEPS = 8
-SMALL_GAIN = 0.03
+CONJUGATE_STEPS = 8
+LEAST_GAIN = 0.03
 # Rows that tell the curvature, other ones for each Gauss-Newton step; values and gradients are of all.
 CURVATURE_ROWS = 1024
 # A step that does not lower the loss is halved, so often.
@@ -77,7 +77,7 @@ class OutputLoss:
 
         self._size = min(CALIBRATION_BATCH, len(inputs[0]))
         batches = -(-len(inputs[0]) // self._size)
-        calls = {value: NEWTON_STEPS, gradient: NEWTON_STEPS, times: NEWTON_STEPS * STEPS}
+        calls = {value: NEWTON_STEPS, gradient: NEWTON_STEPS, times: NEWTON_STEPS * CONJUGATE_STEPS}
         self._value, self._gradient, self._times = (
             quick_jit(of, num_calls=count * batches, mostly_products=True)
             for of, count in calls.items()
@@ -248,7 +248,7 @@ class _System:
                 break
             self._weights = self._weights + size * change
             gain, now = now - lower, lower
-            if gain <= SMALL_GAIN * (first - now):
+            if gain <= LEAST_GAIN * (first - now):
                 break
         return self._arrays_at(self._weights)
 
@@ -258,7 +258,7 @@ class _System:
         change = np.zeros_like(residual)
         direction = fresh = self._preconditioned(residual)
         square, total = float(residual @ fresh), 0.0
-        for _ in range(STEPS):
+        for _ in range(CONJUGATE_STEPS):
             of_loss = self._loss.times(arrays, self._scattered(direction), turn)
             times = self._scale * self._gathered(of_loss) + self._delta * self._keep * direction
             curvature = float(direction @ times)
@@ -269,7 +269,7 @@ class _System:
             residual = residual - size * times
             gain = 0.5 * size * square
             total += gain
-            if gain <= SMALL_GAIN * total:
+            if gain <= LEAST_GAIN * total:
                 break
             fresh = self._preconditioned(residual)
             square, before = float(residual @ fresh), square

@@ -17,8 +17,8 @@ class Constants:
     """What the arguments of a program hold besides rows: numbers, None, strings, whole arrays.
 
     They are a part of the structure of a `Batch`, not of its leaves, so a compiled program holds them as
-    constants, and the program that is fitted sees the very objects that the caller gave. Two are equal
-    if their values are.
+    constants, and the program that is fitted sees the objects that the caller gave, or copies of arrays and
+    tables. Two are equal if their values are.
 
     Args:
         structure: Tree of the arguments, as a pair (args, kwargs), with a leaf per value.

@@ -55,49 +55,35 @@ def fit_once_more(
         lose_at_most: As for `reduce_network`.
         choose: Whether held-out rows have chosen the point: then it has to stay one that they may choose.
     """
-    dense, point = points
-    arrays = [jnp.asarray(x) for x in packed.arrays()]
-    for fit in (_layer_by_layer, _all_layers):
-        if fit is _all_layers and point.as_good:
-            break  # there is nothing to gain
-        fitted = fit(ready, arrays, rows, refit, scale, precisions)
-        found = measured_point(scores, ready.evaluate(fitted), point)
-        fine = not choose or is_fine(found, dense, lose_at_most)
-        if found.measured <= point.measured and fine:
-            masks = masks_of(ready.traced.layers, fitted, rows)
-            arrays, packed, point = fitted, pack_arrays(fitted, masks), found
-    return packed, point
-
-
-def _layer_by_layer(
-    ready: Prepared,
-    arrays: Sequence[Array],
-    rows: list[WeightRow],
-    refit: FitRows,
-    scale: float,
-    precisions: Sequence[float],
-) -> list[Array]:
+    first, point = points
     layers, dense = ready.traced.layers, ready.traced.parts.arrays
-    for _ in range(SETTLE):
+
+    def losses_at(arrays: Sequence[Array]) -> list[list[Quadratic]]:
         moments = ready.calibration.moments(arrays)
-        quadratics = quadratics_of(layers, moments, dense, scale, precisions, arrays)
-        refit(rows, quadratics)
-        refresh(layers, arrays, [row for row in rows if layers[row.layer].part is not None])
-        products = partial(ready.calibration.products, arrays)
-        fit_together(layers, rows, quadratics, arrays, products)
-        arrays = filled(layers, dense, rows)
-    return list(arrays)
+        return quadratics_of(layers, moments, dense, scale, precisions, arrays)
 
+    def layer_by_layer(arrays: list[Array]) -> list[Array]:
+        for _ in range(SETTLE):
+            quadratics = losses_at(arrays)
+            refit(rows, quadratics)
+            refresh(layers, arrays, [row for row in rows if layers[row.layer].part is not None])
+            products = partial(ready.calibration.products, arrays)
+            fit_together(layers, rows, quadratics, arrays, products)
+            arrays = filled(layers, dense, rows)
+        return arrays
 
-def _all_layers(
-    ready: Prepared,
-    arrays: Sequence[Array],
-    rows: list[WeightRow],
-    refit: FitRows,
-    scale: float,
-    precisions: Sequence[float],
-) -> list[Array]:
-    layers, dense = ready.traced.layers, ready.traced.parts.arrays
-    moments = ready.calibration.moments(arrays)
-    quadratics = quadratics_of(layers, moments, dense, scale, precisions, arrays)
-    return fit_outputs(layers, rows, quadratics, dense, arrays, ready.output_loss())
+    def all_layers(arrays: list[Array]) -> list[Array]:
+        loss = ready.output_loss()
+        return fit_outputs(layers, rows, losses_at(arrays), dense, arrays, loss)
+
+    arrays = [jnp.asarray(x) for x in packed.arrays()]
+    for fit in (layer_by_layer, all_layers):
+        if fit is all_layers and point.as_good:
+            break  # there is nothing to gain
+        fitted = fit(arrays)
+        found = measured_point(scores, ready.evaluate(fitted), point)
+        fine = not choose or is_fine(found, first, lose_at_most)
+        if found.measured <= point.measured and fine:
+            arrays, point = fitted, found
+            packed = pack_arrays(fitted, masks_of(layers, fitted, rows))
+    return packed, point

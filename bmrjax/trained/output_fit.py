@@ -33,7 +33,7 @@ _blas_threads = ThreadpoolController()
 
 
 class OutputLoss:
-    """The loss of a network's outputs summed over rows, and its derivatives in the weights of all layers.
+    """The mean loss of a network's outputs over rows, and its derivatives in the weights of all layers.
 
     Args:
         capture: The network.
@@ -133,7 +133,7 @@ def fit_outputs(
     arrays: Sequence[Array],
     loss: OutputLoss,
 ) -> list[Array]:
-    """Return the network of the weights that rows keep whose outputs are nearest to those of the given one.
+    """Move the weights that rows keep, so that the outputs come nearer to those of the given network.
 
     A few Gauss-Newton steps towards the posterior mode of all kept weights together. Each is solved by
     conjugate gradients, preconditioned by the curvature of each row. What one layer lacks, those behind it
@@ -147,6 +147,12 @@ def fit_outputs(
         dense: Arrays of the given network: the prior keeps weights to these.
         arrays: Those to begin with.
         loss: Of the outputs.
+
+    Returns:
+        Arrays of the network with these weights, in the order of `arrays`.
+
+    References:
+        Martens (2010), ICML, for Gauss-Newton steps by conjugate gradients.
     """
     system = _System(layers, rows, quadratics, dense, arrays, loss)
     with _blas_threads.limit(limits=1, user_api="blas"):

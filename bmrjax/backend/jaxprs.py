@@ -24,6 +24,18 @@ def closed(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
 
+def scan_parts(eqn: Any, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Split what goes into a `scan`: constants, what is carried along, and what has a part for each turn.
+
+    Args:
+        eqn: The operation.
+        values: One for each of its inputs.
+    """
+    first = eqn.params["num_consts"]
+    last = first + eqn.params["num_carry"]
+    return list(values[:first]), list(values[first:last]), list(values[last:])
+
+
 def bind(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
     """Run an operation on arrays."""
     # Older versions of JAX hand the functions that an operation holds out apart from its parameters.

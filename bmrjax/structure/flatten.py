@@ -1,4 +1,4 @@
-"""A function as one flat list of operations, without calls, branches and loops in it."""
+"""A function as one flat list of operations, without calls, branches and short loops in it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,10 +7,10 @@ import jax
 import jax.extend.core as jec
 from jaxtyping import Array
 
-from bmrjax.backend.jaxprs import bind, closed, evaluate
+from bmrjax.backend.jaxprs import bind, closed, evaluate, scan_parts
 from bmrjax.structure.repeated import repeated
 
-# A longer loop stays one operation, of which nothing is known.
+# A longer loop stays one operation.
 MAX_UNROLLED = 128
 # Of a loop of unknown length, so many turns stand for all of them.
 TURNS = 3
@@ -18,20 +18,26 @@ TURNS = 3
 Simpler = Callable[[Any, list[Any]], list[Any] | None]
 
 
-def flatten(function: Callable[..., Any], *args: Array) -> jec.ClosedJaxpr:
+def flatten(
+    function: Callable[..., Any], *args: Array, max_unrolled: int = MAX_UNROLLED
+) -> jec.ClosedJaxpr:
     """Trace a function of arrays, calls written out, short loops unrolled, stacks and tiles as their parts.
 
-    All branches of a conditional are there, and one is selected. A loop of unknown length stays one
-    operation, so the values are those of the function.
+    All branches of a conditional are there, and one is selected. A longer loop stays one operation, and its
+    body is flat too. One of unknown length stays as it is, so the values are those of the function.
 
     Args:
         function: A pure, traceable function, to a pytree of arrays.
         *args: Arrays.
+        max_unrolled: Turns of a loop that is unrolled, at most.
     """
-    return flatten_jaxpr(jax.make_jaxpr(function)(*args), *args, turns=0)
+    whole = jax.make_jaxpr(function)(*args)
+    return flatten_jaxpr(whole, *args, turns=0, max_unrolled=max_unrolled)
 
 
-def flatten_jaxpr(whole: Any, *args: Array, turns: int = TURNS) -> jec.ClosedJaxpr:
+def flatten_jaxpr(
+    whole: Any, *args: Array, turns: int = TURNS, max_unrolled: int = MAX_UNROLLED
+) -> jec.ClosedJaxpr:
     """Return a jaxpr as `flatten` does, with loops of unknown length in it written out too.
 
     Of such a loop there are a few turns, with `repeated` after each. So the result has the same arrays, and
@@ -41,10 +47,11 @@ def flatten_jaxpr(whole: Any, *args: Array, turns: int = TURNS) -> jec.ClosedJax
         whole: A closed jaxpr.
         *args: Arrays of the shapes of its arguments.
         turns: How many; with 0, these loops stay one operation.
+        max_unrolled: See `flatten`.
     """
 
     def simpler(eqn: Any, inputs: list[Any]) -> list[Any] | None:
-        return _simpler(eqn, inputs, turns, simpler)
+        return _simpler(eqn, inputs, turns, max_unrolled, simpler)
 
     def flat(*values: Any) -> list[Any]:
         return evaluate(whole.jaxpr, whole.consts, values, simpler)
@@ -52,11 +59,14 @@ def flatten_jaxpr(whole: Any, *args: Array, turns: int = TURNS) -> jec.ClosedJax
     return jax.make_jaxpr(flat)(*args)
 
 
-def _simpler(eqn: Any, inputs: list[Any], turns: int, simpler: Simpler) -> list[Any] | None:
+def _simpler(
+    eqn: Any, inputs: list[Any], turns: int, max_unrolled: int, simpler: Simpler
+) -> list[Any] | None:
     """Return the results of an operation that others can stand for; None if there is no need."""
     name = eqn.primitive.name
-    if name == "scan" and eqn.params["length"] <= MAX_UNROLLED:
-        return _unrolled(eqn, inputs, simpler)
+    if name == "scan":
+        short = eqn.params["length"] <= max_unrolled
+        return _unrolled(eqn, inputs, simpler) if short else _rolled(eqn, inputs, simpler)
     if name == "cond" and not any(b.effects for b in eqn.params["branches"]):
         return _branched(eqn, inputs, simpler)
     if name == "while" and turns and not eqn.params["body_jaxpr"].effects:
@@ -89,8 +99,7 @@ def _tiled(x: Array, times: Sequence[int]) -> Array:
 
 def _unrolled(eqn: Any, inputs: list[Any], simpler: Simpler) -> list[Any]:
     params = eqn.params
-    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
-    consts, carry, xs = inputs[:first], inputs[first:last], inputs[last:]
+    consts, carry, xs = scan_parts(eqn, inputs)
     rows: list[list[Any]] = []
     order = range(params["length"])
     for i in reversed(order) if params["reverse"] else order:
@@ -104,6 +113,19 @@ def _unrolled(eqn: Any, inputs: list[Any], simpler: Simpler) -> list[Any]:
         return bind(eqn, inputs)
     stacked = [_stacked(ys, 0) for ys in zip(*rows, strict=True)]
     return [*carry, *stacked]
+
+
+def _rolled(eqn: Any, inputs: list[Any], simpler: Simpler) -> list[Any]:
+    params = eqn.params
+    consts, carry, xs = scan_parts(eqn, inputs)
+
+    def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        found = evaluate(*closed(params["jaxpr"]), [*consts, *carry, *x], simpler)
+        return found[: len(carry)], found[len(carry) :]
+
+    settings = {name: params[name] for name in ("length", "reverse", "unroll")}
+    carry, ys = jax.lax.scan(turn, carry, xs, **settings)
+    return [*carry, *ys]
 
 
 def _branched(eqn: Any, inputs: list[Any], simpler: Simpler) -> list[Any]:

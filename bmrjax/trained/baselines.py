@@ -125,7 +125,14 @@ def reduce_by(
         if not 0 < share < 1:
             raise ValueError(f"reduce_by: keep has shares between 0 and 1, got {share}.")
     ready = prepare(
-        network, data, loss=loss, held_out=held_out, leave=leave, num_data=num_data, seed=seed
+        network,
+        data,
+        loss=loss,
+        held_out=held_out,
+        leave=leave,
+        num_data=num_data,
+        seed=seed,
+        units=units,
     )
     dense = ready.traced.parts.arrays
     moments = ready.calibration.moments(dense)

@@ -1,6 +1,7 @@
 """A network run that records the inputs and outputs of its layers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,12 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bmrjax.backend.jaxprs import evaluate
+from bmrjax.backend.jaxprs import closed, evaluate, scan_parts
 from bmrjax.backend.quick_convolutions import bind_quickly, reads_all_at_once
-from bmrjax.trained.layers import TracedLayer, Use, operand_of
+from bmrjax.trained.layers import TracedLayer, Use, equation_at, operand_of, turns_at
 
 # Inputs and outputs of one layer for one row: (positions, groups, inputs) and (positions, groups, outputs).
 Ends = tuple[Float[Array, "positions groups inputs"], Float[Array, "positions groups outputs"]]
+
+
+# Takes the place of a layer's product, its operation, operands and result, and what was given for this place.
+# Returns what stands for the result, and what is to be recorded; None for nothing.
+_AtLayer = Callable[[tuple[int, ...], Any, Sequence[Any], Any, Any], tuple[Any, Any]]
+# By place: what was recorded there. Within loops, each array has one more axis in front for each of them.
+_Records = dict[tuple[int, ...], Any]
 
 
 class Capture:
@@ -28,11 +36,13 @@ class Capture:
     def __init__(self, traced: jec.ClosedJaxpr, layers: Sequence[TracedLayer]):
         self.jaxpr: Any = traced.jaxpr
         self._consts = traced.consts
-        # By position: the layers that share the product, and the use, which is the same of all.
-        self._uses: dict[int, tuple[list[int], Use]] = {}
+        # By place, in order: the layers that share the product, and the use, which is the same of all.
+        uses: dict[tuple[int, ...], tuple[list[int], Use]] = {}
         for k, layer in enumerate(layers):
             for use in layer.uses:
-                self._uses.setdefault(use.position, ([], use))[0].append(k)
+                uses.setdefault(use.place, ([], use))[0].append(k)
+        self._uses = {place: uses[place] for place in sorted(uses)}
+        self._loops = {place[:depth] for place in uses for depth in range(1, len(place))}
         self.layers: list[TracedLayer] = list(layers)
 
     def size(self) -> int:
@@ -43,13 +53,13 @@ class Capture:
         )
 
     def positions(self) -> list[int]:
-        """Return how often each layer is used in one row, at all its positions."""
+        """Return how often each layer is used in one row, at all its positions and in all turns of loops."""
         found = [0] * len(self.layers)
-        for position, (layers, _) in self._uses.items():
-            eqn: Any = self.jaxpr.eqns[position]
+        for place, (layers, _) in self._uses.items():
+            size = int(np.prod(equation_at(self.jaxpr, place).outvars[0].aval.shape))
             outputs = int(np.prod(self.layers[layers[0]].index.shape[:2]))
             for k in layers:
-                found[k] += int(np.prod(eqn.outvars[0].aval.shape)) // max(outputs, 1)
+                found[k] += turns_at(self.jaxpr, place) * size // max(outputs, 1)
         return found
 
     def run(
@@ -70,25 +80,23 @@ class Capture:
             The outputs, and for each layer its inputs and outputs (without a bias), positions of all uses one
             after the other.
         """
-        found: list[list[Ends]] = [[] for _ in self.layers]
 
-        def record(position: int, eqn: Any, operands: Sequence[Any], result: Any) -> Any:
-            layers, use = self._uses[position]
+        def record(place: tuple[int, ...], eqn: Any, operands: Any, result: Any, _: Any) -> Any:
+            layers, use = self._uses[place]
             layer = self.layers[layers[0]]
-            here = None if some is None or len(layer.uses) > 1 else some[layers[0]]
+            here = None if some is None or _is_late(layer) else some[layers[0]]
             x = _inputs(eqn, use, layer.index.shape[0], operands[1 - use.side], here)
             z = _outputs(eqn, use, layer, result)
-            for k in layers:
-                found[k].append((_part(x, self.layers[k]), z if here is None else z[here]))
-            return result
+            return result, (x, z if here is None else z[here])
 
-        outputs = self._evaluate(arrays, inputs, record)
+        outputs, found = self._evaluate(arrays, inputs, record)
         ends = []
-        for k, uses in enumerate(found):
-            x, z = (jnp.concatenate(parts) for parts in zip(*uses, strict=True))
-            if some is not None and len(uses) > 1:
+        for k, layer in enumerate(self.layers):
+            x, z = zip(*(found[use.place] for use in layer.uses), strict=True)
+            x, z = _all_positions(x), _all_positions(z)
+            if some is not None and _is_late(layer):
                 x, z = x[some[k]], z[some[k]]
-            ends.append((x, z))
+            ends.append((_part(x, layer), z))
         return outputs, ends
 
     def responses(
@@ -106,22 +114,24 @@ class Capture:
             changes: By number of the layer, all of its inputs; of layers that share a product, the first.
             some: See `run`.
         """
-        found: dict[int, list[Array]] = {k: [] for k in changes}
 
-        def record(position: int, eqn: Any, operands: Sequence[Any], result: Any) -> Any:
-            layers, use = self._uses[position]
+        def record(place: tuple[int, ...], eqn: Any, operands: Any, result: Any, _: Any) -> Any:
+            layers, use = self._uses[place]
             k = layers[0]
-            if k in changes:
-                layer = self.layers[k]
-                z = _outputs(eqn, use, layer, _product(eqn, use, operands, changes[k]))
-                found[k].append(z if some is None or len(layer.uses) > 1 else z[some[k]])
-            return result
+            if k not in changes:
+                return result, None
+            layer = self.layers[k]
+            z = _outputs(eqn, use, layer, _product(eqn, use, operands, changes[k]))
+            return result, z if some is None or _is_late(layer) else z[some[k]]
 
-        self._evaluate(arrays, inputs, record)
-        z = {k: jnp.concatenate(parts) for k, parts in found.items()}
-        if some is None:
-            return z
-        return {k: of[some[k]] if len(self.layers[k].uses) > 1 else of for k, of in z.items()}
+        _, found = self._evaluate(arrays, inputs, record)
+        responses: dict[int, Array] = {}
+        for k in changes:
+            z = _all_positions([found[use.place] for use in self.layers[k].uses])
+            if some is not None and _is_late(self.layers[k]):
+                z = z[some[k]]
+            responses[k] = z
+        return responses
 
     def gradients(
         self, arrays: Sequence[Array], inputs: Sequence[Array]
@@ -130,28 +140,31 @@ class Capture:
 
         It returns, for each layer, (positions, groups, outputs), positions of all uses one after the other.
         """
-        probes = [
-            jnp.zeros(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype)
-            for position, eqn in enumerate(self.jaxpr.eqns)
-            if position in self._uses
-        ]
+        probes: _Records = {}
+        for place in self._uses:
+            result = equation_at(self.jaxpr, place).outvars[0].aval
+            loops = [
+                equation_at(self.jaxpr, place[:depth]).params["length"]
+                for depth in range(1, len(place))
+            ]
+            probes[place] = jnp.zeros((*loops, *result.shape), result.dtype)
 
-        def probed(probes: list[Array]) -> Any:
-            rest = iter(probes)
-            return self._evaluate(arrays, inputs, lambda *parts: parts[-1] + next(rest))
+        def probed(probes: _Records) -> Any:
+            return self._evaluate(
+                arrays, inputs, lambda *parts: (parts[-2] + parts[-1], None), probes
+            )[0]
 
         outputs, pull = jax.vjp(probed, probes)
 
         def back(cotangent: Any) -> list[Array]:
-            gradients = iter(pull(jnp.asarray(cotangent, outputs.dtype))[0])
-            by_layer: list[list[Array]] = [[] for _ in self.layers]
-            for position, eqn in enumerate(self.jaxpr.eqns):
-                if position in self._uses:
-                    layers, use = self._uses[position]
-                    of = _outputs(eqn, use, self.layers[layers[0]], next(gradients))
-                    for k in layers:
-                        by_layer[k].append(of)
-            return [jnp.concatenate(some) for some in by_layer]
+            gradients = pull(jnp.asarray(cotangent, outputs.dtype))[0]
+            found: dict[tuple[int, ...], Array] = {}
+            for place, (layers, use) in self._uses.items():
+                of = partial(_outputs, equation_at(self.jaxpr, place), use, self.layers[layers[0]])
+                for _ in use.place[1:]:
+                    of = jax.vmap(of)
+                found[place] = of(gradients[place])
+            return [_all_positions([found[use.place] for use in of.uses]) for of in self.layers]
 
         return outputs, back
 
@@ -160,28 +173,93 @@ class Capture:
         return evaluate(self.jaxpr, self._consts, [*arrays, *inputs], bind_quickly)[0]
 
     def _evaluate(
-        self, arrays: Sequence[Array], inputs: Sequence[Array], at_layer: Callable[..., Any]
-    ) -> Any:
-        """Run one row and return its outputs.
+        self,
+        arrays: Sequence[Array],
+        inputs: Sequence[Array],
+        at_layer: _AtLayer,
+        given: _Records | None = None,
+    ) -> tuple[Any, _Records]:
+        """Run one row, and return its outputs and what `at_layer` has recorded.
 
-        At each layer, `at_layer` takes its place among the equations, the equation, operands and result, and
-        returns what stands for the result.
+        Args:
+            arrays: Arrays of the network.
+            inputs: The row.
+            at_layer: See `_AtLayer`.
+            given: By place, what `at_layer` is given there. Within loops, each array has one more axis in
+                front for each of them.
         """
-        jaxpr = self.jaxpr
-        values: dict[Any, Any] = dict(
-            zip([*jaxpr.constvars, *jaxpr.invars], [*self._consts, *arrays, *inputs], strict=True)
+        values = [*arrays, *inputs]
+        (outputs, *_), found = self._run(
+            (self.jaxpr, self._consts), values, (), at_layer, given or {}
         )
+        return outputs, found
+
+    def _run(
+        self,
+        program: tuple[Any, Sequence[Any]],
+        args: Sequence[Any],
+        place: tuple[int, ...],
+        at_layer: _AtLayer,
+        given: _Records,
+    ) -> tuple[list[Any], _Records]:
+        """Run the operations of the network, or of one turn of the loop at a place."""
+        jaxpr, consts = program
+        values: dict[Any, Any] = dict(
+            zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True)
+        )
+        found: _Records = {}
 
         def read(var: Any) -> Any:
             return var.val if isinstance(var, jec.Literal) else values[var]
 
-        for position, eqn in enumerate(jaxpr.eqns):
+        for number, eqn in enumerate(jaxpr.eqns):
+            here = (*place, number)
             operands = [read(var) for var in eqn.invars]
-            results = bind_quickly(eqn, operands)
-            if position in self._uses:
-                results = [at_layer(position, eqn, operands, results[0])]
+            if here in self._loops:
+                results, inside = self._loop(eqn, operands, here, at_layer, given)
+                found |= inside
+            else:
+                results = bind_quickly(eqn, operands)
+            if here in self._uses:
+                result, record = at_layer(here, eqn, operands, results[0], given.get(here))
+                results = [result]
+                if record is not None:
+                    found[here] = record
             values.update(zip(eqn.outvars, results, strict=True))
-        return read(jaxpr.outvars[0])
+        return [read(var) for var in jaxpr.outvars], found
+
+    def _loop(
+        self,
+        eqn: Any,
+        operands: Sequence[Any],
+        place: tuple[int, ...],
+        at_layer: _AtLayer,
+        given: _Records,
+    ) -> tuple[list[Any], _Records]:
+        """Run a `scan` with layers in it."""
+        consts, carry, xs = scan_parts(eqn, operands)
+        program = closed(eqn.params["jaxpr"])
+        mine = {at: of for at, of in given.items() if at[: len(place)] == place}
+
+        def turn(carry: list[Any], x: tuple[list[Any], _Records]) -> tuple[Any, Any]:
+            of_turn, given = x
+            results, found = self._run(program, [*consts, *carry, *of_turn], place, at_layer, given)
+            return results[: len(carry)], (results[len(carry) :], found)
+
+        settings = {name: eqn.params[name] for name in ("length", "reverse")}
+        carry, (ys, found) = jax.lax.scan(turn, carry, (xs, mine), **settings)
+        return [*carry, *ys], found
+
+
+def _is_late(layer: TracedLayer) -> bool:
+    """Return whether some positions of a layer can be chosen only when all of its uses are there."""
+    return len(layer.uses) > 1 or any(use.loops for use in layer.uses)
+
+
+def _all_positions(uses: Sequence[Array]) -> Float[Array, "positions groups size"]:
+    """Return what was recorded at each use of a layer as positions one after the other."""
+    flat = [of.reshape(-1, *of.shape[-2:]) for of in uses]
+    return flat[0] if len(flat) == 1 else jnp.concatenate(flat)
 
 
 def _product(eqn: Any, use: Use, operands: Sequence[Any], weights: Array) -> Array:

@@ -82,6 +82,7 @@ def prepare(
     num_data: int | None,
     seed: int,
     block: int = 1,
+    units: bool = False,
 ) -> Prepared:
     """See the arguments of `bmrjax.reduce_network`; for `block`, the m of a pattern."""
     rows, given = checked_rows(data), None
@@ -90,7 +91,7 @@ def prepare(
     if held_out is not None:
         given = checked_rows(held_out, "held_out")
         _check_alike(rows, given)
-    found = trace(network, rows.inputs, block)
+    found = trace(network, rows.inputs, block, unroll=units)
     dense = found.parts.arrays
     left = _left(found.layers, found.parts.names, leave)
     calibrate_by, choose_by, rest = split_calibration(rows, given, np.random.default_rng(seed))

@@ -207,6 +207,7 @@ def reduce_network(
         num_data=num_data,
         seed=seed,
         block=1 if pattern is None else pattern[1],
+        units=units,
     )
     tune = tuner(fine_tune, ready.traced, ready.loss, ready.rest)
     if units:

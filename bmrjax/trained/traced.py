@@ -13,8 +13,12 @@ from bmrjax.structure.flatten import flatten
 from bmrjax.structure.network_arrays import Parts, checked_inputs, is_equinox, parts_of
 from bmrjax.structure.weight_norm import finite_weight_norms
 from bmrjax.trained.capture import Capture
-from bmrjax.trained.layers import TracedLayer, find_layers
+from bmrjax.trained.find_layers import find_layers, sliced_by_loops
+from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.wide_layers import in_parts
+
+# Loops of so many turns are written out.
+FEW_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,9 @@ class Traced:
     outputs: OutputTree
 
 
-def trace(network: Any, inputs: Sequence[np.ndarray], block: int = 1) -> Traced:
+def trace(
+    network: Any, inputs: Sequence[np.ndarray], block: int = 1, *, unroll: bool = False
+) -> Traced:
     """Trace a network on one row and find its layers.
 
     Args:
@@ -68,6 +74,9 @@ def trace(network: Any, inputs: Sequence[np.ndarray], block: int = 1) -> Traced:
             module, written for a batch.
         inputs: Rows of each input.
         block: Channels that are judged together; see `wide_layers.in_parts`.
+        unroll: Whether loops of up to 128 turns are written out, which takes time and memory in proportion,
+            and layers within longer ones are not found. By default they stay loops, but for those of a few
+            turns, and networks of which a loop takes another slice in each turn.
 
     Raises:
         TypeError: For anything but a network.
@@ -100,8 +109,11 @@ def trace(network: Any, inputs: Sequence[np.ndarray], block: int = 1) -> Traced:
         parted = len(leaves) > 1
         return jnp.concatenate([x.astype(wide).ravel() for x in leaves]) if parted else leaves[0]
 
-    traced = flatten(row, *parts.arrays, *(jnp.asarray(part[0]) for part in inputs))
-    layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained)
+    args = (*parts.arrays, *(jnp.asarray(part[0]) for part in inputs))
+    traced = flatten(row, *args, **({} if unroll else {"max_unrolled": FEW_TURNS}))
+    if not unroll and sliced_by_loops(traced.jaxpr, count):
+        traced = flatten(row, *args)
+    layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained, within_loops=not unroll)
     layers = in_parts(layers, block)
     if not layers:
         why = "; ".join(f"{name}: {reason}" for name, reason in refused.items())

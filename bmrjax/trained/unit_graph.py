@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bmrjax.structure.units import Units
-from bmrjax.trained.layers import TracedLayer, kernel_places, layer_parts
+from bmrjax.trained.layers import TracedLayer, equation_at, kernel_places, layer_parts
 from bmrjax.trained.traced import Traced
 
 _NOT_READ = "no layer that can be judged sums over them"
@@ -177,7 +177,7 @@ def _summed(units: Units, jaxpr: Any, layer: TracedLayer) -> list[np.ndarray]:
 
 
 def _summed_by_product(units: Units, jaxpr: Any, layer: TracedLayer) -> list[np.ndarray]:
-    eqn = jaxpr.eqns[layer.uses[0].position]
+    eqn = equation_at(jaxpr, layer.uses[0].place)
     side = layer.uses[0].side
     labels = units.of(eqn.invars[side])
     if eqn.primitive.name == "conv_general_dilated":
@@ -197,14 +197,14 @@ def _summed_elsewhere(
 
     With them, one unit that each array of the network sums over in these products.
     """
-    uses = {use.position for layer in layers for use in layer.uses}
+    uses = {use.place for layer in layers for use in layer.uses}
     given = set(jaxpr.invars) | set(jaxpr.constvars)
     number = {var: i for i, var in enumerate(jaxpr.invars)}
     found: dict[int, bool] = {}
     readers: dict[int, int] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         name = eqn.primitive.name
-        if position in uses or name not in ("dot_general", "conv_general_dilated"):
+        if (position,) in uses or name not in ("dot_general", "conv_general_dilated"):
             continue
         weights = any(isinstance(v, jec.Literal) or v in given for v in eqn.invars)
         if name == "conv_general_dilated":

@@ -1,12 +1,16 @@
 """Trained networks with fewer weights, without training: `reduce_network` beside other ways to choose.
 
     python -m benchmarks.trained.compare --data-root DIR --networks mlp lenet5 lenet5_units --seeds 0 1 2
+    python -m benchmarks.trained.compare --data-root DIR --networks resnet8 --peer-python DIR/bin/python
 
-Each network is trained on 54,000 rows of Fashion-MNIST by plain AdamW, and kept in --cache. All methods get
-the same 4,000 of these rows to calibrate by; `reduce_network` chooses its point, and its temperature, by
-6,000 that neither training nor calibration has seen. Test data are used for reporting
-only. Baselines keep the shares
-of weights, or of parameters for whole units, at which the path of `reduce_network` has points. Points of the
+The residual network, on CIFAR-10, is that of ``benchmarks.trained.residual --blocks 1 --epochs 8``, with its
+2,000 rows to calibrate by and 5,000 to choose by. PyTorch trains it, in another Python if need be.
+
+Every other network is trained on 54,000 rows of Fashion-MNIST by plain AdamW, and kept in --cache. All
+methods get the same 4,000 of these rows to calibrate by; `reduce_network` chooses its point, and its
+temperature, by 6,000 that neither training nor calibration has seen. Test data are used for reporting only.
+Baselines keep the shares of weights, or of parameters for whole units, at which the path of `reduce_network`
+has points. Points of the
 path are as the rounds left them; rows of ``reduce_network(keep=)`` are what such a call
 returns for the shares of ``--keep``, with the last fit of all layers together.
 """
@@ -23,15 +27,20 @@ import optax
 import bmrjax as bmr
 from benchmarks.common import networks, options
 from benchmarks.common.rows import Rows, group, table
+from benchmarks.trained import residual
 from bmrjax.files import write_atomically
 
 # Network, and epochs of its training; the name of a case ends in ``_units`` where whole units are removed.
 CASES = {"mlp": ("Equinox MLP 200-200", 10), "lenet5": ("LeNet-5", 6)}
 UNITS = "_units"
+RESIDUAL = "resnet8"
+# Blocks of each stage, channels of the first, and passes over the data.
+RESIDUAL_SIZE = {"blocks": 1, "width": 16, "epochs": 8}
 TITLES = {
     "mlp": "784-200-200-10, single weights",
     "lenet5": "LeNet-5, single weights",
     f"lenet5{UNITS}": "LeNet-5, whole units",
+    RESIDUAL: "ResNet-8 on CIFAR-10 (width 16, 8 passes), single weights",
 }
 BATCH = 128
 CALIBRATION = 4000
@@ -62,6 +71,13 @@ def trained(name: str, seed: int, rows: Any, folder: Path) -> Any:
 
 def prepared(name: str, seed: int, args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
     """Return a trained network, calibration rows, test rows, and what `reduce_network` is called with."""
+    if name == RESIDUAL:
+        sets, chosen_by = residual.sets_of(seed, args.data_root)
+        sized = argparse.Namespace(**vars(args) | RESIDUAL_SIZE)
+        tensors = dict(np.load(residual.trained(sized, seed, sets)))
+        settings = {"num_data": len(sets["train"][0]), "seed": seed, "units": False}
+        network = residual.network_of(tensors, sized)
+        return network, sets["calibrate"], sets["test"], {"held_out": chosen_by, **settings}
     data = bmr.data.load_dataset("fashion_mnist", data_root=args.data_root)
     train, chosen_by = data.split_train(validation=0.1, seed=seed)
     network = trained(name.removesuffix(UNITS), seed, train, args.cache)
@@ -71,13 +87,31 @@ def prepared(name: str, seed: int, args: argparse.Namespace) -> tuple[Any, Any, 
     return network, (x[some], y[some]), data.test, {"held_out": chosen_by, **settings}
 
 
+def _log_probs(network: Any, x: Any) -> np.ndarray:
+    """Return log class probabilities of a network, or of one with running statistics."""
+    if isinstance(network, tuple):
+        module, state = eqx.nn.inference_mode(network[0]), network[1]
+        network = _Settled(module, state)
+    return np.asarray(networks.log_probs(network, x, 500))
+
+
+class _Settled(eqx.Module):
+    """A network with state, as a function of a row."""
+
+    module: Any
+    state: Any
+
+    def __call__(self, x: Any) -> Any:
+        return self.module(x, self.state)[0]
+
+
 def asked(name: str, seed: int, share: float, args: argparse.Namespace) -> dict[str, Any]:
     """Return the row of `reduce_network` with ``keep=share``."""
     network, given, test, settings = prepared(name, seed, args)
     start = time.process_time()
     found: Any = bmr.reduce_network(network, given, keep=share, **settings)
     seconds = round(time.process_time() - start, 1)
-    log_probs = np.asarray(networks.log_probs(found.network, test[0], 500))
+    log_probs = _log_probs(found.network, test[0])
     row = {"network": name, "seed": seed, "method": ASKED, "kept": round(found.kept, 4)}
     row |= networks.scores(log_probs, test[1]) | {"asked": share, "cpu_s": seconds}
     print(row, flush=True)
@@ -91,7 +125,7 @@ def compare(name: str, seed: int, args: argparse.Namespace) -> list[dict[str, An
     found = []
 
     def add(method: str, kept: float, reduced: Any, **more: Any) -> None:
-        log_probs = np.asarray(networks.log_probs(reduced, test[0], 500))
+        log_probs = _log_probs(reduced, test[0])
         row = {"network": name, "seed": seed, "method": method, "kept": round(kept, 4)}
         found.append(row | networks.scores(log_probs, test[1]) | more)
         print(found[-1], flush=True)
@@ -181,8 +215,8 @@ def write_table(rows: Rows) -> None:
 def main() -> None:
     """Run what is missing and write the table."""
     parser = options.parser(__doc__, "trained", seeds=None, report=True)
-    cases = [*CASES, f"lenet5{UNITS}"]
-    parser.add_argument("--networks", nargs="+", choices=cases, default=cases)
+    cases = list(TITLES)
+    parser.add_argument("--networks", nargs="+", choices=cases, default=cases[:-1])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     methods = list(dict.fromkeys([*bmr.trained.METHODS, *bmr.trained.UNIT_METHODS]))
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
@@ -194,6 +228,7 @@ def main() -> None:
         help="shares for rows of reduce_network(keep=)",
     )
     parser.add_argument("--cache", type=Path, default=Path("runs/trained"))
+    parser.add_argument("--peer-python", type=Path, help=f"Python with torch, to train {RESIDUAL}")
     args = options.parse(parser)
     rows = Rows(args.out, shared=True)
     for name in args.networks if not args.report else []:

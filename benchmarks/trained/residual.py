@@ -87,28 +87,48 @@ def nll(pair: Any, x: Any, y: Any) -> float:
     return float(np.mean(logsumexp(logits, axis=1) - logits[np.arange(len(y)), y]))
 
 
-def compare(seed: int, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return one row of results per method, share of operations and what was done afterwards."""
-    data = bmr.data.load_dataset("cifar10", data_root=args.data_root)
+def sets_of(seed: int, data_root: Path | None) -> tuple[dict[str, Any], Any]:
+    """Return training, calibration and test rows of CIFAR-10, and rows that are kept out."""
+    data = bmr.data.load_dataset("cifar10", data_root=data_root)
     (x, y), held_out = data.split_train(validation=0.1, seed=seed)
     some = np.random.default_rng(seed).permutation(len(x))[:CALIBRATION]
-    sets = {"train": (x, y), "calibrate": (x[some], y[some]), "test": data.test}
+    return {"train": (x, y), "calibrate": (x[some], y[some]), "test": data.test}, held_out
+
+
+def write_sets(file: Path, sets: dict[str, Any]) -> None:
+    """Write rows where the process with PyTorch reads them."""
+    parts = {f"{name}_x": some[0] for name, some in sets.items()}
+    parts |= {f"{name}_y": np.asarray(some[1], np.int64) for name, some in sets.items()}
+    np.savez(file, **parts)
+
+
+def trained(args: argparse.Namespace, seed: int, sets: dict[str, Any]) -> Path:
+    """Return the file of the network that PyTorch has trained; train it if it is not there."""
     weights = args.cache / f"resnet-{args.blocks}-{args.width}-{args.epochs}-{seed}.npz"
     args.cache.mkdir(parents=True, exist_ok=True)
+    if not weights.exists():
+        if args.peer_python is None:
+            raise SystemExit(f"{weights} is not there: --peer-python names a Python with torch.")
+        made = {"blocks": args.blocks, "width": args.width, "epochs": args.epochs}
+        with tempfile.TemporaryDirectory() as folder:
+            write_sets(Path(folder) / "data.npz", sets)
+            run(args, seed, "train", Path(folder) / "data.npz", weights=weights, **made)
+    return weights
+
+
+def compare(seed: int, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return one row of results per method, share of operations and what was done afterwards."""
+    sets, held_out = sets_of(seed, args.data_root)
+    weights = trained(args, seed, sets)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "data.npz"
-        parts = {f"{name}_x": some[0] for name, some in sets.items()}
-        parts |= {f"{name}_y": np.asarray(some[1], np.int64) for name, some in sets.items()}
-        np.savez(file, **parts)
-        if not weights.exists():
-            made = {"blocks": args.blocks, "width": args.width, "epochs": args.epochs}
-            run(args, seed, "train", file, weights=weights, **made)
+        write_sets(file, sets)
         tensors = dict(np.load(weights))
         pair = network_of(tensors, args)
         start = time.process_time()
         ours: Any = bmr.reduce_network(
             pair, sets["calibrate"], units=True, flops=TARGETS[-1], held_out=held_out,
-            num_data=len(x), seed=seed,
+            num_data=len(sets["train"][0]), seed=seed,
         )  # fmt: skip
         seconds = time.process_time() - start
         # The points by which the sparsest target is reached, from the first to the last.

@@ -114,14 +114,20 @@ def sliced_by_loops(jaxpr: jec.Jaxpr, count: int) -> bool:
         jaxpr: Operations of the network.
         count: How many of the first arguments are its arrays.
     """
-    moved = set(jaxpr.invars[:count])
+    return _sliced(jaxpr, set(jaxpr.invars[:count]))
+
+
+def _sliced(jaxpr: Any, moved: set[Any]) -> bool:
     for eqn in jaxpr.eqns:
         inputs = [None if isinstance(v, jec.Literal) else v for v in eqn.invars]
         if eqn.primitive.name in _MOVES and inputs[0] in moved:
             moved.update(eqn.outvars)
         if eqn.primitive.name == "scan":
-            _, carry, xs = scan_parts(eqn, inputs)
-            if any(var in moved for var in (*carry, *xs)):
+            body, _ = closed(eqn.params["jaxpr"])
+            consts, carry, xs = scan_parts(eqn, list(zip(inputs, body.invars, strict=True)))
+            if any(var in moved for var, _ in (*carry, *xs)):
+                return True
+            if _sliced(body, {inner for var, inner in consts if var in moved}):
                 return True
     return False
 
@@ -259,7 +265,9 @@ def _move(eqn: Any, index: np.ndarray) -> np.ndarray:
 def _no_product(eqn: Any, side: int, inputs: list[Any], moved: dict[Any, _Moved]) -> str | None:
     """Say why an operation on weights is not a product with what depends on the input; None if it is."""
     name = eqn.primitive.name
-    if name in ("scan", "while", "cond"):
+    if name == "while":
+        return "it is read inside a `while`, a loop of unknown length; a `scan` is looked into"
+    if name in ("scan", "cond"):
         return f"it is read inside a `{name}`, which is not looked into"
     if name == "conv_general_dilated" and eqn.params["batch_group_count"] != 1:
         return "it is read by a convolution with batch groups"

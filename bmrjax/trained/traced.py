@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bmrjax.structure.flatten import flatten
+from bmrjax.structure.flatten import MAX_UNROLLED, flatten
 from bmrjax.structure.network_arrays import Parts, checked_inputs, is_equinox, parts_of
 from bmrjax.structure.weight_norm import finite_weight_norms
 from bmrjax.trained.capture import Capture
@@ -110,7 +110,7 @@ def trace(
         return jnp.concatenate([x.astype(wide).ravel() for x in leaves]) if parted else leaves[0]
 
     args = (*parts.arrays, *(jnp.asarray(part[0]) for part in inputs))
-    traced = flatten(row, *args, **({} if unroll else {"max_unrolled": FEW_TURNS}))
+    traced = flatten(row, *args, max_unrolled=MAX_UNROLLED if unroll else FEW_TURNS)
     if not unroll and sliced_by_loops(traced.jaxpr, count):
         traced = flatten(row, *args)
     layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained, within_loops=not unroll)

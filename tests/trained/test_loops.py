@@ -104,6 +104,16 @@ class Deep(eqx.Module):
         return self.head(jax.lax.scan(layer, x, arrays)[0])
 
 
+class DeepInTime(eqx.Module):
+    """A stack of layers that a loop takes one after the other, in each turn of another loop."""
+
+    deep: Deep
+
+    def __call__(self, xs):
+        turn = lambda h, x: (h + self.deep(h + x).sum(), None)  # noqa: E731 - as people write it
+        return jax.lax.scan(turn, jnp.zeros(3), xs)[0]
+
+
 class Carried(eqx.Module):
     """Weights that a loop carries along with its state, and leaves as they are."""
 
@@ -129,6 +139,7 @@ class Flax(nnx.Module):
 
 NETWORKS = {
     "two_ways": (lambda: TwoWays(KEY), (7, 3)),
+    "deep_in_time": (lambda: DeepInTime(Deep(KEY)), (7, 3)),
     "nested": (lambda: Nested(KEY), (6, 5, 3)),
     "convolved": (lambda: Convolved(KEY), (5, 2, 4, 4)),
     "deep": (lambda: Deep(KEY), (3,)),
@@ -137,13 +148,13 @@ NETWORKS = {
 }
 
 
-@pytest.mark.first_cases(3)
+@pytest.mark.first_cases(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_layers_within_loops_are_those_of_the_loops_written_out(name):
     make, shape = NETWORKS[name]
     network, x = make(), np.asarray(jax.random.normal(jax.random.key(1), (2, *shape)))
     found, flat = trace(network, (x,)), trace(network, (x,), unroll=True)
-    if name not in ("deep", "carried"):
+    if name not in ("deep", "deep_in_time", "carried"):
         assert any(use.loops for layer in found.layers for use in layer.uses)
         assert len(found.capture.jaxpr.eqns) < len(flat.capture.jaxpr.eqns) / 2
 
@@ -154,7 +165,7 @@ def test_layers_within_loops_are_those_of_the_loops_written_out(name):
         }
 
     assert by_name(found) == by_name(flat)
-    assert not {"stack.weight", "weight"} & set(found.refused)
+    assert not {"stack.weight", "deep.stack.weight", "weight"} & set(found.refused)
 
     def of(traced):
         @jax.jit

@@ -20,9 +20,10 @@ is needed for whole units.
 Calibration rows, rows to choose by and test rows are made by three seeds, or are different images. The
 networks were trained on far more rows than are given, and nothing is said of how many there were.
 
-On one core of a busy machine the reduction of crepe_units took 10 CPU minutes, with about 2 GB of memory. The
-reduction of speaker was stopped after 6 CPU minutes, at 8 GB: 40 frames of three layers are 120 turns of a
-loop, written out. That of efficientnet has not been run, only its outputs compared.
+On one core of a busy machine the reduction of crepe_units takes 12 CPU minutes, with about 3 GB of memory,
+and that of speaker 7 CPU minutes, with 4 GB. That of efficientnet has not been run, only its outputs compared.
+The loss of crepe does not say what predictions are, so the last fit of all layers is to the targets: it
+adapts the network to the tones that it is calibrated by.
 """
 
 import tempfile

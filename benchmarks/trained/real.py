@@ -21,9 +21,9 @@ Calibration rows, rows to choose by and test rows are made by three seeds, or ar
 networks were trained on far more rows than are given, and nothing is said of how many there were.
 
 On one core of a busy machine the reduction of crepe_units takes 12 CPU minutes, with about 3 GB of memory,
-and that of speaker 7 CPU minutes, with 4 GB. That of efficientnet has not been run, only its outputs compared.
-The loss of crepe does not say what predictions are, so the last fit of all layers is to the targets: it
-adapts the network to the tones that it is calibrated by.
+and that of speaker 7 CPU minutes, with 4 GB. That of efficientnet has not been run, only its outputs
+compared. The loss of crepe does not say what predictions are, so the last fit of all layers is to the
+targets: it adapts the network to the tones that it is calibrated by.
 """
 
 import tempfile

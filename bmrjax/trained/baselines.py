@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 
 from bmrjax.structure.compact import compact
 from bmrjax.trained.eliminate import WeightRow, remove_elements
+from bmrjax.trained.lookups import unseen_rows
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.moments import LayerMoments
 from bmrjax.trained.path import prior_precisions, quadratics_of
@@ -136,20 +137,21 @@ def reduce_by(
     )
     dense = ready.traced.parts.arrays
     moments = ready.calibration.moments(dense)
+    unseen = unseen_rows(ready.traced.layers, moments)
     found = {}
     if units:
         graph = unit_graph(ready.traced, ready.left)
         for share in set(keep):
             found[share] = _by_units(ready, graph, moments, cast(UnitMethod, method), share, seed)
     elif method.startswith("obs"):
-        rows = rows_of(ready.traced.layers, dense, left=ready.left)
+        rows = rows_of(ready.traced.layers, dense, left=ready.left, fixed=unseen)
         for share in sorted(set(keep), reverse=True):
             _surgeon(ready, moments, rows, share, uniform=method == "obs_uniform")
             found[share] = _baseline(ready, rows)
     else:
         precisions = prior_precisions(ready.traced.layers, moments, dense, ready.num_data)
         for share in set(keep):
-            rows = rows_of(ready.traced.layers, dense, left=ready.left)
+            rows = rows_of(ready.traced.layers, dense, left=ready.left, fixed=unseen)
             rng = np.random.default_rng(seed)
             _by_score(method, moments, rows, share, rng, ready.num_data, precisions)
             found[share] = _baseline(ready, rows)

@@ -73,6 +73,7 @@ class TracedLayer:
         uses: The operations that read these weights; more than one for a layer that is used again.
         places: Places of a convolution's kernel; inputs are channels times places, channels first.
         part: Which of the inputs of its products these are; None for all. See `wide_layers`.
+        is_table: Whether its inputs are the rows of a table, of which one is looked up; see `lookups`.
     """
 
     name: str
@@ -82,6 +83,7 @@ class TracedLayer:
     uses: tuple[Use, ...]
     places: int = 1
     part: InputPart | None = None
+    is_table: bool = False
 
     @property
     def leads(self) -> bool:

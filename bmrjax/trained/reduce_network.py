@@ -14,6 +14,7 @@ from bmrjax.trained.evaluation import increase
 from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
 from bmrjax.trained.last_fit import fit_once_more
+from bmrjax.trained.lookups import unseen_reasons, unseen_rows
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.network_reduction import NetworkReduction
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
@@ -228,11 +229,12 @@ def reduce_network(
     left = left | unknown
     if len(left) == len(found.layers):
         raise ValueError(f"reduce_network: there is nothing to judge: {WHY}.")
-    walked = rows_of(found.layers, dense, left=left, pattern=pattern)
+    unseen = unseen_rows(found.layers, first)
+    walked = rows_of(found.layers, dense, left=left, fixed=unseen, pattern=pattern)
     wanted = keep if pattern is None else _after(walked)
     pilot, _ = walk(
         found.layers,
-        rows_of(found.layers, dense, left=left),
+        rows_of(found.layers, dense, left=left, fixed=unseen),
         dense,
         moments,
         evaluate,
@@ -271,7 +273,7 @@ def reduce_network(
     taken = chosen_point(points, lose_at_most=lose_at_most, keep=last)
     packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
     if taken and tune is None:
-        rows = rows_of(found.layers, dense, left=left)
+        rows = rows_of(found.layers, dense, left=left, fixed=unseen)
         for row in rows:
             layer = found.layers[row.layer]
             places = layer.index[row.group, row.output]
@@ -293,7 +295,7 @@ def reduce_network(
             choose=last is None,
         )
     judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
-    refused = dict(found.refused)
+    refused = found.refused | unseen_reasons(found.layers, unseen)
     refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
     findings = few_rows(len(ready.held_out), points[taken])
     if unknown:

@@ -1,7 +1,7 @@
 """A network as its operations for one row, in inference, with its layers found."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from bmrjax.structure.weight_norm import finite_weight_norms
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.find_layers import find_layers, sliced_by_loops
 from bmrjax.trained.layers import TracedLayer
+from bmrjax.trained.lookups import lookups_as_products
 from bmrjax.trained.wide_layers import in_parts
 
 # Loops of so many turns are written out.
@@ -76,7 +77,8 @@ def trace(
         block: Channels that are judged together; see `wide_layers.in_parts`.
         unroll: Whether loops of up to 128 turns are written out, which takes time and memory in proportion,
             and layers within longer ones are not found. By default they stay loops, but for those of a few
-            turns, and networks of which a loop takes another slice in each turn.
+            turns, and networks of which a loop takes another slice in each turn; and rows of tables that are
+            looked up are products, unless there is a `block`.
 
     Raises:
         TypeError: For anything but a network.
@@ -113,7 +115,11 @@ def trace(
     traced = flatten(row, *args, max_unrolled=MAX_UNROLLED if unroll else FEW_TURNS)
     if not unroll and sliced_by_loops(traced.jaxpr, count):
         traced = flatten(row, *args)
+    tables: set[int] = set()
+    if block == 1 and not unroll:
+        traced, tables = lookups_as_products(traced, args, count)
     layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained, within_loops=not unroll)
+    layers = [replace(layer, is_table=layer.array in tables) for layer in layers]
     layers = in_parts(layers, block)
     if not layers:
         why = "; ".join(f"{name}: {reason}" for name, reason in refused.items())

@@ -1,6 +1,6 @@
 """The weights of layers as rows, each of which is fitted by itself, and back."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +18,7 @@ def rows_of(
     arrays: Sequence[Array],
     *,
     left: Collection[int] = (),
+    fixed: Mapping[int, Bool[np.ndarray, " inputs"]] | None = None,
     pattern: Pattern | None = None,
 ) -> list[WeightRow]:
     """Return the rows of all layers.
@@ -26,6 +27,7 @@ def rows_of(
         layers: The layers.
         arrays: Arrays of the network.
         left: Numbers of layers that are left alone: they have no rows.
+        fixed: By number of the layer: inputs whose weights stay, whatever they are worth.
         pattern: ``(n, m)``: no block of m consecutive inputs may lose more than m − n.
     """
     rows = []
@@ -34,8 +36,10 @@ def rows_of(
             continue
         weights = layer_weights(layer, arrays)
         groups, outputs, size = weights.shape
-        fixed = np.zeros(size, bool)
-        fixed[layer.index.shape[2] :] = True
+        stay = np.zeros(size, bool)
+        stay[layer.index.shape[2] :] = True
+        if fixed is not None and k in fixed:
+            stay[: layer.index.shape[2]] = fixed[k]
         block = None if pattern is None else _blocks(layer, size, pattern[1])
         for group in range(groups):
             for output in range(outputs):
@@ -49,7 +53,7 @@ def rows_of(
                         output,
                         np.ones(size, bool),
                         weights[group, output].copy(),
-                        fixed,
+                        stay,
                         block,
                         room,
                     )

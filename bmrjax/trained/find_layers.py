@@ -108,7 +108,7 @@ def find_layers(
 
 
 def sliced_by_loops(jaxpr: jec.Jaxpr, count: int) -> bool:
-    """Return whether a loop takes a part of an array in each turn, or carries one along.
+    """Return whether a loop takes a part of an array in each turn, or carries one along as it is.
 
     Args:
         jaxpr: Operations of the network.
@@ -125,7 +125,10 @@ def _sliced(jaxpr: Any, moved: set[Any]) -> bool:
         if eqn.primitive.name == "scan":
             body, _ = closed(eqn.params["jaxpr"])
             consts, carry, xs = scan_parts(eqn, list(zip(inputs, body.invars, strict=True)))
-            if any(var in moved for var, _ in (*carry, *xs)):
+            # A starting state that was learned is another one after a turn.
+            after = zip(carry, body.outvars, strict=False)
+            same = [given for given, out in after if given[1] is out]
+            if any(var in moved for var, _ in (*same, *xs)):
                 return True
             if _sliced(body, {inner for var, inner in consts if var in moved}):
                 return True

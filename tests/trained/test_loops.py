@@ -243,6 +243,20 @@ def test_a_cell_that_runs_for_hundreds_of_turns_is_reduced():
     assert found.path[found.chosen].measured < 0.1
 
 
+def test_a_learned_starting_state_leaves_the_loop_a_loop():
+    class Learned(eqx.Module):
+        cell: eqx.nn.GRUCell
+        start: jax.Array
+
+        def __call__(self, xs):
+            return scan(self.cell, self.start, xs)[-1]
+
+    found = trace(Learned(eqx.nn.GRUCell(3, 4, key=KEY), jnp.ones(4)), (np.ones((1, 9, 3)),))
+    assert [layer.name for layer in found.layers] == ["cell.weight_ih", "cell.weight_hh"]
+    assert all(use.loops for layer in found.layers for use in layer.uses)
+    assert found.refused["start"] == "a loop of 9 turns carries it along"
+
+
 def test_an_array_that_a_loop_reads_twice_over_has_a_reason():
     class Sliced(eqx.Module):
         both: jax.Array

@@ -15,7 +15,7 @@ from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import LayerMoments
 
 # A larger table stays as it is: as a product, each position of a row has as many inputs as there are rows.
-MOST_ROWS = 4096
+LARGEST_TABLE = 4096
 
 
 def lookups_as_products(
@@ -61,7 +61,7 @@ def _looks_up(eqn: Any) -> bool:
     name, table = eqn.primitive.name, eqn.invars[0].aval
     if name not in ("gather", "dynamic_slice") or table.ndim != 2:
         return False
-    if not jnp.issubdtype(table.dtype, jnp.floating) or table.shape[0] > MOST_ROWS:
+    if not jnp.issubdtype(table.dtype, jnp.floating) or table.shape[0] > LARGEST_TABLE:
         return False
     if tuple(eqn.params["slice_sizes"]) != (1, table.shape[1]):
         return False

@@ -152,6 +152,6 @@ def test_a_table_that_is_large_or_read_otherwise_stays(monkeypatch):
     ids = np.ones((1, 4), int)
     with pytest.raises(ValueError, match="two layouts"):
         trace(Tied(Bag(KEY).table), (ids,))
-    monkeypatch.setattr(lookups, "MOST_ROWS", TOKENS - 1)
+    monkeypatch.setattr(lookups, "LARGEST_TABLE", TOKENS - 1)
     found = trace(Bag(KEY), (ids,))
     assert "gather" in found.refused["table.weight"]

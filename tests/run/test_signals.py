@@ -62,6 +62,7 @@ runpy.run_module("bmrjax", run_name="__main__")
 """
 
 
+@pytest.mark.usefixtures("python_s_own_handler")
 def test_ctrl_c_while_libraries_are_loaded_is_no_traceback():
     words = [sys.executable, "-c", LOADING]
     done = subprocess.run(words, check=False, timeout=120, capture_output=True, text=True)
@@ -123,6 +124,7 @@ def test_a_second_signal_ends_at_once(first, second, line, said):
     assert done.returncode == -signal.Signals[second]
 
 
+@pytest.mark.usefixtures("python_s_own_handler")
 def test_only_a_whole_checkpoint_goes_on(tmp_path, monkeypatch, capsys):
     (tmp_path / "checkpoints" / ".0.0123456789abcdef").mkdir(parents=True)
     monkeypatch.setattr(cli, "check_options", lambda _: signal.raise_signal(2))

@@ -25,3 +25,23 @@ def not_reached(name: str, wanted: float, reached: float) -> Finding:
         f"{name}={wanted:g} cannot be reached: no more units can be removed at {reached:.3g}.",
         "Lower limits or round_to, or ask for a larger share.",
     )
+
+
+def not_cut(before: int, after: int, kept: float) -> list[Finding]:
+    """Return a finding if arrays keep their sizes though units on them were removed.
+
+    Args:
+        before: Parameters of the given network.
+        after: Of the smaller one.
+        kept: Share of the parameters that stay without the units that were removed.
+    """
+    if after <= 1.02 * kept * before:
+        return []
+    return [
+        Finding(
+            "not-cut",
+            f"The network has {after:,} of {before:,} parameters where {kept:.0%} would do: units that "
+            "were removed are zero, and some of their arrays keep their sizes.",
+            "print(result.compact) says which, and why: a size that the code has as a constant, for example.",
+        )
+    ]

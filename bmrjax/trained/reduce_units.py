@@ -12,7 +12,7 @@ from bmrjax.errors import FitWarning, warn
 from bmrjax.structure.compact import compact
 from bmrjax.trained.choice import PathPoint, chosen_point, temperature
 from bmrjax.trained.evaluation import increase
-from bmrjax.trained.findings import few_rows, not_reached
+from bmrjax.trained.findings import few_rows, not_cut, not_reached
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.last_fit import fit_once_more
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
@@ -136,14 +136,16 @@ def reduce_units(
     reached = points[-1].flops if by_flops else points[-1].kept
     if last is not None and reached > last + 1e-9:
         findings.append(not_reached("flops" if by_flops else "keep", last, reached))
+    network = found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()])
+    small = compact(network, *ready.example, drop_inputs=False)
+    findings += not_cut(small.before.parameters, small.after.parameters, points[taken].kept)
     for finding in findings:
         warn(f"reduce_network: {finding}", FitWarning)
     left = {
         found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in ready.left
     }
-    network = found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()])
     return UnitReduction(
-        compact=compact(network, *ready.example, drop_inputs=False),
+        compact=small,
         path=tuple(points),
         chosen=taken,
         temperature=tempered,

@@ -438,3 +438,24 @@ class TestNetworks:
         data = teacher(jax.vmap(network), (3,), rows=60)
         with pytest.raises((ValueError, TypeError), match=match):
             bmr.reduce_network(network, data, **options)
+
+
+def test_a_network_that_cannot_get_smaller_says_so():
+    """The size of the state is a number in the code, so that the arrays of the cell keep theirs."""
+
+    class Fixed(eqx.Module):
+        cell: eqx.nn.GRUCell
+        head: eqx.nn.Linear
+
+        def __call__(self, xs):
+            h, _ = jax.lax.scan(lambda h, x: (self.cell(x, h), None), jnp.zeros(6), xs)
+            return self.head(h)
+
+    a, b, c = jax.random.split(jax.random.key(0), 3)
+    network = Fixed(eqx.nn.GRUCell(3, 6, key=a), eqx.nn.Linear(6, 2, key=b))
+    x = jax.random.normal(c, (800, 4, 3))
+    y = jax.vmap(network)(x)
+    with pytest.warns(bmr.FitWarning, match="not-cut: The network has 200 of 200 parameters"):
+        found = bmr.reduce_network(network, (x, y), units=True, keep=0.6)
+    assert [finding.code for finding in found.findings] == ["not-cut"]
+    assert "its code does not run without them" in str(found.compact)

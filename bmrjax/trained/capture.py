@@ -56,10 +56,11 @@ class Capture:
         """Return how often each layer is used in one row, at all its positions and in all turns of loops."""
         found = [0] * len(self.layers)
         for place, (layers, _) in self._uses.items():
-            size = int(np.prod(equation_at(self.jaxpr, place).outvars[0].aval.shape))
+            shape = equation_at(self.jaxpr, place).outvars[0].aval.shape
+            size = int(np.prod([*turns_at(self.jaxpr, place), *shape], dtype=int))
             outputs = int(np.prod(self.layers[layers[0]].index.shape[:2]))
             for k in layers:
-                found[k] += turns_at(self.jaxpr, place) * size // max(outputs, 1)
+                found[k] += size // max(outputs, 1)
         return found
 
     def run(
@@ -143,11 +144,8 @@ class Capture:
         probes: _Records = {}
         for place in self._uses:
             result = equation_at(self.jaxpr, place).outvars[0].aval
-            loops = [
-                equation_at(self.jaxpr, place[:depth]).params["length"]
-                for depth in range(1, len(place))
-            ]
-            probes[place] = jnp.zeros((*loops, *result.shape), result.dtype)
+            shape = (*turns_at(self.jaxpr, place), *result.shape)
+            probes[place] = jnp.zeros(shape, result.dtype)
 
         def probed(probes: _Records) -> Any:
             return self._evaluate(

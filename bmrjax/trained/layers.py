@@ -37,10 +37,9 @@ def equation_at(jaxpr: Any, place: tuple[int, ...]) -> Any:
     return jaxpr.eqns[number]
 
 
-def turns_at(jaxpr: Any, place: tuple[int, ...]) -> int:
-    """Return how often the operation at a place runs: 1 outside of loops."""
-    lengths = [equation_at(jaxpr, place[:depth]).params["length"] for depth in range(1, len(place))]
-    return int(np.prod(lengths, dtype=int))
+def turns_at(jaxpr: Any, place: tuple[int, ...]) -> list[int]:
+    """Return the turns of each loop around the operation at a place, the outermost first."""
+    return [equation_at(jaxpr, place[:depth]).params["length"] for depth in range(1, len(place))]
 
 
 @dataclass(frozen=True)

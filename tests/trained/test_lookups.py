@@ -120,6 +120,15 @@ def test_numbers_outside_of_a_table_are_looked_up_as_before():
             np.testing.assert_array_equal(mine, np.reshape(plain, mine.shape))
 
 
+def test_tokens_may_be_bytes_and_the_table_larger():
+    network = Bag(KEY, tokens=300, look_up=taken)
+    ids = np.array([[3, 255, 0, 7]], np.uint8)
+    found = trace(network, (ids,))
+    mine = found.capture.outputs(found.parts.arrays, (jnp.asarray(ids[0]),))
+    assert found.layers[0].is_table
+    np.testing.assert_allclose(mine, network(ids[0]), atol=1e-6)
+
+
 def test_a_table_loses_what_says_nothing_and_keeps_rows_that_nobody_looks_up():
     network = Bag(KEY, tokens=12)
     # Two of four features of each word are noise; the words 10 and 11 are in no data.

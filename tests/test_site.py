@@ -67,6 +67,20 @@ def test_the_troubleshooting_page_has_every_finding():
     assert {code for code in codes if f"`{code}`" not in headings} == set()
 
 
+def test_pages_link_to_terms_that_the_glossary_has():
+    glossary = (DOCS / "glossary.md").read_text()
+    body = glossary.partition(":::{glossary}\n")[2].partition("\n:::")[0]
+    terms = {line.strip("`") for line in body.splitlines() if line and not line.startswith(" ")}
+    assert {"held-out rows", "joint posterior", "finding", "delta_f"} <= terms
+    unknown, pages = [], 0
+    for page in written():
+        used = re.findall(r"\{term\}`(?:[^`<]*<)?([^`<>]+)>?`", page.read_text())
+        pages += bool(used)
+        unknown += [f"{page.name}: {term}" for term in used if term not in terms]
+    assert unknown == []
+    assert pages >= 9
+
+
 def entries(page):
     """Return the pages that the tables of contents of a page name."""
     blocks = re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL)

@@ -1,8 +1,12 @@
-"""The commands of the pages' console blocks are run as they are printed, in the order of the pages."""
+"""The commands of the pages' console blocks are run as they are printed, in the order of the pages.
+
+What installs is not run: its files, extras and targets are looked up.
+"""
 
 import os
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +18,14 @@ from bmrjax.data import load_dataset
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = ("start/table.md", "quickstart.md", "small_files.md", "streaming.md", "report.md")
+PAGES = (
+    "start/table.md",
+    "../README.md",
+    "quickstart.md",
+    "small_files.md",
+    "streaming.md",
+    "report.md",
+)
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the documents are not installed")
 
 
@@ -24,12 +35,15 @@ def blocks(text, languages):
     return [block for language, block in found if language in languages]
 
 
+def console(page):
+    """Return the commands in the console blocks of a page, without comments."""
+    lines = "".join(blocks((DOCS / page).read_text(), ("console", "bash"))).splitlines()
+    return [line.removeprefix("$ ").partition("  #")[0].strip() for line in lines]
+
+
 def printed(page):
     """Return the commands of bmrjax in the console blocks of a page."""
-    lines = "".join(blocks((DOCS / page).read_text(), ("console", "bash"))).splitlines()
-    return [
-        line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("bmrjax ")
-    ]
+    return [line for line in console(page) if line.startswith("bmrjax ")]
 
 
 COMMANDS = list(dict.fromkeys((command, page) for page in PAGES for command in printed(page)))
@@ -108,3 +122,24 @@ def test_the_pages_have_commands():
     every = {p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md") if "_build" not in p.parts}
     made = ("reference/", "notebooks/")
     assert {page for page in every if not page.startswith(made) and printed(page)} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", ["../README.md", "start/install.md"])
+def test_what_installs_names_targets_files_and_extras_that_are_there(page):
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = False
+    for words in map(shlex.split, console(page)):
+        if words[:1] == ["make"]:
+            assert set(words[1:]) <= targets, words
+        elif words[:2] == ["pip", "install"]:
+            assert words[2] == "-c"
+            assert (ROOT / words[3]).is_file(), words
+            extras = re.fullmatch(r"\.\[([\w,]+)\]", words[4])[1].split(",")
+            assert set(extras) <= set(project["optional-dependencies"]), words
+            # The blocks of the README and of "Get started" read scikit-learn's digits.
+            assert "sklearn" in extras
+            installed = True
+        else:
+            assert words[:1] == ["bmrjax"], words
+    assert installed

@@ -40,6 +40,8 @@ def test_the_sdist_has_what_its_tests_read():
     for name in included:
         assert (ROOT / name).exists(), name
     assert {"tests", "conftest.py", "CITATION.cff", "recipe"} <= set(included)
+    # What the page about installation gives to pip.
+    assert {"docs", "constraints.txt"} <= set(included)
 
 
 def test_forms_of_issues_are_complete():

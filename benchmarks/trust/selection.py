@@ -69,7 +69,7 @@ def make(columns: int, kind: str, rows: int, correlation: float, seed: int) -> t
 
 
 def make_readme(seed: int) -> tuple[Any, Any, Any]:
-    """Return a data set of the README's regression; seed 0 is the README's own."""
+    """Return a data set of the README's regression; seed 1 is the README's own."""
     x = jax.random.normal(jax.random.key(2 * seed), (200, 100))
     beta = np.zeros(100)
     beta[list(README)] = list(README.values())

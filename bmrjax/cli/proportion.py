@@ -42,8 +42,8 @@ def proportions_of(
 
     A table gets one hidden layer of 50 units, or two for many rows, and a prior that is wider than that of
     large networks. A weight is removed if its own evidence does not favour it, and rounds go on for as many
-    epochs as they need. The bar of a spike-and-slab posterior removed too little on some tables and too
-    much on others; but with more columns than rows, it alone found the few that matter. Validation rows
+    epochs as they need. The threshold of a spike-and-slab posterior removed too little on some tables and
+    too much on others; but with more columns than rows, it alone found the few that matter. Validation rows
     choose the point of the path: the point with the best VFE is sparser, and predicts worse, on little
     data. Large image sets and sequences get what suits their networks.
 

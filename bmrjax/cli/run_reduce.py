@@ -31,7 +31,7 @@ def run_reduce(options: ReduceOptions) -> None:
         if layer.reads > 1:
             line += f", {layer.reads} reads"
         if layer.unproven:
-            line += f", {layer.unproven:,} within ±{layer.error_bound:.1e} nats of the bar"
+            line += f", {layer.unproven:,} within ±{layer.error_bound:.1e} nats of the threshold"
         print(line)
     print(report)
     print(f"written to {options.out}")

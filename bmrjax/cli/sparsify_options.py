@@ -78,11 +78,12 @@ class SparsifyOptions(DataOptions):
     spike-and-slab with an indicator per weight, which bmr then reads instead of computing them; or
     log-uniform, that of sparse variational dropout, which removes weights that are 95 % noise."""
     prior_scale: float | None = None
-    """flat, collapsed-flat and spike-and-slab: standard deviation of a weight, 0.1 by default;
-    regularized-horseshoe: its global scale, 0.01 by default."""
+    """flat, collapsed-flat and spike-and-slab: standard deviation of a weight, 0.1 by default (0.3 for a
+    table with flat or collapsed-flat); regularized-horseshoe: its global scale, 0.01 by default."""
     criterion: CriterionName | None = None
     """What decides which elements are kept. For bmr, what is put in the prior's place to see which weights
-    the evidence needs: spike-and-slab, the default; regularized-horseshoe; or shrinkage, a normal around zero
+    the evidence needs: spike-and-slab, the default but for a table with at most as many columns as rows;
+    regularized-horseshoe; or shrinkage, the default for such a table with a flat prior, a normal around zero
     of variance 1e-16, weight by weight, which keeps more and predicts better where no validation data choose
     the point. For with-noise: bmrs-uniform, the default, removes units whose evidence does not miss more than
     8 binary digits of the noise; bmrs-normal those whose evidence does not miss it at all, which is seldom

@@ -287,7 +287,7 @@ class Opened:
 
     Attributes:
         network: See `decode`.
-        extra: What went with it.
+        extra: What was written with it.
         modules: How many modules it has.
     """
 

@@ -17,7 +17,7 @@ class Round(NamedTuple):
     Attributes:
         keep: The new masks.
         decision: The criterion's decision, before the cap.
-        removed: How many elements went.
+        removed: How many elements were removed.
         proposed: How many the criterion would have removed.
     """
 

@@ -37,7 +37,7 @@ class SpikeAndSlab(Criterion):
     What a round removes stays removed, with q(λ_i = 1) = 0. In α and β it counts as `removed` says:
     ``"excluded"``, so that the sparser a layer gets, the more evidence what is left must show; or
     ``"at prior"``, a variable with ΔF = 0, which is where the posterior of a removed one drifts in
-    the published code, and which leaves the bar near ΔF = 0.
+    the published code, and which leaves the threshold near ΔF = 0.
 
     With `regrow`, every element is judged anew; note that the posterior of a removed element
     receives no force from the data, so it returns by the accident of its last posterior unless it
@@ -201,7 +201,7 @@ class SpikeAndSlab(Criterion):
             total = jnp.sum(present, dtype=dtype)
         alpha_0, beta_0 = jnp.asarray(self.alpha, dtype), jnp.asarray(self.beta, dtype)
 
-        def bar(alpha: Array, beta: Array) -> Array:
+        def threshold(alpha: Array, beta: Array) -> Array:
             # Once for both, since XLA writes the function out at each call.
             of_alpha, of_beta = digamma(jnp.stack([alpha, beta]))
             return of_alpha - of_beta
@@ -221,13 +221,13 @@ class SpikeAndSlab(Criterion):
             return alpha_0 + included, beta_0 + (total - included)
 
         def update(_: Array, counts: tuple[Array, Array]) -> tuple[Array, Array]:
-            zeta = bar(*counts)
+            zeta = threshold(*counts)
             return counted(zeta, include(zeta))
 
         # The probabilities of the last iteration come from the counts before it, as in the
         # paper; only the sums travel through the loop, so memory stays at one pass.
         before = jax.lax.fori_loop(0, self.num_steps - 1, update, (alpha_0, beta_0))
-        zeta = bar(*before)
+        zeta = threshold(*before)
         probs = include(zeta)
         return probs, *counted(zeta, probs)
 

@@ -98,7 +98,7 @@ def path_rounds(result: Any, batch: Data | None) -> list[MeasuredRound]:
 
 
 def removal_of_each(result: Any, rounds: list[MeasuredRound]) -> dict[str, tuple[Any, Any]]:
-    """Return when each element went that the result does not have.
+    """Return when each element was removed that the result does not have.
 
     Args:
         result: A `Result`.
@@ -126,7 +126,7 @@ def removal_of_each(result: Any, rounds: list[MeasuredRound]) -> dict[str, tuple
 def _reader(
     result: Any, batch: Data
 ) -> Callable[[Point, Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """Return a function to the ΔF of removed elements, from the posterior before they went."""
+    """Return a function to the ΔF of removed elements, from the posterior before their removal."""
     guide = result.unpruned_guide
     read = compiled_posteriors(result.unpruned_model, guide, batch)
     of_each = quick_jit(_delta_f_each, num_calls=1)

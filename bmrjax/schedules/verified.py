@@ -41,11 +41,11 @@ class Verified(Schedule):
     pass follows, verified in the same way: after that of the criterion (``"criterion"``), all elements whose
     own evidence favours removal (``"evidence"``, `criteria.Shrinkage`, under a cap of its own), and then one
     element at a time, the one whose removal costs the least evidence first, until one is taken back
-    (``"single"``). A criterion whose bar depends on how much is included, such as `criteria.SpikeAndSlab`,
-    can end far too early without them: its bar is high while most of a layer is included. With ``"evidence"``
-    first, it is low when the criterion's turn comes. All passes respect groups. The last two are left out
-    where they do not apply: for posteriors that are not normal, criteria with a threshold or fraction of the
-    user's, and single elements where more than 300 are kept.
+    (``"single"``). A criterion whose threshold depends on how much is included, such as
+    `criteria.SpikeAndSlab`, can end far too early without them: its threshold is high while most of a layer
+    is included. With ``"evidence"`` first, it is low when the criterion's turn comes. All passes respect
+    groups. The last two are left out where they do not apply: for posteriors that are not normal, criteria
+    with a threshold or fraction of the user's, and single elements where more than 300 are kept.
 
     Args:
         wait: Epochs before the first round. By default a fifth of the run, 20 at most, and more if the loss

@@ -66,7 +66,7 @@ def reduce_folder(
         progress: Whether to show a progress bar.
 
     Returns:
-        What went and stayed, layer by layer.
+        What was removed and what is kept, layer by layer.
 
     Raises:
         ValueError: For a folder or an option that does not fit, for a shard that is no regular file or

@@ -66,8 +66,8 @@ class Compact:
     """A network without what it does not use: what `compact` returns.
 
     Attributes:
-        network: Of the same class, with smaller arrays. If input features went too (`drop_inputs`), it is
-            within a `structure.SelectInputs`, which takes the same inputs as before.
+        network: Of the same class, with smaller arrays. If input features are removed too (`drop_inputs`), it
+            is within a `structure.SelectInputs`, which takes the same inputs as before.
         before: What the network cost.
         after: What it costs now.
         arrays: What became of each array.
@@ -119,7 +119,7 @@ class Compact:
             arrays: Path in the old network to an array of the same shape, or to a number.
 
         Returns:
-            Path in the smaller network to the array without the indices that went.
+            Path in the smaller network to the array without the indices that are removed.
 
         Raises:
             ValueError: For a path that the old network does not have, or another shape.
@@ -137,7 +137,7 @@ class Compact:
         return found
 
     def __str__(self) -> str:
-        """Return a table of what went, and what could not."""
+        """Return a table of what was removed, and what could not be."""
         rows = [("parameters", self.before.parameters, self.after.parameters)]
         rows += [("not zero", self.before.nonzero, self.after.nonzero)]
         rows += [("bytes", self.before.bytes, self.after.bytes)]

@@ -28,7 +28,7 @@ class Tried:
 
     Attributes:
         network: The network.
-        plan: What went.
+        plan: What was removed.
         inputs: Positions of the input features that it reads; None for all.
         error: How far its outputs are from those of the old one; see `difference`.
         flops: Floating-point operations of a call.

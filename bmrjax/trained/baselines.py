@@ -34,10 +34,11 @@ class Baseline:
     """A network reduced by a baseline.
 
     Attributes:
-        network: The network, of the class of the one that was given; smaller if units went.
-        masks: Which weights stay, by the path of the array. If units went, those that read them are gone.
-        kept: Share of the judged weights that stay; of all parameters if units went.
-        flops: Share of the operations in matrix products and convolutions that stay, if units went.
+        network: The network, of the class of the one that was given; smaller if units were removed.
+        masks: Which weights stay, by the path of the array. If units were removed, those that read
+            them do not.
+        kept: Share of the judged weights that stay; of all parameters if units were removed.
+        flops: Share of the operations in matrix products and convolutions that stay, if units were removed.
 
     Example:
         >>> import equinox as eqx, jax

@@ -61,7 +61,7 @@ class WeightRow:
 
 @dataclass
 class _Offer:
-    """What a row may lose, in the order in which it would go."""
+    """What a row may lose, in the order of removal."""
 
     row: WeightRow
     order: np.ndarray  # inputs
@@ -75,7 +75,7 @@ class _Offer:
 
 @dataclass(frozen=True)
 class Removed:
-    """Single weights that went, in the order in which they went.
+    """Single weights that were removed, in the order of removal.
 
     Attributes:
         layer: Layer of each.
@@ -110,7 +110,7 @@ def remove_elements(
         count: How many are removed.
 
     Returns:
-        What went.
+        What was removed.
     """
     with _threads.limit(limits=1, user_api="blas"):
         parts = [_remove(rows, quadratics, count)]

@@ -133,7 +133,7 @@ class NetworkReduction:
 
         Returns:
             The columns ``"array"``; ``"index"``, where in the array, flattened; ``"saliency"``, what the
-            log evidence lost when it went, in nats; ``"delta_f"``, the change of the log evidence,
+            log evidence lost by its removal, in nats; ``"delta_f"``, the change of the log evidence,
             positive in favour of removal; ``"point"``, the point of the path at which it is gone; and
             ``"measured"``, the increase of the loss per row that was measured there, for all that is
             gone by then.

@@ -27,9 +27,9 @@ class PathRound:
         kept: Share of the judged weights that stay.
         loss: Predicted increase of the loss over all data since the dense network, in nats, at the
             temperature.
-        removed: What went.
+        removed: What was removed in the round.
         scores: Loss and metrics of each row that was kept out.
-        packed: The arrays, without the weights that went.
+        packed: The arrays, without the weights that are removed.
     """
 
     kept: float

@@ -73,7 +73,7 @@ def _together(some: list[Removable]) -> list[RemovalOrder]:
     diagonal = np.einsum("rii->ri", covariance)
     smallest = 1e-12 * np.where(left, diagonal, 1.0)
     variance = np.where(left, diagonal, 1.0)
-    # Rows of the pivoted Cholesky factor of what went, in order.
+    # Rows of the pivoted Cholesky factor of what was removed, in order.
     factor = np.zeros((len(some), size, size))
     order = np.zeros((len(some), size), int)
     loss, spread = np.full((len(some), size), np.inf), np.ones((len(some), size))

@@ -16,14 +16,14 @@ COVARIANCES = 2**25
 
 @dataclass(frozen=True)
 class RemovedUnits:
-    """Units that went, in the order in which they went.
+    """Units that were removed, in the order of removal.
 
     Attributes:
         unit: Number of each.
         saliency: ½ wᵀ C⁻¹ w of the weights that read each, in nats, those before it gone: what the log
             evidence loses.
         log_occam: −½ ln |δ C| of each: what the evidence gains by parameters less, in nats.
-        parameters: How many parameters went with each.
+        parameters: How many parameters were removed with each.
         flops: How many operations in products per row.
     """
 
@@ -128,7 +128,7 @@ def remove_units(
         multiple: Of which the number of units of each kind is one, where units of it go at all.
 
     Returns:
-        What went.
+        What was removed.
     """
     if multiple == 1:
         return _walk(graph, posteriors, gone, resource, target, least, may_empty)

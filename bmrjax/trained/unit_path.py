@@ -27,7 +27,7 @@ class UnitRound:
     Attributes:
         loss: Predicted increase of the loss over all data since the dense network, in nats, at the
             temperature.
-        removed: What went.
+        removed: What was removed in the round.
         gone: All units that are gone.
         scores: Loss and metrics of each row that was kept out.
         packed: The arrays, without the weights that read what is gone.
@@ -152,7 +152,7 @@ class UnitWalk:
             rows: Changed in place.
             quadratics: By layer and group.
             gone: The units that are gone.
-            before: Posteriors with the units that went last.
+            before: Posteriors with the units that were removed last.
 
         Returns:
             What the likelihood loses by these, in nats.

@@ -137,9 +137,9 @@ class UnitReduction:
         """Return a receipt for each unit that the chosen point has lost, in the order of removal.
 
         Returns:
-            The columns ``"unit"``, its name; ``"saliency"``, what the log evidence lost when it went, in
-            nats; ``"delta_f"``, the change of the log evidence, positive in favour of removal;
-            ``"parameters"`` and ``"flops"``, which went with it (operations in products per row);
+            The columns ``"unit"``, its name; ``"saliency"``, what the log evidence lost by its removal,
+            in nats; ``"delta_f"``, the change of the log evidence, positive in favour of removal;
+            ``"parameters"`` and ``"flops"``, which were removed with it (operations in products per row);
             ``"point"``, the point of the path at which it is gone; ``"predicted"`` and ``"measured"``, the
             increase of the loss per row there, for all that is gone by then.
         """

@@ -218,7 +218,7 @@ def killed_runs(seed: int, count: int, scratch: Path, layer: Any, context: Any) 
 
 
 def _cut_off(layer: Any, folder: Path) -> int:
-    """Empty what was not on the disk when the power went; return how many files."""
+    """Empty what was not on the disk when the power failed; return how many files."""
     lost = 0
     for path in folder.rglob("*"):
         if path.is_file():

@@ -214,7 +214,7 @@ def test_hard_posteriors(tmp_path, name, monkeypatch):
         found = run(folder, tmp_path / which, CRITERIA[which], prior_scale=PRIOR_SCALE)
         check(found, tmp_path / which, *in_memory(CRITERIA[which], {"w": (loc, scale)}))
         (each,) = found.layers.values()
-        # A posterior that is the prior lies at the bar, all of it.
+        # A posterior that is the prior lies at the threshold, all of it.
         assert each.unproven <= each.total * 1e-4 or name == "as the prior"
         assert each.reads <= 2
 
@@ -304,7 +304,7 @@ def test_no_more_weights_wait_than_there_is_room_for(tmp_path, monkeypatch):
     keep, delta_f = in_memory(CRITERIA["spike-slab"], {"w": (loc, scale)})
     other = masks_of(tmp_path / "out")["w.keep"] != keep["w"]
     assert other.sum() <= found.unproven
-    # All that may differ lies at the bar.
+    # All that may differ lies at the threshold.
     assert (abs(delta_f["w"][other] - found.layers["w"].zeta) < 1e-3).all()
 
 

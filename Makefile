@@ -23,7 +23,7 @@ ONNX := jax2onnx onnx onnx-ir onnxruntime flatbuffers sympy einops
 # seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test suite some-notebooks all-checks long-pages campaigns costs-check notebooks lint types docs newest other-libraries external-links tables clean
+.PHONY: install demo test suite some-notebooks all-checks long-pages campaigns costs-check notebooks lint types type-completeness docs newest other-libraries external-links tables clean
 
 install: $(INSTALLED)
 
@@ -71,7 +71,7 @@ costs-check: $(INSTALLED)
 	$(BIN)/python -m benchmarks.costs.where --data-root $(DATA) --check
 
 # Before a release: all that a clone can check without a network, some two hours on two cores; then the newest dependencies.
-all-checks: lint types demo long-pages
+all-checks: lint types type-completeness demo long-pages
 	BMRJAX_ALL_CHECKS=1 $(MAKE) suite
 	BMRJAX_ALL_CHECKS=1 $(MAKE) notebooks
 	$(BIN)/python -m pytest -m slow tests
@@ -94,6 +94,12 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# The types of the wheel, as a type checker of another project sees them.
+type-completeness: $(INSTALLED)
+	rm -rf runs/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir runs/wheel .
+	$(BIN)/python tools/type_completeness.py --wheel runs/wheel/*.whl
 
 tables: $(INSTALLED)
 	$(BIN)/python -m benchmarks.tables

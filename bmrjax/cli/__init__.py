@@ -1,6 +1,7 @@
 """The command line. The only place that maps words to objects."""
 
 import contextlib
+import difflib
 import gc
 import importlib
 import os
@@ -105,7 +106,7 @@ def main(arguments: list[str] | None = None, *, limited: bool = False) -> None:
 def _parsed(arguments: list[str]) -> Any:
     """Return the options of the command that the words name; the process ends for others."""
     try:
-        if (advice := former_name(arguments)) is not None:
+        if (advice := former_name(arguments) or _meant(arguments)) is not None:
             raise ValueError(advice)
         if arguments[:1] == ["sparsify"] and (path := config_path(arguments)) is not None:
             missing: dict[str, Any] = {"data": tyro.MISSING, "out": tyro.MISSING}
@@ -124,6 +125,15 @@ def _parsed(arguments: list[str]) -> Any:
         raise
     except (ValueError, OSError, ImportError) as error:
         _refuse(error)
+
+
+def _meant(arguments: list[str]) -> str | None:
+    """Return which command was meant by a word that is nearly one, as a sentence, or None."""
+    word = arguments[0] if arguments else ""
+    if word in COMMANDS or word.startswith("-"):
+        return None
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    return f"there is no command '{word}'. Did you mean bmrjax {near[0]}?" if near else None
 
 
 def _refuse(error: Exception) -> NoReturn:

@@ -25,6 +25,8 @@ class Config(TypedDict):
     net: Name
     method: Name
     num_epochs: Count
+    validation: NotRequired[float | None]
+    within: NotRequired[float | None]
 
 
 @with_config(_OPEN)
@@ -118,6 +120,9 @@ class Results(TypedDict):
     nll_in_target_units: NotRequired[Number]
     temperature: NotRequired[float]
     temperatures: NotRequired[Temperatures]
+    test_rows: NotRequired[Count]
+    validation_rows: NotRequired[Count]
+    fit_kept: NotRequired[Count | None]
     findings: NotRequired[list[FindingDocument]]
     compile_seconds: Number
     seconds: Number

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax import nn
+from bmrjax.cli.chosen_point import chosen_as, kept_by_the_fit
 from bmrjax.cli.load_data import load_data
 from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.run_folder import PAGE
@@ -18,10 +19,22 @@ from bmrjax.cli.run_report import name_of, shown
 from bmrjax.cli.saved_options import ReportOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
-from bmrjax.report import write_page
+from bmrjax.cli.waiting import saying, waiting
+from bmrjax.report import check_page_name, write_page
+from bmrjax.run.page_words import of_rows, shown_number
 from bmrjax.run.result_page import result_page
 from bmrjax.structure import compact
 
+_NETWORKS = {
+    "mlp": "a perceptron",
+    "nnx-mlp": "a perceptron of Flax NNX",
+    "lenet5": "LeNet-5",
+    "lenet5-caffe": "LeNet-5 of Caffe",
+    "vit": "a vision transformer",
+    "nnx-vit": "a vision transformer of Flax NNX",
+    "mlp-mixer": "an MLP-Mixer",
+    "gru": "a GRU",
+}
 # Options of a run that say nothing about it.
 _UNSAID = {"out", "data_root", "log", "progress", "resume", "overwrite", "mesh"}
 
@@ -32,8 +45,10 @@ def run_report(options: ReportOptions) -> None:
         raise ValueError(f"--num-samples must be at least 1, got {options.num_samples}.")
     document = read_results(options.directory)
     out = options.directory / PAGE if options.out is None else options.out
-    run, result = loaded_run(options.directory, document)
-    data, notes = _held_out(run, options, document)
+    check_page_name(out)
+    with waiting("loading the run and its data"):
+        run, result = loaded_run(options.directory, document)
+        data, notes = _held_out(run, options, document)
     if data is None:
         print(f"note: {notes[0]}")
     notes += of_temperatures(document)
@@ -46,25 +61,32 @@ def run_report(options: ReportOptions) -> None:
         network = nn.without_noise(at.network(example)["net"])
         return {"net": compact(network, example[0], drop_inputs=True)}
 
-    with of_a_whole_run(options.directory):
-        page = result_page(
-            result,
-            data=data,
-            # That of the run's own metrics.
-            key=None if data is None else jax.random.key(run.seed + 1),
-            inputs=(example,),
-            num_samples=1 if run.method == "map" else options.num_samples or run.num_samples or 100,
-            anew=False,
-            title=_title(run, document),
-            command=_command(options, document, out),
-            settings=_settings(document),
-            notes=notes,
-            costs=options.costs,
-            latency=options.latency,
-            unit="units" if noise else "weights",
-            cut=cut,
-        )
-    write_page(page, out)
+    with saying() as say:
+        with of_a_whole_run(options.directory):
+            page = result_page(
+                result,
+                data=data,
+                # That of the run's own metrics.
+                key=None if data is None else jax.random.key(run.seed + 1),
+                inputs=(example,),
+                num_samples=1
+                if run.method == "map"
+                else options.num_samples or run.num_samples or 100,
+                anew=False,
+                title=_title(run, document),
+                command=_command(options, document, out),
+                settings=_settings(document),
+                notes=notes,
+                costs=options.costs,
+                latency=options.latency,
+                unit="units" if noise else "weights",
+                cut=cut,
+                remarks=_remarks(document),
+                chosen=_chosen(document),
+                doing=say,
+            )
+        say("writing the page")
+        write_page(page, out)
     print(f"{out.stat().st_size:,} bytes in {out}")
 
 
@@ -99,11 +121,16 @@ def _held_out(
 
 
 def of_temperatures(document: Mapping[str, Any]) -> list[str]:
-    """Return a note on the fits that were compared, if there were several."""
+    """Return a note on the fits that were compared with each other and with a point estimate, if any were."""
     compared = document.get("temperatures")
-    if compared is None or len(compared["fits"]) < 2:
+    if compared is None:
         return []
     fits, point = compared["fits"], compared["point_estimate_nll"]
+    if len(fits) == 1:
+        return [
+            f"NLL of the validation rows, in nats per row: {shown(fits[0]['nll'], '.3g')} by this fit, "
+            f"{shown(point, '.3g')} by a point estimate."
+        ]
     each = "; ".join(
         f"{shown(fit['nll'], '.3g')} at {name_of(fit)}, and {fit['kept']:,} weights" for fit in fits
     )
@@ -124,9 +151,31 @@ def _same(saved: Any, now: Any) -> bool:
 
 
 def _title(run: SparsifyOptions, document: Mapping[str, Any]) -> str:
-    classes = document["num_classes"]
+    classes, targets = document["num_classes"], document.get("target_names") or ()
     task = "regression" if classes is None else f"{classes} classes"
-    return f"{Path(run.data).name}: {task} by {run.net}"
+    what = ", ".join(targets) if 0 < len(targets) <= 3 else Path(run.data).name
+    return f"{what}: {task}, {_NETWORKS.get(run.net, run.net)}"
+
+
+def _remarks(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what stands beside the metrics: the rows that they are of, and the unit of the target."""
+    found, rows = {}, document.get("test_rows")
+    if document["accuracy"] is not None and rows:
+        found["accuracy"] = of_rows(document["accuracy"], rows)
+    errors = document.get("rmse_by_target") or []
+    if len(errors) == 1 and errors[0] is not None:
+        name = (document.get("target_names") or ["the target"])[0]
+        found["rmse"] = f"{shown_number(errors[0])} in the unit of {name}"
+    return found
+
+
+def _chosen(document: Mapping[str, Any]) -> str:
+    """Return why the run ended at its point, in a sentence; empty where that is not known."""
+    reason, before = chosen_as(document), kept_by_the_fit(document)
+    if not reason:
+        return ""
+    last = "" if before is None else f" The fit itself ended with {before:,}."
+    return f"The point of this result is {reason}.{last}"
 
 
 def _command(options: ReportOptions, document: Mapping[str, Any], out: Path) -> str:

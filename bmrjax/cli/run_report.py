@@ -13,10 +13,12 @@ import jax
 import numpy as np
 
 from bmrjax.cli.build import num_outputs
+from bmrjax.cli.chosen_point import chosen_as, kept_by_the_fit
 from bmrjax.cli.run_folder import config_of
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.files import write_atomically
 from bmrjax.run.input_paths import input_paths
+from bmrjax.run.page_words import share_error
 
 
 def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, Any]:
@@ -46,6 +48,7 @@ def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, 
         "class_names": _listed_names(found.class_names),
         "table": None if found.encoding is None else found.encoding.to_json(),
         "notes": list(found.notes),
+        "test_rows": len(found.test[0]),
         "trivial": trivial_metrics(found),
         **in_target_units(options, found, result),
         "findings": findings_of(result),
@@ -199,7 +202,8 @@ def summary_of(document: dict[str, Any]) -> str:
             beside = (
                 f"   ({shown(trivial[name], '.4g')} by {without_inputs})" if name in trivial else ""
             )
-            lines.append(f"  {label:<28}{document[name]:.4g}{beside}")
+            error = _error(name, document)
+            lines.append(f"  {label:<28}{document[name]:.4g}{error}{beside}")
         if name == "rmse":
             lines += _in_target_units(document)
         unit = document.get("nll_in_target_units")
@@ -209,6 +213,7 @@ def summary_of(document: dict[str, Any]) -> str:
         kept = f"{document['kept']:,} of {document['total']:,} ({document['sparsity']:.1%} removed)"
         what = "units kept" if config["method"] == "with-noise" else "weights kept"
         lines.append(f"  {what:<28}{kept}")
+        lines += _chosen(document)
         for layer, sparsity in document["sparsity_per_layer"].items():
             lines.append(f"    {layer:<26}{sparsity:.1%} removed")
         explained = {"nothing-removed", "rounds-taken-back"} & {
@@ -231,6 +236,25 @@ def summary_of(document: dict[str, Any]) -> str:
     for finding in document.get("findings", ()):
         lines.append(f"  {finding['code']}: {finding['message']} {finding['advice']}")
     return "\n".join(lines)
+
+
+def _error(name: str, document: Mapping[str, Any]) -> str:
+    """Return the standard error of an accuracy and the rows that it is of, where these are known."""
+    rows = document.get("test_rows")
+    if name != "accuracy" or not rows:
+        return ""
+    error = share_error(document[name], rows)
+    return (f" ± {error:.2g}" if error else "") + f" on {rows:,} test rows"
+
+
+def _chosen(document: Mapping[str, Any]) -> list[str]:
+    """Return why the run ended at its point, and what the fit ended with."""
+    reason = chosen_as(document)
+    if not reason:
+        return []
+    before = kept_by_the_fit(document)
+    last = "" if before is None else f"; the fit ended with {before:,}"
+    return [f"    {'chosen as':<26}{reason}{last}"]
 
 
 def _temperatures(compared: dict[str, Any]) -> list[str]:
@@ -274,8 +298,8 @@ def _target_numbers(count: int) -> list[str]:
     return ["the target"] if count == 1 else [f"target {i}" for i in range(count)]
 
 
-def write_plots(result: Any, out: Path, rows: Any) -> None:
-    """Write the plots of a run, if matplotlib is there.
+def write_plots(result: Any, out: Path, rows: Any) -> str | None:
+    """Write the plots of a run, if matplotlib is there; else return what to install.
 
     Args:
         result: Of the run.
@@ -285,8 +309,7 @@ def write_plots(result: Any, out: Path, rows: Any) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        print("bmrjax: no plots without matplotlib: pip install 'bmrjax[plots]'", file=sys.stderr)
-        return
+        return "bmrjax: no plots without matplotlib: pip install 'bmrjax[plots]'"
     from bmrjax import plot
 
     figures = {"learning_curves": plot.learning_curves(result)}
@@ -297,6 +320,7 @@ def write_plots(result: Any, out: Path, rows: Any) -> None:
             figures["inputs"] = plot.inputs(result, rows)
     for name, figure in figures.items():
         write_atomically(out / f"{name}.png", functools.partial(figure.savefig, dpi=150))
+    return None
 
 
 def _listed(array: Any) -> Any:

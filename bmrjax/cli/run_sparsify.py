@@ -1,6 +1,7 @@
 """The command `bmrjax sparsify`."""
 
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from bmrjax.cli.run_folder import (
 )
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_epochs_of
-from bmrjax.cli.waiting import waiting
+from bmrjax.cli.waiting import saying, waiting
 from bmrjax.data import split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
 from bmrjax.errors import CallbackError, FitWarning, NonFiniteError
@@ -205,12 +206,20 @@ def _fit(
         raise OSError(f"--log: {error.__cause__}. The run can go on with --resume.") from None
     result = choice.result
     result.columns, result.class_names = found.columns, found.class_names
-    document = document_of(options, found, result) | compared
-    if compared:
-        document["seconds"] = sum(fit["seconds"] for fit in compared["temperatures"]["fits"])
-    result.save(out / "model")
-    write_json(out / "results.json", document)
-    write_plots(result, out, train[0][:2])
+    with saying(wanted=options.progress) as say:
+        say("measuring what was reached")
+        document = document_of(options, found, result) | compared
+        document["validation_rows"] = 0 if validation is None else len(validation[0])
+        document["fit_kept"] = choice.fit_kept
+        if compared:
+            document["seconds"] = sum(fit["seconds"] for fit in compared["temperatures"]["fits"])
+        say("saving the model")
+        result.save(out / "model")
+        write_json(out / "results.json", document)
+        say("drawing plots")
+        note = write_plots(result, out, train[0][:2])
+    if note:
+        print(note, file=sys.stderr)
     print(summary_of(document))
     print(f"results, model and plots in {out}; bmrjax report {out} makes one page of them")
     if any(finding["code"] == "constant" for finding in document["findings"]):

@@ -366,7 +366,7 @@ class FitReduction:
         against measured evidence where it was measured, and the findings.
 
         Args:
-            path: Of the file, which ends in ``.html``; one that is there is replaced.
+            path: Of the file, which ends in ``.html`` or ``.htm``; one that is there is replaced.
             title: Heading of the page.
             command: How it was made, a line of a shell or of Python.
 

@@ -12,4 +12,5 @@ from bmrjax.report.blocks import Page as Page
 from bmrjax.report.blocks import PathStep as PathStep
 from bmrjax.report.blocks import Section as Section
 from bmrjax.report.blocks import Table as Table
+from bmrjax.report.page_file import check_page_name as check_page_name
 from bmrjax.report.page_file import write_page as write_page

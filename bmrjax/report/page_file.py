@@ -19,13 +19,13 @@ def write_page(page: Page, path: str | Path) -> Path:
 
     Args:
         page: What it shows.
-        path: Of the file, which ends in .html; one that is there is replaced.
+        path: Of the file, which ends in .html or .htm; one that is there is replaced.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: If the path does not end in .html.
+        ValueError: If the path does not end in .html or .htm.
         OSError: If the page cannot be written, or the limits on memory of this process (`ulimit -v`) leave
             no room for the engine that makes its charts.
         ImportError: Without the packages jinja2 and vl-convert-python.
@@ -37,10 +37,16 @@ def write_page(page: Page, path: str | Path) -> Path:
         >>> report.write_page(page, tempfile.mkdtemp() + "/page.html").name
         'page.html'
     """
+    path = check_page_name(path)
+    write_atomically(path, page_html(page))
+    return path
+
+
+def check_page_name(path: str | Path) -> Path:
+    """Return the path of a page; raise ValueError for a name that does not end in .html or .htm."""
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"A report is a file whose name ends in .html, got {path}.")
-    write_atomically(path, page_html(page))
+        raise ValueError(f"A report is a file whose name ends in .html or .htm, got {path}.")
     return path
 
 

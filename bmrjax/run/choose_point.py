@@ -25,10 +25,12 @@ class ChosenPoint(NamedTuple):
     Attributes:
         result: At the point that was chosen.
         log_prob: Its log predictive density of each validation row, in nats.
+        fit_kept: How many elements the fit ended with; None where no point was chosen.
     """
 
     result: Any
     log_prob: Float[np.ndarray, " rows"]
+    fit_kept: int | None = None
 
 
 def constant_by_evidence(
@@ -122,7 +124,7 @@ def choose_point(
         chosen.params, chosen.keep, test, whole=False, metrics=chosen.metrics
     )
     chosen.facts = {**facts, "criterion": result.facts.get("criterion")}
-    return ChosenPoint(chosen, log_probs[index])
+    return ChosenPoint(chosen, log_probs[index], result.num_kept)
 
 
 def _index(

@@ -28,6 +28,7 @@ def path_section(
     costs: Mapping[int, PointCost],
     *,
     unit: str,
+    chosen: str = "",
     note: str = "",
 ) -> Section | None:
     """Return the section; None for a result without a path.
@@ -37,6 +38,7 @@ def path_section(
         metrics: Held-out metrics of each point of its path.
         costs: Of some of its points.
         unit: What is kept or removed, such as "weights".
+        chosen: Why the result is at its point, in a sentence.
         note: What else is to be said about the numbers.
     """
     path = result.path
@@ -94,7 +96,7 @@ def path_section(
         summary="All points as a table",
     )
     hollow = _HOLLOW if any(step.hollow for step in steps) else ""
-    text = " ".join(part for part in (_TEXT, hollow, note) if part)
+    text = " ".join(part for part in (_TEXT, chosen, hollow, note) if part)
     return Section("path", "Along the path", text, [explorer, table])
 
 

@@ -1,9 +1,11 @@
 """The sections of a page that say what was removed, at what price."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from bmrjax.report import Chart, Section, Table
 from bmrjax.report.charts import agreement_chart, curves_chart
@@ -23,6 +25,7 @@ def removals_section(
     metrics: Sequence[Mapping[str, float]],
     *,
     unit: str,
+    leads: Mapping[str, Bool[np.ndarray, "units inputs"]] = MappingProxyType({}),
 ) -> Section | None:
     """Return what each round, layer, unit and element lost; None for a result without masks.
 
@@ -32,13 +35,15 @@ def removals_section(
         each: From `path_rounds.removal_of_each`.
         metrics: Held-out metrics of each point of the path.
         unit: What is kept or removed, such as "weights".
+        leads: Which weights lead from an input to an output, by the site of a network's first layer, where
+            that is known.
     """
     if not result.keep:
         return None
     blocks = [_layers(result, each, unit)]
     if rounds:
         blocks.append(_rounds(result, rounds, metrics, unit))
-    blocks += [*_undone(result), *_inputs(result, each), *_units(result, each)]
+    blocks += [*_undone(result), *_inputs(result, each, leads), *_units(result, each)]
     blocks += _elements(result, each)
     text = f"By name, with the predicted evidence difference and what was measured. {_SIGN}"
     return Section("removed", "What was removed", text, blocks)
@@ -205,17 +210,22 @@ def _undone(result: Any) -> Iterator[Table]:
         )
 
 
-def _inputs(result: Any, each: Mapping[str, tuple[Any, Any]]) -> Iterator[Table]:
-    """Yield what each column of the inputs lost in the first layer of a network."""
+def _inputs(
+    result: Any, each: Mapping[str, tuple[Any, Any]], leads: Mapping[str, Any]
+) -> Iterator[Table]:
+    """Yield what each input lost in the first layer of a network, counted as in `plot.inputs`."""
     axes = _axes(result)
     for name, along in axes.items():
         if "." not in name or len(along) != 2 or along[1] is None:
             continue
         keep, delta_f = np.asarray(result.keep[name]), each[name][1]
         gone = ~keep
+        read = leads.get(name)
+        known = read is not None and read.shape == keep.shape
+        used = keep & read if known else keep
         rows = []
         for j, column in enumerate(along[1]):
-            kept = int(keep[:, j].sum())
+            kept = int(used[:, j].sum())
             gain = float(delta_f[gone[:, j], j].sum())
             rows.append(
                 [
@@ -227,8 +237,16 @@ def _inputs(result: Any, each: Mapping[str, tuple[Any, Any]]) -> Iterator[Table]
                 ]
             )
         yield Table(
-            caption=f"Inputs, by the weights of {name} that read them. An input without any is not used.",
-            columns=["Input", "Weights kept", "Of", "Removed", "ΔF, nats"],
+            caption=f"Inputs, by the weights of {name} that read them"
+            + (" and lead to an output" if known else "")
+            + ". An input without any is not used.",
+            columns=[
+                "Input",
+                "Weights in use" if known else "Weights kept",
+                "Of",
+                "Removed",
+                "ΔF, nats",
+            ],
             rows=rows[:_MOST_ROWS],
             numeric=frozenset({1, 2, 3, 4}),
             summary="" if len(rows) <= 30 else f"{len(rows):,} inputs",

@@ -38,6 +38,29 @@ def shown_number(value: float | None, name: str = "") -> str:
     return f"{value:.4g}"
 
 
+def of_rows(share: float, count: int) -> str:
+    """Return how many rows a share was measured on, and its standard error, in percentage points.
+
+    Without an error where all rows agree, which does not tell it.
+
+    Example:
+        >>> of_rows(23 / 30, 30), of_rows(1.0, 30)
+        ('of 30 rows, ± 7.7 points', 'of 30 rows')
+    """
+    error = share_error(share, count)
+    return f"of {count:,} rows" + (f", ± {100 * error:.1f} points" if error else "")
+
+
+def share_error(share: float, count: int) -> float:
+    """Return the standard error of a share of so many rows; zero where all agree, which does not tell it.
+
+    Example:
+        >>> round(share_error(0.5, 100), 6)
+        0.05
+    """
+    return math.sqrt(max(share * (1 - share), 0.0) / count) if count else 0.0
+
+
 def shown_nats(value: float | None) -> str:
     """Return an evidence difference with its sign.
 

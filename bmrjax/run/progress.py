@@ -1,37 +1,20 @@
 """How far a run is, on a terminal or in a notebook: what it does, how long it takes, and a last line."""
 
-import contextlib
-import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-from tqdm.auto import tqdm
 
 from bmrjax.infer.engine import Engine
-
-# Seconds between two updates of the line.
-_INTERVAL = 0.5
+from bmrjax.run.progress_line import INTERVAL, ProgressLine, drawn, duration
 
 
-def is_watched() -> bool:
-    """Return whether somebody may be looking: at a terminal, or at a notebook."""
-    return sys.stderr.isatty() or _in_notebook()
-
-
-def _in_notebook() -> bool:
-    package = sys.modules.get("IPython")
-    shell = None if package is None else package.get_ipython()
-    return "IPKernelApp" in getattr(shell, "config", {})
-
-
-class Progress:
+class Progress(ProgressLine):
     """A line that says what a run does.
 
-    It is written by a thread of its own, so that it moves while the run compiles or computes. Steps within an
-    epoch are those that the loop reports; see `Loop.watch`.
+    Steps within an epoch are those that the loop reports; see `Loop.watch`.
 
     Args:
         num_epochs: Of the run, at most.
@@ -39,7 +22,8 @@ class Progress:
     """
 
     def __init__(self, num_epochs: int, bar: Any = None):
-        self._num_epochs, self._bar = num_epochs, bar
+        super().__init__(bar)
+        self._num_epochs = num_epochs
         self._doing, self._figures = "compiling", ""
         self._epoch = self._done = 0
         self._steps = 1
@@ -108,15 +92,8 @@ class Progress:
     def _at(self) -> float:
         return self._epoch + self._done / self._steps
 
-    def draw(self) -> None:
-        """Write the line anew."""
-        if self._bar is None:
-            return
-        self._bar.n = min(self._at(), self._num_epochs)
-        self._bar.set_description_str(self._text(), refresh=False)
-        rest = [text for text in (self._left(), self._figures) if text]
-        self._bar.set_postfix_str(", ".join(rest), refresh=False)
-        self._bar.refresh()
+    def _now(self) -> tuple[float, str, list[str]]:
+        return min(self._at(), self._num_epochs), self._text(), [self._left(), self._figures]
 
     def _text(self) -> str:
         if not self._training:
@@ -134,7 +111,7 @@ class Progress:
             # Without the longest: the first reduction compiles.
             took = sorted(self._took)[:-1] if len(self._took) > 2 else self._took
             each = sum(took) / len(took)
-        elif (passed := time.perf_counter() - self._since) > _INTERVAL and self._done:
+        elif (passed := time.perf_counter() - self._since) > INTERVAL and self._done:
             each = passed * self._steps / self._done
         else:
             return ""
@@ -143,35 +120,17 @@ class Progress:
 
     def close(self) -> None:
         """Leave the last line."""
-        bar = self._bar
-        if bar is None:
-            return
-        stopped = f"stopped after {self._epoch} of {self._num_epochs} epochs"
-        if not self._training and self._last_line is None:
-            stopped = f"stopped while {self._doing}"
-        if self._last_line is not None:
+        if self._bar is not None and self._last_line is not None:
             # Whatever the number of epochs, the run is over.
-            bar.total = bar.n = max(self._epoch, 1)
-        bar.set_postfix_str("", refresh=False)
-        bar.bar_format = "{desc}"
-        bar.set_description_str(self._last_line or stopped, refresh=False)
-        bar.refresh()
-        bar.close()
+            self._bar.total = self._bar.n = max(self._epoch, 1)
+        super().close()
 
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    Example:
-        >>> duration(8.2), duration(95), duration(5400)
-        ('8 s', '1 min 35 s', '1 h 30 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    def _end(self) -> str:
+        if self._last_line is not None:
+            return self._last_line
+        if not self._training:
+            return f"stopped while {self._doing}"
+        return f"stopped after {self._epoch} of {self._num_epochs} epochs"
 
 
 def _last_line(results: Sequence[Any], epoch: int, num_epochs: int) -> str:
@@ -179,13 +138,13 @@ def _last_line(results: Sequence[Any], epoch: int, num_epochs: int) -> str:
     timing = results[0].timing
     epochs = f"{epoch} epochs" if epoch == num_epochs else f"{epoch} of {num_epochs} epochs"
     whole, compiling = duration(timing["seconds"]), duration(timing["compile_seconds"])
-    parts = [f"{epochs} in {whole}, {compiling} of it compiling steps"]
+    parts = [f"{epochs} in {whole} ({compiling} compiling)"]
     if results[0].num_total:
         kept = _range([float(result.num_kept) for result in results], ",.0f")
         parts.append(f"{kept} of {results[0].num_total:,} elements kept")
     if all(result.vfe is not None for result in results):
         vfes = [result.vfe / result.num_data for result in results]
-        parts.append(f"VFE {_range(vfes, '.4g')} nats per data point")
+        parts.append(f"VFE/row {_range(vfes, '.4g')} nats")
     return "; ".join(parts)
 
 
@@ -194,33 +153,17 @@ def _range(values: Sequence[float], form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-@contextlib.contextmanager
-def showing(num_epochs: int, *, wanted: bool) -> Iterator[Progress]:
-    """Show the progress of a run while the context lasts, from the start.
-
-    Nothing is shown where standard error is neither a terminal nor a notebook's, and by other processes than
-    the first.
+def showing(num_epochs: int, *, wanted: bool) -> AbstractContextManager[Progress]:
+    """Show the progress of a run while the context lasts, from the start; see `drawn`.
 
     Args:
         num_epochs: Of the run, at most.
         wanted: Whether to show anything.
     """
-    if not (wanted and isinstance(num_epochs, int) and is_watched() and jax.process_index() == 0):
-        yield Progress(0)
-        return
-    form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
-    bar = tqdm(total=num_epochs, desc="compiling", bar_format=form, dynamic_ncols=True)
-    progress, over = Progress(num_epochs, bar), threading.Event()
-
-    def look() -> None:
-        while not over.wait(_INTERVAL):
-            progress.draw()
-
-    thread = threading.Thread(target=look, name="bmrjax-progress", daemon=True)
-    thread.start()
-    try:
-        yield progress
-    finally:
-        over.set()
-        thread.join()
-        progress.close()
+    known = num_epochs if isinstance(num_epochs, int) else 0
+    return drawn(
+        lambda bar: Progress(known, bar),
+        known,
+        text="compiling",
+        wanted=wanted and isinstance(num_epochs, int),
+    )

@@ -13,7 +13,7 @@ from bmrjax.backend.on_device import on_device
 from bmrjax.checks import check_key
 from bmrjax.criteria import Criterion
 from bmrjax.infer.evaluate import Evaluator
-from bmrjax.report import write_page
+from bmrjax.report import check_page_name, write_page
 from bmrjax.run.data_tree import data_tree
 from bmrjax.run.diagnose import Finding, diagnose
 from bmrjax.run.facts import without_predictions
@@ -338,7 +338,7 @@ class Result(PrunedProgram):
         `diagnose`; settings and versions. What was not measured is left out, or named as such.
 
         Args:
-            path: Of the file, which ends in ``.html``; one that is there is replaced.
+            path: Of the file, which ends in ``.html`` or ``.htm``; one that is there is replaced.
             data: Held-out data of the form that the program was fitted on, with the targets: for calibration,
                 and for metrics of each point. Without them, the metrics are those that the run took.
             key: PRNG key for `data`; all points see the same noise.
@@ -357,7 +357,7 @@ class Result(PrunedProgram):
 
         Raises:
             TypeError: If `key` is not a JAX PRNG key.
-            ValueError: For a path that does not end in .html, or data without targets.
+            ValueError: For a path that does not end in .html or .htm, or data without targets.
             ImportError: Without the extra ``report``.
 
         Example:
@@ -368,6 +368,7 @@ class Result(PrunedProgram):
             >>> result.report(tempfile.mkdtemp() + "/report.html").name
             'report.html'
         """
+        check_page_name(path)
         page = result_page(
             self,
             data=data,

@@ -1,9 +1,12 @@
 """The page that explains a result; see `Result.report`."""
 
+import contextlib
 import dataclasses
+import itertools
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,13 +19,15 @@ from bmrjax.infer.arguments import Data, arguments, first_rows, length
 from bmrjax.infer.posterior import guide_posteriors
 from bmrjax.infer.tracing import sites_of
 from bmrjax.report import FactList, Notes, Page, Section
+from bmrjax.run.input_paths import input_paths
 from bmrjax.run.page_coefficients import coefficients_section
 from bmrjax.run.page_path import path_section, present_point
 from bmrjax.run.page_predictions import calibration_section, point_metrics
 from bmrjax.run.page_removals import agreement_section, removals_section
-from bmrjax.run.page_words import LABELS, shown_number
+from bmrjax.run.page_words import LABELS, of_rows, shown_number
 from bmrjax.run.path_costs import MOST_POINTS, path_costs
 from bmrjax.run.path_rounds import path_rounds, removal_of_each
+from bmrjax.structure.input_weights import input_weights
 
 _PACKAGES = ("bmrjax", "jax", "numpyro", "equinox", "flax", "optax", "numpy")
 
@@ -44,6 +49,9 @@ def result_page(
     unit: str = "elements",
     cut: Callable[[Any], Mapping[str, Any]] | None = None,
     anew: bool = True,
+    remarks: Mapping[str, str] = MappingProxyType({}),
+    chosen: str = "",
+    doing: Callable[[str], Any] = lambda _: None,
 ) -> Page:
     """Return what a report on a result shows; see `Result.report` for the arguments.
 
@@ -64,8 +72,12 @@ def result_page(
         cut: Cuts the networks of a result; `Result.compact` by default.
         anew: Whether the metrics that the run has taken are taken again, on `data`; else these are the data
             that it took them on.
+        remarks: What stands beside a metric of the result, by the name of the metric, such as the number of
+            rows that it was measured on.
+        chosen: Why the result is at its point of the path, in a sentence.
+        doing: Is called with what is done next, in words.
     """
-    notes, given = list(notes), data
+    notes, given, remarks = list(notes), data, dict(remarks)
     if not isinstance(inputs, tuple | list | Mapping):
         raise TypeError(
             "Result.report: inputs are the arguments of the program, a tuple such as (x[:2],) or a dict; got "
@@ -76,6 +88,7 @@ def result_page(
         check_key(key, "Result.report", num_samples=num_samples)
         data = result._checked(data, "Result.report: data")
         check_targets(result, data)
+    doing("measuring each point of the path")
     batch = _batch(result, given, inputs, notes) if program else None
     metrics = point_metrics(result, data, key, num_samples=num_samples, anew=anew)
     if not program:
@@ -83,14 +96,18 @@ def result_page(
             "The result was loaded without its program, so that ΔF and costs are not known."
         )
     result = _with_own_metrics(result, metrics, data if anew else None, key, num_samples)
+    if data is not None and "accuracy" in result.metrics:
+        remarks.setdefault("accuracy", of_rows(result.metrics["accuracy"], length(data)))
+    doing("comparing what rounds predicted with what was measured")
     rounds = path_rounds(result, batch)
     each = removal_of_each(result, rounds)
     found = {}
     if costs and batch is not None and result.path:
-        found = _costs(result, batch, cut, latency=latency, notes=notes)
+        found = _costs(result, batch, cut, latency=latency, notes=notes, doing=doing)
+    doing("predicting held-out rows")
     sections = [
-        path_section(result, metrics, found, unit=unit, note=" ".join(notes)),
-        removals_section(result, rounds, each, metrics, unit=unit),
+        path_section(result, metrics, found, unit=unit, chosen=chosen, note=" ".join(notes)),
+        removals_section(result, rounds, each, metrics, unit=unit, leads=_leads(result, batch)),
         agreement_section(rounds, free_energy),
         calibration_section(result, data, key, num_samples=num_samples),
         None if batch is None else _coefficients(result, batch),
@@ -99,8 +116,8 @@ def result_page(
     ]
     return Page(
         title=title,
-        lead=_lead(result, metrics, unit),
-        figures=_figures(result, unit),
+        lead=_lead(result, metrics, unit, remarks),
+        figures=_figures(result, unit, remarks),
         sections=[section for section in sections if section is not None],
         version=_version("bmrjax"),
     )
@@ -168,18 +185,48 @@ def _batch(result: Any, data: Any, inputs: Any, notes: list[str]) -> Data | None
     return first_rows(found, min(2, length(found))) if result.by_rows and given else found
 
 
+def _leads(result: Any, batch: Data | None) -> dict[str, np.ndarray]:
+    """Return which weights lead from an input to an output, by the site of a network's first layer."""
+    paths = input_paths(result.keep)
+    if paths is not None:
+        return {paths.site: paths.leads}
+    args, kwargs = ((), {}) if batch is None else arguments(batch)
+    found: dict[str, np.ndarray] = {}
+    if kwargs or not args or not result.columns:
+        return found
+    # Networks whose input is not read by dense layers alone have none.
+    with contextlib.suppress(ValueError, TypeError):
+        for name, (network, example) in result._networks(*args).items():
+            read = input_weights(network, *example)
+            if len(read.names) == 1:
+                found[f"{name}.{read.names[0]}"] = read.leads
+    return found
+
+
 def _costs(
-    result: Any, batch: Data, cut: Any, *, latency: bool, notes: list[str]
+    result: Any,
+    batch: Data,
+    cut: Any,
+    *,
+    latency: bool,
+    notes: list[str],
+    doing: Callable[[str], Any],
 ) -> dict[int, Any]:
     args, kwargs = arguments(batch)
     if cut is None:
         if kwargs or not args:
             return {}
         cut = lambda at: at.compact(*args)  # noqa: E731
+    numbers, most = itertools.count(1), min(len(result.path), MOST_POINTS)
+
+    def counted(at: Any) -> Mapping[str, Any]:
+        doing(f"cutting networks to what they use, {next(numbers)} of {most}")
+        return cut(at)
+
     try:
         here = present_point(result)
         always = len(result.path) - 1 if here is None else here
-        found = path_costs(result, cut, always=always, with_latency=latency)
+        found = path_costs(result, counted, always=always, with_latency=latency)
     except (ValueError, TypeError) as error:
         notes.append(
             f"The networks could not be cut to what they use: {' '.join(str(error).split())}"
@@ -220,7 +267,12 @@ def _coefficients(result: Any, batch: Data) -> Section | None:
     return coefficients_section(result, posterior)
 
 
-def _lead(result: Any, metrics: Sequence[Mapping[str, float]], unit: str) -> str:
+def _lead(
+    result: Any,
+    metrics: Sequence[Mapping[str, float]],
+    unit: str,
+    remarks: Mapping[str, str],
+) -> str:
     if not result.num_total:
         return "A fit without a criterion: nothing could be removed."
     text = f"{result.num_kept:,} of {result.num_total:,} {unit} are kept; {result.sparsity:.1%} were removed."
@@ -231,11 +283,12 @@ def _lead(result: Any, metrics: Sequence[Mapping[str, float]], unit: str) -> str
             if name in result.metrics and name in metrics[first]:
                 now, then = (shown_number(m[name], name) for m in (result.metrics, metrics[first]))
                 word = {"accuracy": "accuracy", "rmse": "RMSE"}[name]
-                text += f" Held-out {word} is {now}; it was {then} with {dense.kept:,}."
+                beside = f" ({remarks[name]})" if name in remarks else ""
+                text += f" Held-out {word} is {now}{beside}; it was {then} with {dense.kept:,}."
     return text
 
 
-def _figures(result: Any, unit: str) -> list[tuple[str, str, str]]:
+def _figures(result: Any, unit: str, remarks: Mapping[str, str]) -> list[tuple[str, str, str]]:
     found = []
     if result.num_total:
         found.append(
@@ -246,7 +299,8 @@ def _figures(result: Any, unit: str) -> list[tuple[str, str, str]]:
         found.append(("VFE per data point", shown_number(result.vfe / result.num_data), "nats"))
     for name, label in LABELS.items():
         if name in result.metrics:
-            found.append((label, shown_number(result.metrics[name], name), ""))
+            shown = shown_number(result.metrics[name], name)
+            found.append((label, shown, remarks.get(name, "")))
     return found
 
 

@@ -142,7 +142,7 @@ class Compact:
         rows += [("not zero", self.before.nonzero, self.after.nonzero)]
         rows += [("bytes", self.before.bytes, self.after.bytes)]
         rows += [("FLOPs per data point", int(self.before.flops), int(self.after.flops))]
-        lines = [f"{name:<14} {a:>14,} -> {b:>12,}  ({_times(a, b)})" for name, a, b in rows]
+        lines = [f"{name:<21} {a:>14,} -> {b:>12,}  ({_times(a, b)})" for name, a, b in rows]
         if self.inputs is not None:
             lines.append(f"inputs read: {len(self.inputs):,}")
         for a in self.arrays:

@@ -153,7 +153,7 @@ def walk(
     ratio: float = RATIO,
     first: list[LayerMoments] | None = None,
     tune: TuneArrays | None = None,
-    ends: Callable[[PathRound], bool] | None = None,
+    ends: Callable[[PathRound], bool | None] | None = None,
 ) -> tuple[list[PathRound], list[float]]:
     """Go from the dense network to a sparse one.
 
@@ -172,7 +172,7 @@ def walk(
         ratio: Share of weights that each round keeps.
         first: Moments at the dense network, if they are known.
         tune: Trains between rounds. Later rounds fit what stays to the outputs of layers after training.
-        ends: Is called after each round, and says whether it is the last.
+        ends: Is called after each round, and returns True after the last.
 
     Returns:
         The rounds, and the prior precision of each layer.

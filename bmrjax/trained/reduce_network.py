@@ -3,31 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-import jax.numpy as jnp
-import numpy as np
-
 from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.errors import FitWarning, warn
-from bmrjax.trained.choice import PathPoint, chosen_point, temperature
-from bmrjax.trained.eliminate import WeightRow, fit
-from bmrjax.trained.evaluation import increase
-from bmrjax.trained.findings import few_rows
 from bmrjax.trained.fine_tune import FineTune, Tune, tuner
-from bmrjax.trained.last_fit import fit_once_more
-from bmrjax.trained.lookups import unseen_reasons, unseen_rows
 from bmrjax.trained.losses import Loss
 from bmrjax.trained.network_reduction import NetworkReduction
-from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
-from bmrjax.trained.path import PathRound, pack_arrays, walk
-from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
+from bmrjax.trained.path_progress import reducing
 from bmrjax.trained.prepare_network import prepare
-from bmrjax.trained.quadratic import Quadratic
 from bmrjax.trained.reduce_units import reduce_units
+from bmrjax.trained.reduce_weights import reduce_weights
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import Pattern, rows_of
-
-# Share of the weights that each round of the first pass keeps, and at which it ends.
-PILOT = (0.6, 0.216)
+from bmrjax.trained.weight_rows import Pattern
 
 
 class _Options(TypedDict, total=False):
@@ -46,6 +32,7 @@ class _Options(TypedDict, total=False):
     fine_tune: FineTune | Tune | None
     num_data: int | None
     seed: int
+    progress: bool
 
 
 @overload
@@ -75,6 +62,7 @@ def reduce_network(
     fine_tune: FineTune | Tune | None = None,
     num_data: int | None = None,
     seed: int = 0,
+    progress: bool = True,
 ) -> NetworkReduction | UnitReduction:
     r"""Remove weights or units from a trained network, and move the weights that stay, without training.
 
@@ -158,6 +146,8 @@ def reduce_network(
             outputs of the layers as they are then.
         num_data: Number of data points that the network was trained on. By default those in `data`.
         seed: Of the split, and of the random directions in which the curvature is taken.
+        progress: Whether to show what the reduction does and how long it will take, on a terminal or in a
+            notebook. Nothing is shown elsewhere, such as in a file.
 
     Returns:
         The reduced network, the path, and receipts: a `NetworkReduction` with masks, or a `UnitReduction`.
@@ -199,129 +189,44 @@ def reduce_network(
         limits=limits,
         round_to=round_to,
     )
-    ready = prepare(
-        network,
-        data,
-        loss=loss,
-        held_out=held_out,
-        leave=leave,
-        num_data=num_data,
-        seed=seed,
-        block=1 if pattern is None else pattern[1],
-        units=units,
-    )
-    tune = tuner(fine_tune, ready.traced, ready.loss, ready.rest)
-    if units:
-        return reduce_units(
-            ready,
-            keep=keep,
-            flops=flops,
-            lose_at_most=lose_at_most,
-            limits=limits or {},
-            round_to=round_to,
-            smallest=smallest,
-            tune=tune,
+    with reducing(wanted=progress) as shown:
+        ready = prepare(
+            network,
+            data,
+            loss=loss,
+            held_out=held_out,
+            leave=leave,
+            num_data=num_data,
+            seed=seed,
+            block=1 if pattern is None else pattern[1],
+            units=units,
         )
-    found, left, dense, count = ready.traced, ready.left, ready.traced.parts.arrays, ready.num_data
-    names, moments, evaluate = found.parts.names, ready.calibration, ready.evaluate
-    scores, first = evaluate(dense), moments.moments(dense)
-    unknown = without_gradient(found.layers, dense, first, evaluate, scores["loss"])
-    left = left | unknown
-    if len(left) == len(found.layers):
-        raise ValueError(f"reduce_network: there is nothing to judge: {WHY}.")
-    unseen = unseen_rows(found.layers, first)
-    walked = rows_of(found.layers, dense, left=left, fixed=unseen, pattern=pattern)
-    wanted = keep if pattern is None else _after(walked)
-    pilot, _ = walk(
-        found.layers,
-        rows_of(found.layers, dense, left=left, fixed=unseen),
-        dense,
-        moments,
-        evaluate,
-        scale=count,
-        last=PILOT[-1],
-        ratio=PILOT[0],
-        first=first,
-    )
-    tempered = temperature(
-        [step.loss / count for step in pilot],
-        [increase(scores["loss"], step.scores["loss"])[0] for step in pilot],
-    )
-    points = [dense_point(scores)]
-
-    def ends(step: PathRound) -> bool:
-        gain = float(np.sum(step.removed.log_occam - step.removed.saliency))
-        point = PathPoint(
-            step.kept, step.loss / count, 0.0, 0.0, points[-1].delta_f + gain, {}, as_good=False
-        )
-        points.append(measured_point(scores, step.scores, point))
-        return wanted is None and smallest is None and is_over(points, lose_at_most)
-
-    steps, precisions = walk(
-        found.layers,
-        walked,
-        dense,
-        moments,
-        evaluate,
-        scale=count / tempered,
-        last=(smallest or SMALLEST) if wanted is None else wanted,
-        first=first,
-        tune=tune,
-        ends=ends,
-    )
-    last = wanted if lose_at_most is None else None
-    taken = chosen_point(points, lose_at_most=lose_at_most, keep=last)
-    packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
-    if taken and tune is None:
-        rows = rows_of(found.layers, dense, left=left, fixed=unseen)
-        for row in rows:
-            layer = found.layers[row.layer]
-            places = layer.index[row.group, row.output]
-            row.keep[: len(places)] = packed[taken].mask(layer.array).ravel()[places]
-
-        def refit(rows: list[WeightRow], quadratics: Sequence[Sequence[Quadratic]]) -> None:
-            fit([row for row in rows if found.layers[row.layer].part is None], quadratics)
-
-        packed[taken], points[taken] = fit_once_more(
-            ready,
-            packed[taken],
-            rows,
-            refit,
-            scores,
-            (points[0], points[taken]),
-            scale=count / tempered,
-            precisions=precisions,
-            lose_at_most=lose_at_most,
-            choose=last is None,
-        )
-    judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
-    refused = found.refused | unseen_reasons(found.layers, unseen)
-    refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
-    findings = few_rows(len(ready.held_out), points[taken])
-    if unknown:
-        findings.append(
-            no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))
-        )
-    for finding in findings:
+        tune = tuner(fine_tune, ready.traced, ready.loss, ready.rest)
+        if units:
+            found = reduce_units(
+                ready,
+                keep=keep,
+                flops=flops,
+                lose_at_most=lose_at_most,
+                limits=limits or {},
+                round_to=round_to,
+                smallest=smallest,
+                tune=tune,
+                shown=shown,
+            )
+        else:
+            found = reduce_weights(
+                ready,
+                keep=keep,
+                lose_at_most=lose_at_most,
+                pattern=pattern,
+                smallest=smallest,
+                tune=tune,
+                shown=shown,
+            )
+    for finding in found.findings:
         warn(f"reduce_network: {finding}", FitWarning)
-    return NetworkReduction(
-        network=found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()]),
-        masks={names[i]: packed[taken].mask(i) for i in judged},
-        path=tuple(points),
-        chosen=taken,
-        temperature=tempered,
-        prior_precision={
-            layer.name: precision
-            for k, (layer, precision) in enumerate(zip(found.layers, precisions, strict=True))
-            if k not in left
-        },
-        not_judged=refused,
-        findings=tuple(findings),
-        _layers=tuple(found.layers),
-        _removed=tuple(step.removed for step in steps),
-        _packed=tuple(packed),
-        _parts=found.parts,
-    )
+    return found
 
 
 def _check_options(
@@ -372,16 +277,3 @@ def _check_unit_options(
             raise ValueError("reduce_network: give one of keep, flops and lose_at_most.")
     if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
         raise ValueError(f"reduce_network: round_to is a positive integer, got {round_to!r}.")
-
-
-def _after(rows: Sequence[WeightRow]) -> float:
-    """Return the share of weights that stay where a pattern is reached."""
-    total = sum(row.free() for row in rows)
-    gone = sum(
-        int(row.room[: row.block.max() + 1].sum())
-        for row in rows
-        if row.block is not None and row.room is not None and row.block.max() >= 0
-    )
-    if not gone:
-        raise ValueError("reduce_network: no layer has as many inputs as a block of the pattern.")
-    return 1 - gone / total

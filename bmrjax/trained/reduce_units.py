@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.errors import FitWarning, warn
 from bmrjax.structure.compact import compact
 from bmrjax.trained.choice import PathPoint, chosen_point, temperature
 from bmrjax.trained.evaluation import increase
@@ -17,6 +16,7 @@ from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.last_fit import fit_once_more
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
 from bmrjax.trained.path import RATIO, pack_arrays
+from bmrjax.trained.path_progress import PathProgress, loss_text
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
@@ -45,10 +45,12 @@ def reduce_units(
     round_to: int,
     smallest: float | None,
     tune: TuneArrays | None,
+    shown: PathProgress,
 ) -> UnitReduction:
     """See `bmrjax.reduce_network`, with ``units=True``."""
     found, dense = ready.traced, ready.traced.parts.arrays
     evaluate, moments = ready.evaluate, ready.calibration
+    shown.doing("calibrating")
     scores, first = evaluate(dense), moments.moments(dense)
     unknown = without_gradient(found.layers, dense, first, evaluate, scores["loss"])
     ready = replace(ready, left=ready.left | unknown)
@@ -73,7 +75,21 @@ def reduce_units(
             lambda gone: depends_on_inputs(ready, graph, gone),
         )
 
-    pilot, _ = walk(1)(UNIT_PILOT, ready.num_data, first=first)
+    none = np.zeros(len(graph.names), bool)
+    whole = graph.parameters.total(none), graph.flops.total(none)
+
+    def kept(step: UnitRound) -> tuple[float, float]:
+        """Return the shares of the parameters and of the operations that stay after a round."""
+        left = graph.parameters.total(step.gone), graph.flops.total(step.gone)
+        return left[0] / whole[0], left[1] / whole[1]
+
+    shown.begin("first pass,", len(UNIT_PILOT), UNIT_PILOT[-1])
+    pilot, _ = walk(1)(
+        UNIT_PILOT,
+        ready.num_data,
+        first=first,
+        ends=lambda step: shown.round(kept(step)[by_flops]),
+    )
     if not pilot:
         others = "; ".join(f"{name}: {why}" for name, why in graph.refused.items())
         raise ValueError(
@@ -91,30 +107,32 @@ def reduce_units(
     if last is None:
         shares = [*(share for share in FIRST_SHARES if share > shares[0]), *shares]
     points = [dense_point(scores)]
-    none = np.zeros(len(graph.names), bool)
-    whole = graph.parameters.total(none), graph.flops.total(none)
 
     def ends(step: UnitRound) -> bool:
         gain = float(np.sum(step.removed.log_occam - step.removed.saliency))
+        parameters, flops = kept(step)
         point = PathPoint(
-            graph.parameters.total(step.gone) / whole[0],
+            parameters,
             step.loss / ready.num_data,
             0.0,
             0.0,
             points[-1].delta_f + gain,
             {},
             as_good=False,
-            flops=graph.flops.total(step.gone) / whole[1],
+            flops=flops,
         )
         points.append(measured_point(scores, step.scores, point))
+        shown.round(flops if by_flops else parameters)
         return last is None and smallest is None and is_over(points, lose_at_most)
 
+    shown.begin("round", len(shares), shares[-1])
     steps, precisions = walked(shares, scale, first=first, tune=tune, ends=ends)
     taken = chosen_point(
         points, lose_at_most=lose_at_most, keep=last if lose_at_most is None else None
     )
     packed = [pack_arrays(dense, {}), *(step.packed for step in steps)]
     if taken and tune is None:
+        shown.doing("fitting what stays once more")
         gone = steps[taken - 1].gone
         packed[taken], points[taken] = fit_once_more(
             ready,
@@ -137,13 +155,15 @@ def reduce_units(
     if last is not None and reached > last + 1e-9:
         findings.append(not_reached("flops" if by_flops else "keep", last, reached))
     network = found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()])
+    shown.doing("cutting out what was removed")
     small = compact(network, *ready.example, drop_inputs=False)
     findings += not_cut(small.before.parameters, small.after.parameters, points[taken].kept)
-    for finding in findings:
-        warn(f"reduce_network: {finding}", FitWarning)
     left = {
         found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in ready.left
     }
+    shown.finish(
+        f"{points[taken].kept:.1%} of {whole[0]:,.0f} parameters kept, {loss_text(points[taken])}"
+    )
     return UnitReduction(
         compact=small,
         path=tuple(points),

@@ -75,7 +75,7 @@ class UnitWalk:
         *,
         first: list[LayerMoments],
         tune: TuneArrays | None = None,
-        ends: Callable[[UnitRound], bool] | None = None,
+        ends: Callable[[UnitRound], bool | None] | None = None,
     ) -> tuple[list[UnitRound], list[float]]:
         """Go from the dense network to a smaller one.
 
@@ -84,7 +84,7 @@ class UnitWalk:
             scale: Number of data points over the temperature.
             first: Moments at the dense network.
             tune: Trains between rounds.
-            ends: Is called after each round, and says whether it is the last.
+            ends: Is called after each round, and returns True after the last.
 
         Returns:
             The rounds, and the prior precision of each layer.

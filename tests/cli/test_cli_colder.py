@@ -85,9 +85,9 @@ def test_fits_are_made_and_taken_only_where_they_predict_better(
     assert ("fitting once more" in printed) == bool(made)
     assert ("going on from it" in printed) == (len(made) > 2)
     assert ("that fit failed" in printed) == (None in nlls)
-    notes = of_temperatures(document)
-    assert len(notes) == bool(there)
-    assert all(f"Fit {compared['taken'] + 1} of these was taken" in note for note in notes)
+    (note,) = of_temperatures(document)
+    assert (f"Fit {compared['taken'] + 1} of these was taken" in note) == bool(there)
+    assert ("by this fit, " in note) == (not there)
 
 
 def test_a_warm_up_that_was_asked_for_is_every_fits(tmp_path, monkeypatch):

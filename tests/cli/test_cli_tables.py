@@ -159,6 +159,8 @@ def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, cap
     assert (found["target_names"], found["class_names"]) == (["score"], None)
     assert set(found["inputs_kept"]) <= set(found["columns"])
     assert found["config"]["validation"] == 0.15
+    assert (found["test_rows"], found["validation_rows"]) == (8, 11)
+    assert 0 <= found["fit_kept"] <= found["total"]
     assert (
         found["config"]["criterion"]
         == in_proportion(SparsifyOptions(data="f", out=folder), 72, (2,)).criterion
@@ -169,6 +171,7 @@ def test_a_table_reports_its_names_and_what_is_reached_without_inputs(table, cap
     printed = capsys.readouterr().out
     assert f"({found['trivial']['rmse']:.4g} by the targets' mean)" in printed
     assert f"({len(found['inputs_kept'])} of 2)" in printed
+    assert "of 11 validation rows" in printed
     unit = found["rmse"] * found["target_scale"][0]
     assert f"{'in the unit of score':<26}{unit:.4g}" in printed
 

@@ -10,8 +10,9 @@ import numpyro.distributions as dist
 import pytest
 
 import bmrjax as bmr
-from bmrjax.run import progress
-from bmrjax.run.progress import Progress, duration
+from bmrjax.run import progress, progress_line
+from bmrjax.run.progress import Progress
+from bmrjax.run.progress_line import duration
 
 
 def program(x, y=None):
@@ -33,7 +34,7 @@ def sparsify(**options):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    monkeypatch.setattr(progress, "is_watched", lambda: True)
+    monkeypatch.setattr(progress_line, "is_watched", lambda: True)
 
 
 def lines(text):
@@ -43,17 +44,15 @@ def lines(text):
 def test_a_run_shows_what_it_does_and_leaves_one_line(capsys, monkeypatch):
     expected = sparsify()
     assert capsys.readouterr().err == ""  # which is no terminal
-    monkeypatch.setattr(progress, "is_watched", lambda: True)
+    monkeypatch.setattr(progress_line, "is_watched", lambda: True)
     monkeypatch.setattr("bmrjax.infer.loop._LONG", 0.0)
     result = sparsify()
     shown = lines(capsys.readouterr().err)
     assert shown[0].startswith("compiling   0%")
     assert any(re.match(r"epoch [2-4]/4 .*VFE/row", line) for line in shown)
     assert any(line.startswith("measuring 100%") for line in shown)
-    last = f"{result.num_kept} of 3 elements kept; VFE {result.vfe / 100:.4g} nats per data point"
-    assert re.match(
-        r"4 epochs in \d+ s, \d+ s of it compiling steps; " + re.escape(last), shown[-1]
-    )
+    last = f"{result.num_kept} of 3 elements kept; VFE/row {result.vfe / 100:.4g} nats"
+    assert re.match(r"4 epochs in \d+ s \(\d+ s compiling\); " + re.escape(last), shown[-1])
     # Looking changes nothing.
     assert result.vfe == expected.vfe
     assert jax.tree.all(jax.tree.map(np.array_equal, result.params, expected.params))
@@ -92,7 +91,7 @@ def test_an_ensemble_shows_the_range_over_its_members(terminal, capsys):
         steps_per_epoch=20,
     )
     vfes = sorted(result.vfe / 100 for result in results)
-    assert f"VFE {vfes[0]:.4g} to {vfes[1]:.4g} nats" in lines(capsys.readouterr().err)[-1]
+    assert f"VFE/row {vfes[0]:.4g} to {vfes[1]:.4g} nats" in lines(capsys.readouterr().err)[-1]
 
 
 class Bar:

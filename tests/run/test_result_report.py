@@ -20,6 +20,7 @@ from bmrjax.infer import Prediction
 from bmrjax.run.calibration import interval_coverage, reliability_bins
 from bmrjax.run.page_path import present_point
 from bmrjax.run.path_rounds import path_rounds, removal_of_each
+from bmrjax.run.result_page import result_page
 
 NAMES = ["dose", "age", "height <cm>", "weight", "pulse", "noise"]
 TRUTH = np.array([2.0, 0.0, -1.0, 0.0, 0.1, 0.0])
@@ -188,7 +189,31 @@ def test_data_without_targets_or_key_are_refused(result, data, tmp_path):
         result.report(tmp_path / "a.html", inputs=x)
     with pytest.raises(ValueError, match=r"ends in \.html"):
         result.report(tmp_path / "a.htm1", inputs=(x,))
+    with pytest.raises(ValueError, match=r"ends in \.html or \.htm"):
+        result.report(tmp_path / "a.txt", (x,))  # before anything is computed
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_accuracy_is_shown_with_its_rows_and_its_error(tmp_path):
+    def classes(x, y=None):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 2)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=90) > 0).astype(np.int32)
+    settings = {"num_epochs": 2, "steps_per_epoch": 50, "batch_size": None, "progress": False}
+    result = bmr.sparsify(classes, (x[:60], y[:60]), key=jax.random.key(0), **settings)
+    said, key = [], jax.random.key(1)
+    page = result_page(result, data=(x[60:], y[60:]), key=key, num_samples=20, doing=said.append)
+    (figure,) = [each for each in page.figures if each[0].startswith("Accuracy")]
+    share = float(figure[1].rstrip("%")) / 100
+    assert 0.5 < share < 1
+    error = 100 * np.sqrt(share * (1 - share) / 30)
+    assert figure[2] == f"of 30 rows, ± {error:.1f} points"
+    assert f"Held-out accuracy is {figure[1]} ({figure[2]}); it was" in page.lead
+    assert said[0] == "measuring each point of the path"
+    assert said[-1] == "predicting held-out rows"
 
 
 def test_the_head_in_a_notebook_is_small_and_runs_nothing(result):

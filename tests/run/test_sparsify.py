@@ -488,7 +488,7 @@ FRAGILE = {"schedule": bmr.schedules.Every(wait=1), "steps_per_epoch": 4}
 
 
 def test_bad_steps_are_skipped_and_counted(capsys, monkeypatch):
-    monkeypatch.setattr("bmrjax.run.progress.is_watched", lambda: True)
+    monkeypatch.setattr("bmrjax.run.progress_line.is_watched", lambda: True)
     found = run(
         fragile,
         flagged({1, 5, 6, 11}),
@@ -536,7 +536,7 @@ def test_a_diverging_fit_ends_with_finite_parameters():
 
 
 def test_the_bar_shows_vfe_and_sparsity(capsys, monkeypatch):
-    monkeypatch.setattr("bmrjax.run.progress.is_watched", lambda: True)
+    monkeypatch.setattr("bmrjax.run.progress_line.is_watched", lambda: True)
     run(num_epochs=4, progress=True, schedule=bmr.schedules.Every())
     shown = capsys.readouterr().err
     assert "VFE/row" in shown

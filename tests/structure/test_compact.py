@@ -212,6 +212,7 @@ def test_units_go_in_a_cascade():
     x = jax.random.normal(KEY, (6,))
     np.testing.assert_allclose(found.network(x), network(x), rtol=1e-5, atol=1e-6)
     assert "layers.0.weight: 5x6 -> 4x6" in str(found)
+    assert len({line.index(" ->") for line in str(found).splitlines()[:4]}) == 1  # in columns
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

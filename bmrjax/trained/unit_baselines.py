@@ -136,7 +136,8 @@ def _scores(
             for units in graph.readers[k]:
                 _add(total, units, element.sum((0, 1)))
         if method != "obd":
-            _add(total, graph.outputs[k], element.sum(2).ravel())
+            for units in graph.outputs[k]:
+                _add(total, units, element.sum(2).ravel())
     if method == "magnitude":
         # As group magnitude is compared across layers: in units of the mean of its kind.
         total = np.sqrt(total)

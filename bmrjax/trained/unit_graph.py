@@ -16,40 +16,58 @@ from bmrjax.trained.traced import Traced
 _NOT_READ = "no layer that can be judged sums over them"
 
 
+# The units of an axis: one row for each index, one column for each unit that it goes with; −1 for none.
+AxisUnits = Int[np.ndarray, "size several"]
+
+
 class Resource:
     """What a network costs as a sum of products of sizes, each size less by the units that are gone.
 
     Args:
-        terms: A factor and the units on each axis; −1 where an index belongs to none.
+        terms: A factor and the units on each axis. An index is gone with any of its units.
         count: Number of units.
     """
 
-    def __init__(self, terms: Sequence[tuple[float, list[Int[np.ndarray, " size"]]]], count: int):
-        self._terms = []
+    def __init__(self, terms: Sequence[tuple[float, list[AxisUnits]]], count: int):
+        self._count = count
+        self._terms: list[tuple[float, list[int]]] = []
+        self._axes: list[np.ndarray] = []
+        known: dict[bytes, int] = {}  # many arrays share an axis
         for factor, axes in terms:
             some = [axis for axis in axes if (axis >= 0).any()]
             fixed = factor * np.prod([len(axis) for axis in axes if (axis < 0).all()], dtype=float)
-            sizes = [np.bincount(axis[axis >= 0], minlength=count) for axis in some]
-            self._terms.append((float(fixed), [len(axis) for axis in some], sizes))
+            numbers = []
+            for axis in some:
+                key = np.array(axis.shape).tobytes() + axis.tobytes()
+                if key not in known:
+                    known[key] = len(self._axes)
+                    self._axes.append(axis)
+                numbers.append(known[key])
+            self._terms.append((float(fixed), numbers))
 
     def total(self, gone: Bool[np.ndarray, " units"]) -> float:
         """Return the cost without some units."""
-        return sum(
-            fixed
-            * float(np.prod([n - size[gone].sum() for n, size in zip(ns, sizes, strict=True)]))
-            for fixed, ns, sizes in self._terms
-        )
+        sizes = [float((~_gone(axis, gone)).sum()) for axis in self._axes]
+        return sum(fixed * float(np.prod([sizes[a] for a in axes])) for fixed, axes in self._terms)
 
     def released(self, gone: Bool[np.ndarray, " units"]) -> Float[np.ndarray, " units"]:
         """Return what the cost falls by for each unit that is removed next."""
+        sizes, lost = [], []
+        for axis in self._axes:
+            left = axis[~_gone(axis, gone)]
+            sizes.append(len(left))
+            lost.append(np.bincount(left[left >= 0], minlength=self._count))
         found = np.zeros(len(gone))
-        for fixed, ns, sizes in self._terms:
-            left = [n - size[gone].sum() for n, size in zip(ns, sizes, strict=True)]
+        for fixed, axes in self._terms:
             before, after = fixed, np.full(len(gone), fixed)
-            for n, size in zip(left, sizes, strict=True):
-                before, after = before * n, after * (n - size)
+            for a in axes:
+                before, after = before * sizes[a], after * (sizes[a] - lost[a])
             found += before - after
         return found
+
+
+def _gone(axis: AxisUnits, gone: Bool[np.ndarray, " units"]) -> Bool[np.ndarray, " size"]:
+    return ((axis >= 0) & gone[axis]).any(1)
 
 
 @dataclass(frozen=True)
@@ -59,12 +77,14 @@ class UnitGraph:
     Attributes:
         names: Of each: the array that makes it and the indices there, as ``layers.0.weight[17]``.
         kind: Number of the kind of each. Units of one kind have their indices on the same axes of the same
-            arrays, as the neurons of a layer, or the channels of a residual stream.
+            arrays, as the neurons of a layer, or the channels of a residual stream. Where an axis is
+            several in one, as heads times the dimensions of a head, each of these is a kind.
         kinds: Names of the kinds: the array, or arrays, that make them.
         arrays: Numbers of the arrays that make each kind: weights, biases, scales.
-        readers: For each layer, the units of its inputs, once for each axis that it sums over; −1 for an
+        readers: For each layer, the units of its inputs, as often as an input goes with several; −1 for an
             input that is of none.
-        outputs: For each layer, the unit of each of its outputs, groups one after the other; −1 for none.
+        outputs: For each layer, the units of each of its outputs, groups one after the other, as often as an
+            output goes with several; −1 for none.
         parameters: Number of parameters.
         flops: Operations in matrix products and convolutions per row: two for each multiply-add.
         refused: Other axes that layers sum over, and why their units are not judged.
@@ -75,7 +95,7 @@ class UnitGraph:
     kinds: list[str]
     arrays: list[frozenset[int]]
     readers: list[list[Int[np.ndarray, " inputs"]]]
-    outputs: list[Int[np.ndarray, " outputs"]]
+    outputs: list[list[Int[np.ndarray, " outputs"]]]
     parameters: Resource
     flops: Resource
     refused: dict[str, str]
@@ -104,21 +124,26 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
     params = arguments[: len(names)]
     units = Units(jaxpr, len(names))
     summed = [_summed(units, jaxpr, layer) for layer in layers]
-    where: dict[int, list[tuple[int, int]]] = defaultdict(list)  # axes that each label is on
-    for i, var in enumerate(params):
-        for axis, labels in enumerate(units.of(var)):
-            for label in np.unique(units.roots(labels)).tolist():
-                where[label].append((i, axis))
+    whole = [[_split(units, labels) for labels in units.of(var)] for var in params]
+    where: dict[int, list[tuple[int, int, int]]] = defaultdict(
+        list
+    )  # array, axis, column of a label
+    for i, axes in enumerate(whole):
+        for axis, columns in enumerate(axes):
+            for column, labels in enumerate(columns.T):
+                for label in np.unique(labels[labels >= 0]).tolist():
+                    where[label].append((i, axis, column))
     unread, readers_left = _summed_elsewhere(units, jaxpr, layers)
     alone = {layers[k].array for k in left}
     refused: dict[str, str] = {}
     numbers: dict[int, int] = {}
     for layer, axes in zip(layers, summed, strict=True):
-        for label in dict.fromkeys(label for axis in axes for label in axis.tolist()):
+        of_layer = dict.fromkeys(x for axis in axes for x in axis[axis >= 0].tolist())
+        for label in of_layer:
             why = units.reason(label)
             if why is None and label in unread:
                 why = _NOT_READ if unread[label] else "a product of two activations sums over them"
-            if why is None and any(i in alone for i, _ in where[label]):
+            if why is None and any(i in alone for i, _, _ in where[label]):
                 why = "a layer that has them is left alone"
             if why is None and not where[label]:
                 why = "no array makes them"
@@ -126,6 +151,8 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
                 numbers.setdefault(label, len(numbers))
             else:
                 refused.setdefault(layer.name, why)
+        if layer.name in refused and any(label in numbers for label in of_layer):
+            refused[layer.name] = f"some of these: {refused[layer.name]}"
     for i, label in readers_left.items():
         if i < len(names):
             refused.setdefault(names[i], units.reason(label) or _NOT_READ)
@@ -134,24 +161,23 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
         raise ValueError(f"reduce_network: no unit of the network can be judged. {why}.")
 
     def numbered(labels: np.ndarray) -> np.ndarray:
-        return np.array([numbers.get(int(x), -1) for x in units.roots(labels)], int)
+        found = [numbers.get(x, -1) for x in labels.ravel().tolist()]
+        return np.array(found, int).reshape(labels.shape)
 
-    on = [[numbered(labels) for labels in units.of(var)] for var in params]
-    readers = [
-        [np.array([numbers.get(int(x), -1) for x in axis], int) for axis in axes] for axes in summed
-    ]
+    on = [[numbered(columns) for columns in axes] for axes in whole]
+    readers = [[column for axis in axes for column in numbered(axis).T] for axes in summed]
     read = _reading_axes(layers, readers, on)
-    signatures: dict[tuple[tuple[int, int], ...], int] = {}
+    signatures: dict[tuple[tuple[int, int, int], ...], int] = {}
     kind = np.array(
         [signatures.setdefault(tuple(where[label]), len(signatures)) for label in numbers], int
     )
-    makers = [
-        [place for place in places if place not in read] or list(places) for places in signatures
-    ]
-    arrays = [frozenset(i for i, _ in places) for places in makers]
+    places = [[(i, axis) for i, axis, _ in of] for of in signatures]
+    makers = [[place for place in of if place not in read] or of for of in places]
+    arrays = [frozenset(i for i, _ in of) for of in makers]
     weights = {layer.array for layer in layers}
     makers = [[place for place in m if place[0] in weights] or m for m in makers]
     made_by = [" + ".join(dict.fromkeys(names[i] for i, _ in m)) for m in makers]
+    made_by = _told_apart(made_by, [of[0][2] for of in signatures])
     own = [_name(names, on, makers[kind[u]][0], u) for u in range(len(numbers))]
     count = len(numbers)
     return UnitGraph(
@@ -162,13 +188,41 @@ def unit_graph(traced: Traced, left: Collection[int] = ()) -> UnitGraph:
         readers=readers,
         outputs=[_outputs(layer, read, on[layer.array]) for layer in layers],
         parameters=Resource([(1.0, axes) for axes, t in zip(on, trained, strict=True) if t], count),
-        flops=Resource(_products(jaxpr, units, numbered), count),
+        flops=Resource(
+            [
+                (factor, [numbered(_split(units, labels)) for labels in axes])
+                for factor, axes in _products(jaxpr, units)
+            ],
+            count,
+        ),
         refused={f"inputs of {name}": why for name, why in refused.items()},
     )
 
 
+def _split(units: Units, labels: np.ndarray) -> np.ndarray:
+    """Return the units that each label goes with, the outermost in the first column; −1 for no more."""
+    classes = units.roots(labels)
+    parts = {c: units.parts(c) for c in np.unique(classes).tolist()}
+    found = np.full((len(classes), max(map(len, parts.values()), default=1)), -1)
+    for row, c in zip(found, classes.tolist(), strict=True):
+        row[: len(parts[c])] = parts[c]
+    return found
+
+
+def _told_apart(kinds: list[str], columns: list[int]) -> list[str]:
+    """Return names of kinds; of those that are made by the same arrays, with which is within which."""
+    found = []
+    for name, column in zip(kinds, columns, strict=True):
+        same = sorted({c for other, c in zip(kinds, columns, strict=True) if other == name})
+        inner = "inner" if column == same[-1] else "middle"
+        found.append(
+            f"{name} ({'outer' if column == same[0] else inner})" if len(same) > 1 else name
+        )
+    return found
+
+
 def _summed(units: Units, jaxpr: Any, layer: TracedLayer) -> list[np.ndarray]:
-    """Return the unit of each input of a layer, once for each axis that it sums over."""
+    """Return the units of each input of a layer, once for each axis that it sums over."""
     found = _summed_by_product(units, jaxpr, layer)
     if layer.part is None:
         return found
@@ -181,12 +235,13 @@ def _summed_by_product(units: Units, jaxpr: Any, layer: TracedLayer) -> list[np.
     side = layer.uses[0].side
     labels = units.of(eqn.invars[side])
     if eqn.primitive.name == "conv_general_dilated":
-        into = units.roots(labels[eqn.params["dimension_numbers"].rhs_spec[1]])
-        return [np.repeat(into, kernel_places(eqn))]
+        into = _split(units, labels[eqn.params["dimension_numbers"].rhs_spec[1]])
+        return [np.repeat(into, kernel_places(eqn), axis=0)]
     contract = eqn.params["dimension_numbers"][0][side]
     grid = np.indices([len(labels[axis]) for axis in contract])
     return [
-        units.roots(labels[axis])[index.ravel()] for axis, index in zip(contract, grid, strict=True)
+        _split(units, labels[axis])[index.ravel()]
+        for axis, index in zip(contract, grid, strict=True)
     ]
 
 
@@ -213,7 +268,8 @@ def _summed_elsewhere(
             contract = eqn.params["dimension_numbers"][0]
             axes = [(side, axis) for side in (0, 1) for axis in contract[side]]
         for side, axis in axes:
-            for label in units.roots(units.of(eqn.invars[side])[axis]).tolist():
+            of = _split(units, units.of(eqn.invars[side])[axis])
+            for label in of[of >= 0].tolist():
                 found[label] = found.get(label, False) or weights
                 var = eqn.invars[side]
                 if not isinstance(var, jec.Literal) and var in number:
@@ -237,7 +293,7 @@ def _reading_axes(
             unit = int(units[units >= 0][0])
             places = np.unravel_index(inputs[:, :, units == unit].ravel(), shape)
             for axis, (index, size) in enumerate(zip(places, shape, strict=True)):
-                mine = np.flatnonzero(on[layer.array][axis] == unit)
+                mine = np.flatnonzero((on[layer.array][axis] == unit).any(1))
                 if len(mine) and len(mine) < size and set(index.tolist()) == set(mine.tolist()):
                     found.add((layer.array, axis))
     return found
@@ -245,34 +301,34 @@ def _reading_axes(
 
 def _outputs(
     layer: TracedLayer, read: set[tuple[int, int]], on: list[np.ndarray]
-) -> Int[np.ndarray, " outputs"]:
-    """Return the unit of each output of a layer; of several, that of the first axis."""
+) -> list[Int[np.ndarray, " outputs"]]:
+    """Return the units of each output of a layer; of several axes, those of the first that has any."""
     first = layer.index[:, :, 0].ravel()
-    found = np.full(first.shape, -1)
     places = np.unravel_index(first, tuple(len(axis) for axis in on))
-    for axis in reversed(range(len(on))):
-        if (layer.array, axis) not in read:
-            units = on[axis][places[axis]]
-            found = np.where(units >= 0, units, found)
-    return found
+    for axis, columns in enumerate(on):
+        if (layer.array, axis) not in read and (columns >= 0).any():
+            return list(columns[places[axis]].T)
+    return [np.full(first.shape, -1)]
 
 
 def _name(
     names: Sequence[str], on: list[list[np.ndarray]], place: tuple[int, int], unit: int
 ) -> str:
     i, axis = place
-    index = np.flatnonzero(on[i][axis] == unit)
+    index = np.flatnonzero((on[i][axis] == unit).any(1))
     first, last = int(index[0]), int(index[-1])
     text = str(first)
     if len(index) > 1:
-        text = ",".join(map(str, index.tolist()))
+        runs = np.split(index, np.flatnonzero(np.diff(index) > 1) + 1)
+        text = ",".join(f"{run[0]}:{run[-1] + 1}" if len(run) > 1 else str(run[0]) for run in runs)
         step = int(index[1] - index[0])
         if (np.diff(index) == step).all():
             text = f"{first}:{last + 1}" + (f":{step}" if step > 1 else "")
     return f"{names[i]}[{':, ' * axis}{text}]"
 
 
-def _products(jaxpr: Any, units: Units, numbered: Any) -> list[tuple[float, list[np.ndarray]]]:
+def _products(jaxpr: Any, units: Units) -> list[tuple[float, list[np.ndarray]]]:
+    """Return the operations of each product of the network: a factor, and the labels of each axis."""
     found = []
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -281,13 +337,12 @@ def _products(jaxpr: Any, units: Units, numbered: Any) -> list[tuple[float, list
             first, second = (units.of(v) for v in eqn.invars)
             other = (*eqn.params["dimension_numbers"][0][1], *batch_other)
             axes = list(first) + [x for d, x in enumerate(second) if d not in other]
-            found.append((2.0, [numbered(x) for x in axes]))
+            found.append((2.0, axes))
         elif name == "conv_general_dilated":
             numbers = eqn.params["dimension_numbers"]
             shape, kernel = eqn.outvars[0].aval.shape, units.of(eqn.invars[1])
             out, into, *taps = numbers.rhs_spec
             batch, _, *space = numbers.out_spec
             sizes = [shape[d] for d in (batch, *space)] + [len(kernel[d]) for d in taps]
-            channels = [numbered(kernel[out]), numbered(kernel[into])]
-            found.append((2.0 * float(np.prod(sizes)), channels))
+            found.append((2.0 * float(np.prod(sizes)), [kernel[out], kernel[into]]))
     return found

@@ -25,7 +25,7 @@ from bmrjax.trained.weight_rows import rows_of
 def graph_of(*readers, inputs=None):
     """Return units without names that are read by the inputs of layers."""
     count = 1 + max(int(np.max(units)) for units in readers)
-    nothing = Resource([(1.0, [np.arange(count)])], count)
+    nothing = Resource([(1.0, [np.arange(count)[:, None]])], count)
     return UnitGraph(
         names=[f"u[{i}]" for i in range(count)],
         kind=np.zeros(count, int),

@@ -13,7 +13,7 @@ from bmrjax.plot.free_energies import free_energy as free_energy
 from bmrjax.plot.group_fits import effects as effects
 from bmrjax.plot.group_fits import subjects as subjects
 from bmrjax.plot.input_maps import first_layer as first_layer
-from bmrjax.plot.layers import sparsity_per_layer as sparsity_per_layer
+from bmrjax.plot.kept_by_layer import sparsity_per_layer as sparsity_per_layer
 from bmrjax.plot.learning import learning_curves as learning_curves
 from bmrjax.plot.paths import path as path
 from bmrjax.plot.predicted_values import predictions as predictions

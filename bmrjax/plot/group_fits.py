@@ -55,6 +55,8 @@ def effects(
         >>> [axes.get_title(loc="left") for axes in figure.axes]
         ['mean', 'age']
     """
+    from matplotlib.ticker import MaxNLocator
+
     truth = dict(truth or {})
     if wrong := [name for name in truth if name not in study.covariates]:
         raise ValueError(
@@ -80,6 +82,7 @@ def effects(
         ax.scatter(study.mean[name][shown], rows, color=colours, s=25, zorder=3)
         titled(ax, name, inches=2.6)
         ax.set_xlabel("Effect, 95% interval")
+        ax.xaxis.set_major_locator(MaxNLocator(4))
         if name in truth:
             mark_truth(ax, true_values(truth[name], size, "effects", "parameters")[shown])
         clean_axes(ax)

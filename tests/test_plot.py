@@ -305,7 +305,7 @@ def test_predictions_draw_mean_band_and_values_in_the_order_of_x():
     assert {(10.0, 0.5), (10.0, 1.5), (30.0, 2.5), (30.0, 3.5)} <= set(map(tuple, corners))
     np.testing.assert_array_equal(points.get_offsets(), [[30, 3.4], [10, 1], [20, 9]])
     alone = plot.predictions(found, prob=0.8).axes[0]
-    assert (alone.get_title(), alone.get_xlabel()) == ("", "Row")
+    assert (alone.get_title(loc="left"), alone.get_xlabel()) == ("", "Row")
     assert list(alone.lines[0].get_ydata()) == [3, 1, 2]
 
 

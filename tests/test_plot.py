@@ -37,8 +37,8 @@ def result():
 
 
 def panel(figure, word):
-    found = [axes for axes in figure.axes if word in axes.get_title().lower()]
-    assert len(found) == 1, [axes.get_title() for axes in figure.axes]
+    found = [axes for axes in figure.axes if word in axes.get_title(loc="left").lower()]
+    assert len(found) == 1, [axes.get_title(loc="left") for axes in figure.axes]
     return found[0]
 
 
@@ -62,7 +62,7 @@ def test_learning_curves_have_a_panel_for_each_metric_of_the_history(result):
 
 def test_learning_curves_of_a_run_without_masks_show_no_kept_panel(result):
     result.keep = {}
-    titles = [axes.get_title().lower() for axes in plot.learning_curves(result).axes]
+    titles = [axes.get_title(loc="left").lower() for axes in plot.learning_curves(result).axes]
     assert len(titles) == 2
     assert not any("kept" in title for title in titles)
 
@@ -180,7 +180,7 @@ def test_ticks_of_a_path_do_not_collide_and_nothing_is_cut(result, least):
     canvas.draw()
     figure, renderer = canvas.figure, canvas.get_renderer()
     for axes in figure.axes:
-        low, high = axes.get_xlim()
+        low, high = sorted(axes.get_xlim())
         inside = [t for t in axes.get_xticklabels() if low <= t.get_position()[0] <= high]
         assert len(inside) >= 2
         assert overlaps(renderer, inside) == []
@@ -212,7 +212,7 @@ def test_calibration_has_the_bins_of_the_error(tmp_path):
     figure = plot.calibration(Prediction(probs, np.zeros(400), labels, is_probability=True))
     figure.savefig(tmp_path / "calibration.png")
     error = float(metrics.expected_calibration_error(probs, labels))
-    assert figure.axes[0].get_title() == f"ECE {error:.3f} on 400 rows"
+    assert figure.axes[0].get_title(loc="left") == f"ECE {error:.3f} on 400 rows"
     assert sum(bar.get_height() for bar in figure.axes[1].patches) == pytest.approx(1.0)
 
 
@@ -248,7 +248,11 @@ def test_first_layer_draws_the_kept_weights_of_each_unit():
     figure = plot.first_layer(layer((3, 4)))
     counts, *units = figure.axes
     # Unit 0 keeps one weight, the others all four.
-    assert [axes.get_title() for axes in units] == ["unit 1: 4", "unit 2: 4", "unit 0: 1"]
+    assert [axes.get_title(loc="left") for axes in units] == [
+        "unit 1, 4 weights",
+        "unit 2, 4 weights",
+        "unit 0, 1 weight",
+    ]
     np.testing.assert_array_equal(counts.images[0].get_array(), [[2, 2], [2, 3]])
     np.testing.assert_array_equal(units[0].images[0].get_array(), [[4, 5], [6, 7]])
     np.testing.assert_array_equal(
@@ -293,7 +297,7 @@ def test_predictions_draw_mean_band_and_values_in_the_order_of_x():
     )
     figure = plot.predictions(found, [3.4, 1.0, 9.0], x=[30, 10, 20], prob=0.8)
     (axes,) = figure.axes
-    assert axes.get_title() == "2 of 3 values within the 80% interval"
+    assert axes.get_title(loc="left") == "2 of 3 values within the 80% interval"
     (line,) = axes.lines
     np.testing.assert_array_equal(line.get_xydata(), [[10, 1], [20, 2], [30, 3]])
     band, points = axes.collections
@@ -301,7 +305,7 @@ def test_predictions_draw_mean_band_and_values_in_the_order_of_x():
     assert {(10.0, 0.5), (10.0, 1.5), (30.0, 2.5), (30.0, 3.5)} <= set(map(tuple, corners))
     np.testing.assert_array_equal(points.get_offsets(), [[30, 3.4], [10, 1], [20, 9]])
     alone = plot.predictions(found, prob=0.8).axes[0]
-    assert (alone.get_title(), alone.get_xlabel()) == ("", "Row")
+    assert (alone.get_title(loc="left"), alone.get_xlabel()) == ("", "Row")
     assert list(alone.lines[0].get_ydata()) == [3, 1, 2]
 
 
@@ -317,3 +321,52 @@ def test_predictions_refuse_what_they_cannot_draw():
         plot.predictions(one, np.ones(4))
     with pytest.raises(ValueError, match=r"levels \[\], not \[0\.05"):
         plot.predictions(one._replace(samples=None))
+
+
+def test_learning_curves_of_several_runs_have_a_colour_each(result):
+    other = Result({}, {}, {}, NUM_DATA, history=[{**row, "vfe": 5.0} for row in result.history])
+    figure = plot.learning_curves({"one": result, "two": other})
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two"]
+    assert len({line.get_color() for line in panel(figure, "accuracy").lines}) == 2
+    # Nothing could be removed in the second.
+    assert [line.get_label() for line in panel(figure, "kept").lines][:1] == ["one"]
+    assert "two" not in [line.get_label() for line in panel(figure, "kept").lines]
+
+
+def test_learning_curves_have_the_panels_that_are_named(result):
+    figure = plot.learning_curves(result, panels=["kept", "accuracy"])
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["Fraction kept, of 10", "Accuracy, held out"]
+    with pytest.raises(ValueError, match=r"no panels \['rmse'\]; there are \['vfe', 'accuracy'"):
+        plot.learning_curves(result, panels=["rmse"])
+    empty = Result({}, {}, {}, NUM_DATA)
+    with pytest.raises(ValueError, match="learning_curves: 'two' has no history"):
+        plot.learning_curves({"one": result, "two": empty})
+
+
+def test_a_path_begins_dense(result):
+    left, right = plot.path(result).axes[0].get_xlim()
+    assert left > right
+    result.path.append(Point(6, 50.0, 0, 10, {}, {}, {}))
+    left, right = plot.path(result).axes[0].get_xlim()
+    assert left > right
+
+
+def test_calibration_of_several_predictions():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(3, 0.5), 400).astype(np.float32)
+    one = Prediction(probs, np.zeros(400), rng.integers(0, 3, 400), is_probability=True)
+    sure = np.full((400, 3), 0.005)
+    sure[:, 0] = 0.99
+    sure[0] = [0.4, 0.3, 0.3]  # one row of 400 in its bin
+    other = one._replace(mean=sure)
+    figure = plot.calibration({"one": one, "other": other})
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert [label.split(":")[0] for label in labels] == ["one", "other"]
+    assert all("ECE" in label and "400 rows" in label for label in labels)
+    diagonal, _, right = figure.axes[0].lines
+    assert right.get_xdata() == [pytest.approx(0.99)]
+    assert figure.axes[0].get_ylabel() == "Fraction right"
+    numbers = Prediction(probs[:, 0], probs[:, 0], probs[:, 0], is_probability=False)
+    with pytest.raises(ValueError, match="classes, or of numbers"):
+        plot.calibration({"one": one, "numbers": numbers})

@@ -55,7 +55,7 @@ def fitted(network, keep, **given):
 def bars(figure):
     (axes,) = figure.axes
     texts = [text.get_text().strip() for text in axes.texts]
-    return axes.get_title(), [bar.get_width() for bar in axes.patches], texts
+    return axes.get_title(loc="left"), [bar.get_width() for bar in axes.patches], texts
 
 
 @pytest.mark.parametrize("library", ["equinox", "flax"])
@@ -164,3 +164,13 @@ def test_two_networks_are_not_mixed_up():
     result = Result({}, {}, {}, 10, unpruned_model=program, unpruned_guide=guide)
     with pytest.raises(ValueError, match=r"several networks read inputs: \['loc', 'scale'\]"):
         plot.inputs(result, ROWS, names="abc")
+
+
+def test_texts_lie_beside_the_bars_without_a_blank():
+    figure = plot.inputs(
+        fitted(plain(), {"net.read": jnp.eye(2, 3, dtype=bool)}), ROWS, names="abc"
+    )
+    texts = figure.axes[0].texts
+    assert [text.get_text() for text in texts] == ["1", "1", "removed"]
+    assert all(text.get_position() == (4, 0) for text in texts)
+    assert [text.xy[0] for text in texts] == [3.0, 9.0, 0.0]

@@ -205,6 +205,13 @@ class GroupFit:
             }
         )
 
+    @property
+    def subject_loc_alone(self) -> Float[np.ndarray, "subjects n"]:
+        """Posterior mean of each subject's parameters by its own data and the prior of its fit."""
+        level = self._level
+        own = np.linalg.solve(level.precision + np.eye(level.size), level.score[..., None])[..., 0]
+        return self._origin[: level.size] + self._prior_scale * own
+
     def reduce(
         self,
         *,

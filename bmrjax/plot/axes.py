@@ -2,7 +2,11 @@
 
 import math
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -10,7 +14,9 @@ if TYPE_CHECKING:
 
 # Colours that readers with any colour vision tell apart (Okabe and Ito, 2008).
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
-PURPLE = "#CC79A7"
+PURPLE, YELLOW, SKY = "#CC79A7", "#E69F00", "#56B4E9"
+# Of several runs in one figure, in their order.
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, GREY)
 TITLES = {"accuracy": "Accuracy", "rmse": "RMSE", "nll": "NLL, nats per data point", "ece": "ECE"}
 _TICK, _LABEL, _TITLE = 9, 9.5, 10.5
 
@@ -74,7 +80,7 @@ def clean_axes(ax: "Axes") -> None:
 
 
 def titled(ax: "Axes", title: str, *, inches: float = 3.4) -> None:
-    """Set a title in lines that fit the width of the axes.
+    """Set a title at the left, in lines that fit the width of the axes.
 
     Args:
         ax: The axes.
@@ -82,7 +88,35 @@ def titled(ax: "Axes", title: str, *, inches: float = 3.4) -> None:
         inches: Width of the axes.
     """
     width = max(int(inches * 72 / (0.52 * _TITLE)), 12)
-    ax.set_title(textwrap.fill(title, width), fontsize=_TITLE)
+    ax.set_title(textwrap.fill(title, width), fontsize=_TITLE, loc="left")
+
+
+def true_values(truth: ArrayLike, count: int, what: str, things: str) -> np.ndarray:
+    """Return one true value for each row that a plot may have; raise ValueError for another number.
+
+    Args:
+        truth: The values.
+        count: How many there have to be.
+        what: Name of the plot.
+        things: Name of what has values.
+    """
+    values = np.asarray(truth, float).ravel()
+    if len(values) != count:
+        raise ValueError(f"plot.{what}: truth has {len(values)} values for {count} {things}.")
+    return values
+
+
+def mark_truth(ax: "Axes", values: Iterable[float]) -> None:
+    """Mark a true value in each row, with a legend above the axes, where no row is.
+
+    Args:
+        ax: The axes.
+        values: One per row.
+    """
+    values = list(values)
+    marks = {"marker": "|", "s": 160, "color": "black", "zorder": 4, "label": "truth"}
+    ax.scatter(values, range(len(values)), **marks)
+    ax.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.0, 1.0))
 
 
 def rows_height(count: int) -> float:

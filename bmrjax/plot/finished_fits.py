@@ -2,24 +2,40 @@
 
 from typing import TYPE_CHECKING, Any
 
+from jaxtyping import ArrayLike
+
 from bmrjax.fitted.fit_reduction import FitReduction
-from bmrjax.plot.axes import BLUE, GREY, clean_axes, new_figure, rows_height, titled
+from bmrjax.plot.axes import (
+    BLUE,
+    GREY,
+    clean_axes,
+    mark_truth,
+    new_figure,
+    rows_height,
+    titled,
+    true_values,
+)
 from bmrjax.run.page_words import short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
+def inclusion(found: FitReduction, *, truth: ArrayLike | None = None, most: int = 40) -> "Figure":
     """Plot inclusion probabilities, and the averaged means and intervals beside them, by name.
 
     Args:
         found: From `bmrjax.reduce_fit`.
+        truth: What the elements really are, as of simulated data, one value per row of `FitReduction.table`;
+            drawn as a mark beside each interval.
         most: How many elements are drawn at most, the most probable ones.
 
     Returns:
         A figure with two panels that share their rows; elements of the chosen submodel are blue. ArviZ has
         a forest plot of the averaged draws, ``arviz.plot_forest(found.to_arviz())``.
+
+    Raises:
+        ValueError: If there are not as many true values as elements.
 
     Example:
         >>> import jax.numpy as jnp
@@ -28,12 +44,14 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
         >>> found = bmr.reduce_fit(
         ...     loc=jnp.array([0.8, 0.1]), covariance=0.02 * jnp.eye(2), prior=prior, names=["dose", "age"]
         ... )
-        >>> bmr.plot.inclusion(found).axes[0].get_title()
+        >>> bmr.plot.inclusion(found).axes[0].get_title(loc="left")
         '1 of 2 in the chosen submodel'
     """
     table: Any = found.table()
     total = len(table)
     chosen = table["kept"]
+    if truth is not None:
+        table = table.assign(truth=true_values(truth, total, "inclusion", "elements"))
     table = table.loc[sorted(table.nlargest(most, "inclusion_prob").index)]
     one_site = table["site"].nunique() == 1
     names = [
@@ -55,6 +73,8 @@ def inclusion(found: FitReduction, *, most: int = 40) -> "Figure":
     right.hlines(rows, table["2.5 %"], table["97.5 %"], color=colors, linewidth=2, zorder=2)
     right.scatter(table["mean"], rows, color=colors, s=25, zorder=3)
     right.set_xlabel("Mean over submodels, 95% interval")
+    if truth is not None:
+        mark_truth(right, table["truth"])
     for ax in (left, right):
         clean_axes(ax)
     return figure

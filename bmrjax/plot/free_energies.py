@@ -19,8 +19,10 @@ def free_energy(report: FreeEnergyReport) -> "Figure":
 
     Returns:
         A figure with two panels: along the largest ΔF, what was predicted and what was measured, with
-        a dashed line where the criterion stops; and the VFE (solid) with its part from the data
-        (dashed) by each order. Where curves shoot up, with the last elements, the axes cut them off.
+        a dotted line where the criterion stops; and the VFE (solid) with its part from the data
+        (dashed) by each order: by ΔF, by the ratio of mean to standard deviation (signal to noise), by
+        their sum (`criteria.SignalPlusRobustness`) and by the mean alone (magnitude). Where curves shoot up,
+        with the last elements, the axes cut them off.
 
     Raises:
         ValueError: If the report has no curve for ``"bmr"``.
@@ -31,7 +33,7 @@ def free_energy(report: FreeEnergyReport) -> "Figure":
         >>> gone = np.arange(3)
         >>> curve = bmr.FreeEnergyCurve(gone, 9.0 - gone, 9.0 - 0.5 * gone, 5.0 + gone)
         >>> report = bmr.FreeEnergyReport({"bmr": curve}, 2, 1, 8.5, 10)
-        >>> [axes.get_title() for axes in bmr.plot.free_energy(report).axes]
+        >>> [axes.get_title(loc="left") for axes in bmr.plot.free_energy(report).axes]
         ['Largest ΔF first', 'VFE (solid), its part from the data (dashed)']
 
     References:
@@ -46,10 +48,13 @@ def free_energy(report: FreeEnergyReport) -> "Figure":
         rates[name] = curve.removed / max(report.num_kept, 1)
     left.plot(rates["bmr"], main.predicted, "--", color=GREY, label="predicted by ΔF")
     left.plot(rates["bmr"], main.actual, color=BLUE, label="measured")
-    left.axvline(report.rate, color="black", linestyle=":", linewidth=1, label="criterion stops")
+    stop = f"criterion stops: {report.rate:.1%}"
+    left.axvline(report.rate, color="black", linestyle=":", linewidth=1, label=stop)
     titled(left, "Largest ΔF first")
     for name, curve in report.curves.items():
-        label = {"bmr": "ΔF", "snr": "SNR", "spr": "SPR"}.get(name, name)
+        label = {"bmr": "ΔF", "snr": "signal to noise", "spr": "mean plus deviation"}.get(
+            name, name
+        )
         right.plot(rates[name], curve.actual, color=colours[name], label=label)
         right.plot(rates[name], curve.expected_nll, "--", color=colours[name], linewidth=1)
     titled(right, "VFE (solid), its part from the data (dashed)")

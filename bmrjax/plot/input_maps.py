@@ -49,8 +49,8 @@ def first_layer(
         >>> result = bmr.Result(
         ...     {}, {"net.weight": weights > -2}, {}, 100, unpruned_model=program, unpruned_guide=guide
         ... )
-        >>> [axes.get_title() for axes in bmr.plot.first_layer(result).axes[:3]]
-        ['kept, of 2', 'unit 1: 4', 'unit 0: 1']
+        >>> [axes.get_title(loc="left") for axes in bmr.plot.first_layer(result).axes[:3]]
+        ['kept, of 2', 'unit 1, 4 weights', 'unit 0, 1 weight']
     """
     known = [name for name, mask in result.keep.items() if np.ndim(mask) > 1]
     if site is None and known:
@@ -66,7 +66,7 @@ def first_layer(
     columns = min(6, len(order) + 1)
     rows = -(-(len(order) + 1) // columns)
     height, width = values.shape[1:]
-    cell = 1.35
+    cell = 1.5
     figure = new_figure((cell * columns, (cell * min(max(height / width, 0.4), 2.5) + 0.3) * rows))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     from matplotlib.colors import LinearSegmentedColormap
@@ -76,13 +76,14 @@ def first_layer(
     counted = LinearSegmentedColormap.from_list("counted", ["#FFFFFF", BLUE])
     most_kept = max(int(kept.sum((0, 1)).max()), 1)
     axes[0].imshow(kept.sum((0, 1)), cmap=counted, vmin=0, vmax=most_kept)
-    axes[0].set_title(f"kept, of {kept.shape[0] * kept.shape[1]}", fontsize=8.5)
+    axes[0].set_title(f"kept, of {kept.shape[0] * kept.shape[1]}", fontsize=8.5, loc="left")
     largest = float(np.abs(values).max()) or 1.0
     for ax, unit in zip(axes[1:], order, strict=False):
         ax.imshow(
             np.ma.array(values[unit], mask=~shown[unit]), cmap=colours, vmin=-largest, vmax=largest
         )
-        ax.set_title(f"unit {unit}: {counts[unit]:,}", fontsize=8.5)
+        weights = "weight" if counts[unit] == 1 else "weights"
+        ax.set_title(f"unit {unit}, {counts[unit]:,} {weights}", fontsize=8.5, loc="left")
     for ax in axes:
         ax.set_xticks([])
         ax.set_yticks([])

@@ -45,7 +45,7 @@ def predictions(
         ...     mean, np.zeros(3), mean, is_probability=False, levels=(0.05, 0.95),
         ...     at_levels=np.stack([mean - 1, mean + 1]),
         ... )
-        >>> bmr.plot.predictions(found, np.array([1.5, 2.0, 9.0])).axes[0].get_title()
+        >>> bmr.plot.predictions(found, np.array([1.5, 2.0, 9.0])).axes[0].get_title(loc="left")
         '2 of 3 values within the 90% interval'
     """
     if prediction.is_probability:

@@ -86,8 +86,11 @@ def inputs(
     ax = figure.subplots()
     ax.barh(rows, size[shown], color=BLUE, height=0.7)
     for row, column in zip(rows, shown, strict=True):
-        text = f" {count[column]:,}" if count[column] else " removed"
-        ax.text(size[column], row, text, va="center", color="#333333" if count[column] else GREY)
+        text = f"{count[column]:,}" if count[column] else "removed"
+        colour = "#333333" if count[column] else GREY
+        # Browsers drop a blank at the beginning of a text.
+        away = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(text, (size[column], row), color=colour, **away)
     ax.set_yticks(rows, short_names([given[column] for column in shown]))
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlim(0, 1.12 * (float(size.max()) or 1.0))

@@ -2,10 +2,12 @@
 
     python docs/figures/claims.py
 
-Nothing is run. Each function draws one claim, and returns the numbers that it has drawn.
+Nothing is run. Each function draws one claim, and returns the numbers that it has drawn; all of them are in
+``claims.json``.
 """
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 import matplotlib.pyplot as plt
-from style import BLUE, GREEN, GREY, ORANGE, PURPLE, save
+from style import BLUE, GREEN, GREY, ORANGE, PURPLE, save, write_numbers
 
 ROWS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -40,7 +42,8 @@ def while_training(ax: plt.Axes) -> dict[str, tuple[float, float]]:
         points = [(100 * row["sparsity"], 100 * row["accuracy"]) for row in some]
         ax.scatter(*zip(*points, strict=True), color=colour, s=22, label=label)
         found[label] = (mean(x for x, _ in points), mean(y for _, y in points))
-    ax.scatter([81], [90], marker="x", color=PURPLE, label="published")
+    found["Marković et al. 2024"] = (81.0, 90.0)
+    ax.scatter([81], [90], marker="x", color=PURPLE, label="Marković et al. 2024")
     ax.set(xlabel="weights removed, %", title="LeNet-5 on Fashion-MNIST: accuracy, %")
     ax.legend(loc="lower center", fontsize=8)
     return found
@@ -63,7 +66,7 @@ def variables(ax: plt.Axes) -> dict[str, tuple[float, float]]:
     return found
 
 
-def trained(ax: plt.Axes, network: str = "mlp") -> dict[str, list[float]]:
+def trained(ax: plt.Axes, network: str = "mlp") -> dict[str, Any]:
     """Draw accuracy against the weights kept of a trained network, without training: means over seeds."""
     names = {
         "reduce_network": ("bmrjax", BLUE, "o"),
@@ -77,10 +80,12 @@ def trained(ax: plt.Axes, network: str = "mlp") -> dict[str, list[float]]:
         for row in rows("trained", network=network, method=method):
             at[round(100 * row["kept"])].append(100 * row["accuracy"])
         kept = sorted(at)
-        found[label] = [mean(at[each]) for each in kept]
-        ax.plot(kept, found[label], f"-{marker}", color=colour, markersize=4, label=label)
+        accuracy = [mean(at[each]) for each in kept]
+        found[label] = dict(zip(kept, accuracy, strict=True))
+        ax.plot(kept, accuracy, f"-{marker}", color=colour, markersize=4, label=label)
     dense = mean(row["accuracy"] for row in rows("trained", network=network, method="dense"))
-    ax.axhline(100 * dense, color=GREY, linewidth=0.8, linestyle=":")
+    found["dense"] = 100 * dense
+    ax.axhline(100 * dense, color=GREY, linewidth=0.8, linestyle=":", label="dense")
     ax.invert_xaxis()
     ax.set(xlabel="weights kept, %", title="A trained perceptron: accuracy, %")
     ax.legend(fontsize=8)
@@ -99,31 +104,33 @@ def _bars(ax: plt.Axes, names: list[str], ours: list[float], theirs: list[float]
         ax.bar_label(drawn, texts, padding=3, fontsize=8)
     ax.set_yticks(range(len(names)), names)
     ax.set_xlim(0, 1.18 * max(ours + theirs))
-    ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.4, -0.42), ncols=2)
+    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.1), ncols=2)
 
 
-def files(ax: plt.Axes) -> dict[str, float]:
+def files(ax: plt.Axes) -> dict[str, dict[str, float]]:
     """Draw how many times smaller a network is as a file."""
     names = {"LeNet-300-100": ("lenet-300-100", 161.0), "LeNet-5-Caffe": ("lenet-5-caffe", 482.0)}
     found = {}
     for name, (net, _) in names.items():
         some = rows("federici2017", net=net, method="VD")
         found[name] = mean(row["files"]["ours"]["ratio"] for row in some)
-    _bars(ax, list(names), list(found.values()), [paper for _, paper in names.values()])
+    published = {name: paper for name, (_, paper) in names.items()}
+    _bars(ax, list(names), list(found.values()), list(published.values()))
     ax.set_title("MNIST networks as files: times smaller")
-    return found
+    return {"bmrjax": found, "published": published}
 
 
-def units(ax: plt.Axes) -> dict[str, float]:
+def units(ax: plt.Axes) -> dict[str, dict[str, float]]:
     """Draw how many times fewer FLOPs a network takes once whole units are gone."""
     names = {"LeNet-500-300": ("lenet-500-300", 11.2), "LeNet-5-Caffe": ("lenet-5-caffe", 10.5)}
     found = {}
     for name, (net, _) in names.items():
         some = rows("neklyudov2017", net=net, random_labels=False, quick=False, validation=0)
         found[name] = mean(row["flops_ratio"] for row in some)
-    _bars(ax, list(names), list(found.values()), [paper for _, paper in names.values()])
+    published = {name: paper for name, (_, paper) in names.items()}
+    _bars(ax, list(names), list(found.values()), list(published.values()))
     ax.set_title("Whole units removed, MNIST: times fewer FLOPs")
-    return found
+    return {"bmrjax": found, "published": published}
 
 
 def seconds(ax: plt.Axes) -> dict[str, float]:
@@ -152,11 +159,13 @@ CLAIMS: dict[str, Callable[[plt.Axes], Any]] = {
 
 def main(folder: Path | None = None) -> None:
     """Draw each claim; the home page shows four of them."""
+    found = {}
     for name, draw in CLAIMS.items():
         figure, ax = plt.subplots(figsize=(5.0, 3.0), layout="constrained")
-        draw(ax)
+        found[f"claim_{name}"] = draw(ax)
         save(figure, f"claim_{name}", folder)
+    write_numbers((folder or Path(__file__).parent) / "claims.json", found)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

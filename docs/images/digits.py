@@ -3,10 +3,14 @@
     python docs/images/digits.py
 
 Writes ``docs/images/digits.png``: what is kept against accuracy on test rows, and the weights of the first
-layer that are left. The point was chosen on validation rows.
+layer that are left. The point was chosen on validation rows. The numbers are in ``digits.json``, and in the
+description of the picture.
 """
 
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import matplotlib.pyplot as plt
@@ -14,7 +18,8 @@ import numpy as np
 
 import bmrjax as bmr
 
-BLUE, ORANGE, GREY = "#3b6ea5", "#d1495b", "#999999"
+sys.path.insert(0, str(Path(__file__).parents[1] / "figures"))
+from style import BLUE, ORANGE, rounded, write_numbers  # noqa: E402
 
 
 def fit() -> tuple[bmr.Result, bmr.Result, bmr.data.Dataset]:
@@ -29,8 +34,10 @@ def fit() -> tuple[bmr.Result, bmr.Result, bmr.data.Dataset]:
     return run.most_predictive(jax.random.key(1), validation), run, digits
 
 
-def draw_path(ax: plt.Axes, best: bmr.Result, run: bmr.Result, digits: bmr.data.Dataset) -> None:
-    """Draw accuracy on test rows against the weights that are kept."""
+def draw_path(
+    ax: plt.Axes, best: bmr.Result, run: bmr.Result, digits: bmr.data.Dataset
+) -> dict[str, Any]:
+    """Draw accuracy on test rows against the weights that are kept, and return what is drawn."""
     stayed = [i for i, point in enumerate(run.path) if not point.taken_back]
     kept = [run.path[i].kept for i in stayed]
     accuracy = [
@@ -49,10 +56,18 @@ def draw_path(ax: plt.Axes, best: bmr.Result, run: bmr.Result, digits: bmr.data.
         color=ORANGE,
     )
     ax.set_xscale("log")
+    ax.xaxis.set_major_formatter("{x:,g}")
     ax.invert_xaxis()
     ax.set_ylim(min(accuracy[chosen] - 4, 90), 100)
     ax.set_xlabel("weights kept")
-    ax.set_title("accuracy on test rows, %", loc="left", fontsize=10)
+    ax.set_title("accuracy on test rows, %")
+    return {
+        "total": best.num_total,
+        "kept": best.num_kept,
+        "accuracy, %": accuracy[chosen],
+        "dense accuracy, %": accuracy[0],
+        "points kept": kept,
+    }
 
 
 def draw_pixels(ax: plt.Axes, result: bmr.Result) -> None:
@@ -64,19 +79,24 @@ def draw_pixels(ax: plt.Axes, result: bmr.Result) -> None:
         ax.text(column, row, str(count), ha="center", va="center", fontsize=7)
     ax.set_xticks([])
     ax.set_yticks([])
-    ax.set_title("weights left of 100 per pixel", loc="left", fontsize=10)
+    ax.spines[:].set_visible(True)
+    ax.set_title("weights left of 100 per pixel")
 
 
-def main() -> None:
+def main(folder: Path | None = None) -> None:
     """Fit and draw."""
+    folder = folder or Path(__file__).parent
     best, run, digits = fit()
     figure = plt.figure(figsize=(9.0, 3.0), layout="constrained")
     axes = figure.subplots(1, 2, width_ratios=[2.2, 1])
-    draw_path(axes[0], best, run, digits)
+    numbers = rounded(draw_path(axes[0], best, run, digits))
     draw_pixels(axes[1], best)
-    axes[0].spines[["top", "right"]].set_visible(False)
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=150)
+    # Chunks of PNG are Latin-1, as all of this is.
+    described = {"Description": json.dumps(numbers), "Software": None}
+    figure.savefig(folder / "digits.png", dpi=150, metadata=described)
+    plt.close(figure)
+    write_numbers(folder / "digits.json", {"digits": numbers})
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

@@ -351,7 +351,7 @@ def test_plots_show_probabilities_by_name_and_predictions_by_size():
     np.testing.assert_allclose(
         [bar.get_width() for bar in left.patches], table["inclusion_prob"][shown]
     )
-    assert "of 6 in the chosen submodel" in left.get_title()
+    assert "of 6 in the chosen submodel" in left.get_title(loc="left")
     np.testing.assert_allclose(right.collections[-1].get_offsets()[:, 0], table["mean"][shown])
     axes = plot.sizes(found).axes[0]
     line = axes.lines[1]

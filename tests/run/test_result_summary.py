@@ -46,7 +46,7 @@ def test_the_summary_has_names_and_moments():
         result.summary(data()[0], criterion=bmr.criteria.Inclusion())
     ax = bmr.plot.coefficients(result).axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["age", "weight"]
-    assert ax.get_title() == "2 of 4 kept"
+    assert ax.get_title(loc="left") == "2 of 4 kept"
     np.testing.assert_allclose(ax.collections[1].get_offsets()[:, 0], posterior.loc[KEEP])
     with pytest.raises(ValueError, match=r"no site 'gamma'; there are \['beta'\]"):
         bmr.plot.coefficients(result, site="gamma")

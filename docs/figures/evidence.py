@@ -96,7 +96,12 @@ def fixed_point(folder: Path | None = None) -> dict[str, Any]:
     right.axhline(0, color=GREY, linewidth=0.8)
     right.text(1, 0.1, "ΔF > 0, without a prior over masks", color=GREY, fontsize=8)
     save(figure, "fixed_point", folder)
-    return {"threshold by iteration": bars, "further left": below, "weights": len(loc), "matter": 40}
+    return {
+        "threshold by iteration": bars,
+        "further left": below,
+        "weights": len(loc),
+        "matter": 40,
+    }
 
 
 def main(folder: Path | None = None) -> None:

@@ -67,7 +67,7 @@ class Resource:
 
 
 def _gone(axis: AxisUnits, gone: Bool[np.ndarray, " units"]) -> Bool[np.ndarray, " size"]:
-    return ((axis >= 0) & gone[axis]).any(1)
+    return np.asarray(((axis >= 0) & gone[axis]).any(1))
 
 
 @dataclass(frozen=True)

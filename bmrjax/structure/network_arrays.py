@@ -290,8 +290,15 @@ def _without_intermediates(network: Any) -> Any:
     return network
 
 
+def _with_value(leaf: Any, value: Any) -> Any:
+    """Return a leaf of a Flax NNX module's state, a variable or a plain array, with another value."""
+    from flax import nnx
+
+    return leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
+
+
 class NNXParts:
-    """See `Parts`."""
+    """See `Parts`. Plain arrays that a module holds are data of the network, not trained."""
 
     def __init__(self, network: Any, select: Callable[[Any], bool] = _is_float):
         from flax import nnx
@@ -302,7 +309,8 @@ class NNXParts:
         self._where = [
             path
             for path, v in self._flat.items()
-            if not isinstance(v, nnx.RngState) and select(v.get_value())
+            if not isinstance(v, nnx.RngState)
+            and select(v.get_value() if isinstance(v, nnx.Variable) else v)
         ]
         self.arrays: list[Any] = [self._flat[path][...] for path in self._where]
         self.names: list[str] = [".".join(map(str, path)) for path in self._where]
@@ -311,7 +319,7 @@ class NNXParts:
     def _filled(self, arrays: Sequence[Array]) -> Any:
         flat = dict(self._flat)
         for path, array in zip(self._where, arrays, strict=True):
-            flat[path] = flat[path].replace(array)
+            flat[path] = _with_value(flat[path], array)
         return self._nnx.merge(self._graph, self._nnx.from_flat_state(flat), copy=True)
 
     def call(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:

@@ -70,7 +70,7 @@ def network_function(caller: str, network: Any, example: Any) -> NetworkFunction
     cut: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     if isinstance(network, Compact):
         network, cut = network.network, network.cut
-    parts = parts_of(network)
+    parts = parts_of(network, caller=caller)
     given = example if isinstance(example, tuple) else (example,)
     arguments = checked_arguments(caller, network, parts, given)
     inputs, parts = arguments.arrays, WithArguments(parts, arguments)

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from bmrjax.structure.attribute_sizes import AttributeSizes, ByRules
 from bmrjax.structure.call_arguments import Arguments, arguments_of, requires
+from bmrjax.structure.no_network import no_network
 from bmrjax.structure.traced_once import trace_once
 
 BY_RULES = ByRules()
@@ -61,12 +62,13 @@ def is_numeric(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
 
 
-def parts_of(network: Any, select: Callable[[Any], bool] = _is_float) -> Parts:
+def parts_of(network: Any, select: Callable[[Any], bool] = _is_float, *, caller: str = "") -> Parts:
     """Take a network apart.
 
     Args:
         network: An Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
         select: Says which leaves are its arrays; those of floating-point numbers by default.
+        caller: Name of the calling function, for messages.
 
     Raises:
         TypeError: For anything else, and for a network of NumPy arrays.
@@ -79,15 +81,12 @@ def parts_of(network: Any, select: Callable[[Any], bool] = _is_float) -> Parts:
     if found is not None:
         if not found.arrays and any(isinstance(x, np.ndarray) for x in jax.tree.leaves(network)):
             raise TypeError(
-                "the network's arrays are NumPy's, which Equinox and Flax take for constants. Make "
+                f"{caller and caller + ': '}the network's arrays are NumPy's, which Equinox and Flax take for constants. Make "
                 "parameters of them: jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, "
                 "np.ndarray) else x, network)."
             )
         return found
-    raise TypeError(
-        "expected an Equinox module, an (Equinox module, State) pair or a Flax NNX module, got "
-        f"{type(network).__name__}."
-    )
+    raise no_network(caller, network)
 
 
 class WithArguments:
@@ -174,7 +173,7 @@ def named_arrays(network: Any) -> dict[str, Array]:
         >>> {path: array.shape for path, array in structure.named_arrays(network).items()}
         {'layers.0.weight': (3, 4), 'layers.0.bias': (3,), 'layers.1.weight': (2, 3), 'layers.1.bias': (2,)}
     """
-    parts = parts_of(network)
+    parts = parts_of(network, caller="named_arrays")
     return dict(zip(parts.names, parts.arrays, strict=True))
 
 

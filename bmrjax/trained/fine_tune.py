@@ -86,7 +86,7 @@ def tuner(
 
     def tuned(arrays: Sequence[Array], masks: dict[int, np.ndarray]) -> list[Array]:
         network = function(parts.build(arrays), {parts.names[i]: m for i, m in masks.items()})
-        found = parts_of(network)
+        found = parts_of(network, caller="reduce_network: fine_tune")
         shapes = [x.shape for x in arrays]
         if found.names != parts.names or [x.shape for x in found.arrays] != shapes:
             raise ValueError(

@@ -90,7 +90,7 @@ def trace(
     """
     if is_equinox(network):
         network = finite_weight_norms(network)
-    parts = parts_of(network)
+    parts = parts_of(network, caller="reduce_network")
     count = len(parts.arrays)
     batched = not is_equinox(network)
     one = tuple(jnp.asarray(part[:1] if batched else part[0]) for part in inputs)

@@ -1,10 +1,10 @@
-"""What is said of a value that is given for a network, and is none."""
+"""The error for a value that is given for a network, and is something else."""
 
 from typing import Any
 
 
 def no_network(caller: str, given: Any, also: str = "") -> TypeError:
-    """Return the error for a value that is not a network, with what to give in its place where that is known.
+    """Return the error for anything but a network, with what to give in its place where that is known.
 
     Args:
         caller: Name of the calling function; may be empty.
@@ -12,8 +12,8 @@ def no_network(caller: str, given: Any, also: str = "") -> TypeError:
         also: What the function takes besides networks, as ``", a result"``.
     """
     return TypeError(
-        f"{caller and caller + ': '}expected an Equinox module, an (Equinox module, State) pair or a Flax NNX module{also}, "
-        f"got {type(given).__name__}.{_hint(given)}"
+        f"{caller and caller + ': '}expected an Equinox module, an (Equinox module, State) pair or a Flax NNX "
+        f"module{also}, got {type(given).__name__}.{_hint(given)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What is given for a network, and is none: every function says its name, and what to give instead."""
+"""Anything but a network is refused by the name of the function, and with what to give instead."""
 
 import equinox as eqx
 import flax.linen

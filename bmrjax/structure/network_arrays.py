@@ -82,8 +82,8 @@ def parts_of(network: Any, select: Callable[[Any], bool] = _is_float, *, caller:
         if not found.arrays and any(isinstance(x, np.ndarray) for x in jax.tree.leaves(network)):
             raise TypeError(
                 f"{caller and caller + ': '}the network's arrays are NumPy's, which Equinox and Flax take "
-                "for constants. Make parameters of them: jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, "
-                "np.ndarray) else x, network)."
+                "for constants. Make parameters of them: jax.tree.map(lambda x: jnp.asarray(x) if "
+                "isinstance(x, np.ndarray) else x, network)."
             )
         return found
     raise no_network(caller, network)

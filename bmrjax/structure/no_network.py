@@ -12,8 +12,8 @@ def no_network(caller: str, given: Any, also: str = "") -> TypeError:
         also: What the function takes besides networks, as ``", a result"``.
     """
     return TypeError(
-        f"{caller and caller + ': '}expected an Equinox module, an (Equinox module, State) pair or a Flax NNX "
-        f"module{also}, got {type(given).__name__}.{_hint(given)}"
+        f"{caller and caller + ': '}expected an Equinox module, an (Equinox module, State) pair or a Flax "
+        f"NNX module{also}, got {type(given).__name__}.{_hint(given)}"
     )
 
 

@@ -140,7 +140,7 @@ def flax_layer_classes() -> dict[str, type]:
 
     kinds = nnx.Module, nnx.Variable, nnx.RngStream, nnx.Rngs
     left_out = nnx.Metric, nnx.Optimizer
-    return {"nnx.StateAxes": nnx.StateAxes} | {
+    return {"nnx.StateAxes": nnx.StateAxes, "nnx.PathContains": nnx.PathContains} | {
         f"nnx.{name}": value
         for name, value in vars(nnx).items()
         if isinstance(value, type) and issubclass(value, kinds) and not issubclass(value, left_out)

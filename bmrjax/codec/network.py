@@ -24,6 +24,7 @@ from bmrjax.codec.relative_entropy import RelativeEntropy
 from bmrjax.codec.scales import only_network, posterior_scales
 from bmrjax.run.result import Result
 from bmrjax.structure import Compact
+from bmrjax.structure.no_network import no_network
 
 Coder = Literal["range", "ans", "huffman"]
 # Numbers of a decoded network at most: 128 MiB in float32.
@@ -140,10 +141,7 @@ def _resolved(
         network = network.network
     first = network[0] if isinstance(network, tuple) and len(network) == 2 else network
     if not isinstance(first, eqx.Module) and not is_flax_object(network):
-        raise TypeError(
-            "encode takes an Equinox module, an (Equinox module, State) pair, a Flax NNX module, what "
-            f"compact returned, or a result; got {type(network).__name__}."
-        )
+        raise no_network("encode", network, ", what compact returned, or a result")
     return network, scales, original
 
 

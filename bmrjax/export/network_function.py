@@ -24,6 +24,7 @@ class NetworkFunction:
         inputs: A batch for it.
         output_axis: Axis of a weight that numbers its outputs: 0 for Equinox, -1 for Flax.
         call: From arrays and inputs to outputs, of a batch.
+        compiled: The same, compiled: one by one, operations take longer than to compile them together.
         cut: Arrays of the network as it was before `compact`, as they are now.
     """
 
@@ -33,12 +34,17 @@ class NetworkFunction:
     inputs: tuple[jax.Array, ...]
     output_axis: int
     call: Callable[..., Any]
+    compiled: Callable[..., Any]
     cut: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
     def function(self, arrays: Any = None) -> Callable[..., Any]:
         """Return the function of a batch, with these arrays in place of the network's."""
         held = list(self.arrays if arrays is None else arrays)
         return lambda *inputs: self.call(held, inputs)
+
+    def outputs(self, inputs: Any, arrays: Any = None) -> Any:
+        """Return what the network gives for a batch, with these arrays in place of its own."""
+        return self.compiled(list(self.arrays if arrays is None else arrays), tuple(inputs))
 
     def batch(self, rows: int) -> tuple[np.ndarray, ...]:
         """Return so many rows of the example, the last ones repeated and changed a little."""
@@ -70,7 +76,7 @@ def network_function(caller: str, network: Any, example: Any) -> NetworkFunction
     cut: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     if isinstance(network, Compact):
         network, cut = network.network, network.cut
-    parts = parts_of(network)
+    parts = parts_of(network, caller=caller)
     given = example if isinstance(example, tuple) else (example,)
     arguments = checked_arguments(caller, network, parts, given)
     inputs, parts = arguments.arrays, WithArguments(parts, arguments)
@@ -85,14 +91,22 @@ def network_function(caller: str, network: Any, example: Any) -> NetworkFunction
         raise ValueError(
             f"{caller}: a Flax network takes batches; give inputs with one row per data point."
         )
-    if not all(
-        np.isfinite(np.asarray(y)).all() for y in jax.tree.leaves(call(parts.arrays, inputs))
-    ):
+    compiled = jax.jit(call)
+    made = NetworkFunction(
+        network,
+        list(parts.names),
+        list(parts.arrays),
+        inputs,
+        0 if equinox else -1,
+        call,
+        compiled,
+        cut,
+    )
+    if not all(np.isfinite(y).all() for y in flat(made.outputs(inputs))):
         raise ValueError(
             f"{caller}: the outputs of the network on the example are not finite; give another example."
         )
-    axis = 0 if equinox else -1
-    return NetworkFunction(network, list(parts.names), list(parts.arrays), inputs, axis, call, cut)
+    return made
 
 
 def _batched(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,14 +146,16 @@ def check_outputs(caller: str, file: Any, error: float, tolerance: float) -> Non
 
 
 def milliseconds(call: Callable[[], Any], repeats: int) -> float:
-    """Return the median time of a call, after one that is not timed."""
+    """Return the median time of a call, after one that is not timed; NaN for no repeats."""
+    if not repeats:
+        return float("nan")
     jax.block_until_ready(call())
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
         jax.block_until_ready(call())
         times.append(time.perf_counter() - begin)
-    return 1e3 * float(np.median(times)) if times else float("nan")
+    return 1e3 * float(np.median(times))
 
 
 def compiled_call(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:

@@ -84,8 +84,8 @@ def onnx(
         chosen = weights_to_round(made, set(stored), int8)
     data = with_eight_bits(model, stored, chosen).SerializeToString() if chosen else plain
     found = open_graph(data)
-    function = made.function(replaced(made, chosen))
-    error = graph_error(found, made, function, batch)
+    arrays = replaced(made, chosen)
+    error = graph_error(found, made, batch, arrays)
     check_outputs(caller, file, error, tolerance)
     file = Path(file)
     write_atomically(file, data)
@@ -100,7 +100,7 @@ def onnx(
         float32_size=len(plain),
         batch=batch,
         error=error,
-        change=output_difference(function(*made.inputs), made.function()(*made.inputs))
+        change=output_difference(made.outputs(made.inputs, arrays), made.outputs(made.inputs))
         if chosen
         else 0.0,
         nats=sum(nats) if nats else None,

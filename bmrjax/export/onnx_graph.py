@@ -5,6 +5,7 @@ import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,36 +43,48 @@ def make_graph(made: NetworkFunction, batch: int | None, tolerance: float) -> An
         except ImportError as error:
             raise ImportError(INSTALL.format(error)) from None
         names = ["x"] if len(made.inputs) == 1 else [f"x{i}" for i in range(len(made.inputs))]
-        shapes, structs = _shapes(made, batch)
-        plain = made.function()
-        failed: list[Exception] = []
-        differs: list[tuple[float, Any]] = []
-        for wrapped, given in (
-            (lambda: plain, shapes),
-            (lambda: _without_pads(plain), shapes),
-            (lambda: _one_by_one(plain, structs), structs),
-        ):
-            try:
-                model = to_onnx(wrapped(), given, model_name="network", input_names=names)
-                error = graph_error(open_graph(model.SerializeToString()), made, plain, batch)
-            except ImportError:
-                raise
-            except Exception as error:  # of the converter or of the runtime, whatever they raise
-                failed.append(error)
-                continue
-            if error <= tolerance:
-                return model
-            differs.append((error, model))
-    differs = [each for each in differs if np.isfinite(each[0])]
-    if differs:
-        return min(differs, key=lambda each: each[0])[1]
-    if not failed:
-        failed.append(ValueError("its outputs there have another shape, or are not finite"))
+        convert = partial(to_onnx, model_name="network", input_names=names)
+        model, failed = _converted(convert, made, batch, tolerance)
+        if model is not None:
+            return model
+        rows, hint = len(made.inputs[0]), ""
+        if batch is None and _converted(convert, made, rows, tolerance)[0] is not None:
+            hint = f" For so many rows per call it can: batch={rows}, say."
     text = " ".join(str(failed[0]).split())
-    hint = " batch= may help: a graph for so many rows." if batch is None else ""
     raise ValueError(
         f"export.onnx: the network cannot be converted ({type(failed[0]).__name__}: {text:.300}).{hint}"
     ) from failed[0]
+
+
+def _converted(
+    convert: Callable[..., Any], made: NetworkFunction, batch: int | None, tolerance: float
+) -> tuple[Any, list[Exception]]:
+    """Return the model that is nearest to the network, or None, and what ways to make one have raised."""
+    shapes, structs = _shapes(made, batch)
+    plain = made.function()
+    failed: list[Exception] = []
+    differs: list[tuple[float, Any]] = []
+    for wrapped, given in (
+        (lambda: plain, shapes),
+        (lambda: _without_pads(plain), shapes),
+        (lambda: _one_by_one(plain, structs), structs),
+    ):
+        try:
+            model = convert(wrapped(), given)
+            error = graph_error(open_graph(model.SerializeToString()), made, batch)
+        except ImportError:
+            raise
+        except Exception as error:  # of the converter or of the runtime, whatever they raise
+            failed.append(error)
+            continue
+        if error <= tolerance:
+            return model, failed
+        if np.isfinite(error):
+            differs.append((error, model))
+    if differs:
+        return min(differs, key=lambda each: each[0])[1], failed
+    failed.append(ValueError("its outputs there have another shape, or are not finite"))
+    return None, failed
 
 
 # What the converter puts in place of functions of jax.numpy, and leaves there.
@@ -106,22 +119,22 @@ def _quiet() -> Iterator[None]:
 def graph_error(
     found: Callable[..., Any],
     made: NetworkFunction,
-    function: Callable[..., Any],
     batch: int | None,
+    arrays: Any = None,
 ) -> float:
     """Return the largest difference of a graph's outputs from a network's, relative to the largest.
 
     Args:
         found: What the graph computes.
         made: The network, with example inputs.
-        function: What it should compute.
         batch: Rows per call; None for any number, of which two are tried.
+        arrays: In place of the network's.
     """
     error = 0.0
     for rows in {batch} if batch else {len(made.inputs[0]), 3}:
         inputs = made.batch(int(rows or 1))
         with jax.default_matmul_precision("highest"):  # as ONNX Runtime multiplies
-            error = max(error, output_difference(found(*inputs), function(*inputs)))
+            error = max(error, output_difference(found(*inputs), made.outputs(inputs, arrays)))
     return error
 
 

@@ -76,7 +76,7 @@ def stablehlo(
     error = 0.0
     for rows in {batch} if batch else {len(made.inputs[0]), 3}:
         inputs = made.batch(int(rows or 1))
-        error = max(error, output_difference(found(*inputs), made.function()(*inputs)))
+        error = max(error, output_difference(found(*inputs), made.outputs(inputs)))
     check_outputs("export.stablehlo", file, error, tolerance)
     file = Path(file)
     write_atomically(file, bytes(data))

@@ -45,7 +45,7 @@ def from_torch(network: Any) -> Callable[[str, np.ndarray], Mapping[str, np.ndar
         >>> nn.load_weights(layer, tensors, translate=nn.from_torch(layer)).kernel.shape
         (2, 3)
     """
-    parts = parts_of(network, is_numeric)
+    parts = parts_of(network, is_numeric, caller="from_torch")
     own = {name: array.shape for name, array in zip(parts.names, parts.arrays, strict=True)}
     library = "equinox" if is_equinox(network) else "flax"
     one = _of_equinox if library == "equinox" else _of_flax

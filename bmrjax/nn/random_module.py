@@ -18,6 +18,7 @@ from bmrjax.nn.adapter import Adapter, Values
 from bmrjax.nn.equinox_adapter import EquinoxAdapter
 from bmrjax.priors import Prior
 from bmrjax.priors.layer import Layer, Tensor
+from bmrjax.structure.no_network import no_network
 
 _nnx_adapter: Any = lazy_loader.load("bmrjax.nn.nnx_adapter", suppress_warning=True)  # loads Flax
 
@@ -260,10 +261,4 @@ def _adapter(name: str, network: Any) -> Any:
     if any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__):
         module: Any = network
         return _nnx_adapter.NNXAdapter(name, module)
-    hint = ""
-    if any(cls.__module__.startswith("flax.linen") for cls in type(network).__mro__):
-        hint = " Flax Linen modules are not supported; nnx.bridge.ToNNX converts one."
-    raise TypeError(
-        f"random_module('{name}'): expected an Equinox module, an (Equinox module, State) pair or a Flax NNX "
-        f"module, got {type(network).__name__}.{hint}"
-    )
+    raise no_network(f"random_module('{name}')", network)

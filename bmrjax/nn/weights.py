@@ -143,7 +143,7 @@ def _as(name: str, source: str) -> str:
 
 
 def _parts(network: Any, caller: str) -> Parts:
-    parts = parts_of(network, is_numeric)
+    parts = parts_of(network, is_numeric, caller=caller)
     twice = next((n for n in parts.names if parts.names.count(n) > 1), None)
     if twice is not None:
         raise ValueError(

@@ -206,7 +206,7 @@ def compact(network: Any, *inputs: Any, drop_inputs: bool = False) -> Compact:
     """
     if is_equinox(network):
         network = _weight_norm.finite_weight_norms(network)
-    parts = parts_of(network)
+    parts = parts_of(network, caller="compact")
     for name, array in zip(parts.names, parts.arrays, strict=True):
         if not np.isfinite(np.asarray(array)).all():
             raise ValueError(
@@ -223,9 +223,9 @@ def compact(network: Any, *inputs: Any, drop_inputs: bool = False) -> Compact:
     seen = whole if flat is None else trace_once(parts.call, parts.arrays, taken)
     planner = Planner(seen, parts.arrays, taken, free_inputs=flat is not None)
     old = Trial(whole, parts.arrays, random_inputs(inputs), shake=True)
-    again = lambda small: WithArguments(parts_of(small), arguments)  # noqa: E731
+    again = lambda small: WithArguments(parts_of(small, caller="compact"), arguments)  # noqa: E731
     tried = largest(parts, again, planner, old, flat=flat is not None)
-    new = parts_of(tried.network)
+    new = parts_of(tried.network, caller="compact")
     size = 1 if is_equinox(network) else inputs[0].shape[0]
     return Compact(
         network=tried.network,

@@ -65,7 +65,7 @@ def input_weights(network: Any, *inputs: Any) -> InputWeights:
         >>> found.names, found.leads.sum(0).tolist()
         (('layers.0.weight',), [1, 1, 1])
     """
-    parts = parts_of(network)
+    parts = parts_of(network, caller="input_weights")
     arguments = checked_arguments("input_weights", network, parts, inputs)
     if len(arguments.arrays) != 1:
         raise ValueError(f"it takes {len(arguments.arrays)} arrays, and not one")

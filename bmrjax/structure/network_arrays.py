@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from bmrjax.structure.attribute_sizes import AttributeSizes, ByRules
 from bmrjax.structure.call_arguments import Arguments, arguments_of, requires
+from bmrjax.structure.no_network import no_network
 from bmrjax.structure.traced_once import trace_once
 
 BY_RULES = ByRules()
@@ -61,12 +62,13 @@ def is_numeric(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
 
 
-def parts_of(network: Any, select: Callable[[Any], bool] = _is_float) -> Parts:
+def parts_of(network: Any, select: Callable[[Any], bool] = _is_float, *, caller: str = "") -> Parts:
     """Take a network apart.
 
     Args:
         network: An Equinox module, an (Equinox module, State) pair, or a Flax NNX module.
         select: Says which leaves are its arrays; those of floating-point numbers by default.
+        caller: Name of the calling function, for messages.
 
     Raises:
         TypeError: For anything else, and for a network of NumPy arrays.
@@ -79,15 +81,12 @@ def parts_of(network: Any, select: Callable[[Any], bool] = _is_float) -> Parts:
     if found is not None:
         if not found.arrays and any(isinstance(x, np.ndarray) for x in jax.tree.leaves(network)):
             raise TypeError(
-                "the network's arrays are NumPy's, which Equinox and Flax take for constants. Make "
-                "parameters of them: jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, "
-                "np.ndarray) else x, network)."
+                f"{caller and caller + ': '}the network's arrays are NumPy's, which Equinox and Flax take "
+                "for constants. Make parameters of them: jax.tree.map(lambda x: jnp.asarray(x) if "
+                "isinstance(x, np.ndarray) else x, network)."
             )
         return found
-    raise TypeError(
-        "expected an Equinox module, an (Equinox module, State) pair or a Flax NNX module, got "
-        f"{type(network).__name__}."
-    )
+    raise no_network(caller, network)
 
 
 class WithArguments:
@@ -174,7 +173,7 @@ def named_arrays(network: Any) -> dict[str, Array]:
         >>> {path: array.shape for path, array in structure.named_arrays(network).items()}
         {'layers.0.weight': (3, 4), 'layers.0.bias': (3,), 'layers.1.weight': (2, 3), 'layers.1.bias': (2,)}
     """
-    parts = parts_of(network)
+    parts = parts_of(network, caller="named_arrays")
     return dict(zip(parts.names, parts.arrays, strict=True))
 
 
@@ -290,8 +289,15 @@ def _without_intermediates(network: Any) -> Any:
     return network
 
 
+def _with_value(leaf: Any, value: Any) -> Any:
+    """Return a leaf of a Flax NNX module's state, a variable or a plain array, with another value."""
+    from flax import nnx
+
+    return leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
+
+
 class NNXParts:
-    """See `Parts`."""
+    """See `Parts`. Plain arrays that a module holds are data of the network, not trained."""
 
     def __init__(self, network: Any, select: Callable[[Any], bool] = _is_float):
         from flax import nnx
@@ -302,7 +308,8 @@ class NNXParts:
         self._where = [
             path
             for path, v in self._flat.items()
-            if not isinstance(v, nnx.RngState) and select(v.get_value())
+            if not isinstance(v, nnx.RngState)
+            and select(v.get_value() if isinstance(v, nnx.Variable) else v)
         ]
         self.arrays: list[Any] = [self._flat[path][...] for path in self._where]
         self.names: list[str] = [".".join(map(str, path)) for path in self._where]
@@ -311,7 +318,7 @@ class NNXParts:
     def _filled(self, arrays: Sequence[Array]) -> Any:
         flat = dict(self._flat)
         for path, array in zip(self._where, arrays, strict=True):
-            flat[path] = flat[path].replace(array)
+            flat[path] = _with_value(flat[path], array)
         return self._nnx.merge(self._graph, self._nnx.from_flat_state(flat), copy=True)
 
     def call(self, arrays: Sequence[Array], inputs: Sequence[Array]) -> Any:

@@ -71,7 +71,7 @@ def unit_groups(
         raise ValueError(f"unit_groups: along must be 'outputs' or 'inputs', got {along!r}.")
     if nested not in ("outer", "inner"):
         raise ValueError(f"unit_groups: nested must be 'outer' or 'inner', got {nested!r}.")
-    parts = parts_of(network)
+    parts = parts_of(network, caller="unit_groups")
     count = len(parts.arrays)
     arguments = checked_arguments("unit_groups", network, parts, inputs)
     arrays, features = arguments.arrays, None

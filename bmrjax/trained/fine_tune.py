@@ -27,8 +27,8 @@ TuneArrays = Callable[[Sequence[Array], dict[int, Bool[np.ndarray, "..."]]], lis
 class FineTune:
     """Training by Adam between rounds of `bmrjax.reduce_network`, in inference mode.
 
-    Dropout is off, and running statistics stay as they are. The learning rate falls to zero by a cosine in
-    each round.
+    Dropout is off, and running statistics stay as they are. So do arrays inside a `while_loop` and before
+    one: no gradient goes back through it. The learning rate falls to zero by a cosine in each round.
 
     Args:
         epochs: Passes over the data in each round; parts of one are fine.
@@ -86,7 +86,7 @@ def tuner(
 
     def tuned(arrays: Sequence[Array], masks: dict[int, np.ndarray]) -> list[Array]:
         network = function(parts.build(arrays), {parts.names[i]: m for i, m in masks.items()})
-        found = parts_of(network)
+        found = parts_of(network, caller="reduce_network: fine_tune")
         shapes = [x.shape for x in arrays]
         if found.names != parts.names or [x.shape for x in found.arrays] != shapes:
             raise ValueError(
@@ -104,9 +104,17 @@ class _Adam:
         self._size = min(options.batch_size, len(rows))
         self._steps = max(1, round(options.epochs * len(rows) / self._size))
         optimizer = optax.adam(optax.cosine_decay_schedule(options.learning_rate, self._steps))
-        trained = traced.parts.trained
+        moved = [
+            is_trained and i not in traced.no_gradient
+            for i, is_trained in enumerate(traced.parts.trained)
+        ]
 
         def mean_loss(arrays: Any, x: Any, y: Any) -> Array:
+            arrays = [
+                array if moves else jax.lax.stop_gradient(array)
+                for array, moves in zip(arrays, moved, strict=True)
+            ]
+
             def row(x: Any, y: Any) -> Array:
                 return loss.value(traced.capture.outputs(arrays, x), y)
 
@@ -116,8 +124,7 @@ class _Adam:
         def step(arrays: Any, masks: Any, state: Any, x: Any, y: Any) -> Any:
             gradients = jax.grad(mean_loss)(arrays, x, y)
             gradients = [
-                g * masks[i].astype(g.dtype) if i in masks else (g if t else jnp.zeros_like(g))
-                for i, (g, t) in enumerate(zip(gradients, trained, strict=True))
+                g * masks[i].astype(g.dtype) if i in masks else g for i, g in enumerate(gradients)
             ]
             updates, state = optimizer.update(gradients, state, arrays)
             return optax.apply_updates(arrays, updates), state

@@ -16,6 +16,7 @@ from bmrjax.trained.capture import Capture
 from bmrjax.trained.find_layers import find_layers, sliced_by_loops
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.lookups import lookups_as_products
+from bmrjax.trained.one_way_loops import BEHIND_LOOP, behind_one_way_loops
 from bmrjax.trained.wide_layers import in_parts
 
 # Loops of so many turns are written out.
@@ -56,6 +57,7 @@ class Traced:
         layers: Weights that can be judged; those that sum over many inputs in several parts.
         refused: Every other array, and why it cannot.
         outputs: How its outputs lie in the one array that the operations give.
+        no_gradient: Numbers of the arrays that have none, because of a loop of unknown length.
     """
 
     parts: Parts
@@ -63,6 +65,7 @@ class Traced:
     layers: list[TracedLayer]
     refused: dict[str, str]
     outputs: OutputTree
+    no_gradient: frozenset[int] = frozenset()
 
 
 def trace(
@@ -87,7 +90,7 @@ def trace(
     """
     if is_equinox(network):
         network = finite_weight_norms(network)
-    parts = parts_of(network)
+    parts = parts_of(network, caller="reduce_network")
     count = len(parts.arrays)
     batched = not is_equinox(network)
     one = tuple(jnp.asarray(part[:1] if batched else part[0]) for part in inputs)
@@ -120,7 +123,10 @@ def trace(
         traced, tables = lookups_as_products(traced, args, count)
     layers, refused = find_layers(traced.jaxpr, parts.names, parts.trained, within_loops=not unroll)
     layers = [replace(layer, is_table=layer.array in tables) for layer in layers]
-    layers = in_parts(layers, block)
+    trained = [i for i, is_trained in enumerate(parts.trained) if is_trained]
+    behind = behind_one_way_loops(traced, args, trained)
+    refused |= {layer.name: BEHIND_LOOP for layer in layers if layer.array in behind}
+    layers = in_parts([layer for layer in layers if layer.array not in behind], block)
     if not layers:
         why = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         raise ValueError(
@@ -128,4 +134,4 @@ def trace(
             "product or a convolution takes as they are: where they are quantised, normalised or shared with "
             "a transpose on the way, give a network with the weights that result in layers of their own."
         )
-    return Traced(parts, Capture(traced, layers), layers, refused, trees[-1])
+    return Traced(parts, Capture(traced, layers), layers, refused, trees[-1], behind)

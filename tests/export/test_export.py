@@ -21,6 +21,32 @@ class Sum(nnx.Module):
         return x + y
 
 
+class RowByRow(nnx.Module):
+    """A network that takes its rows one by one, so that it has to know how many there are."""
+
+    def __call__(self, x):
+        return jnp.stack([jnp.tanh(x[i]) for i in range(x.shape[0])])
+
+
+class Scattered(eqx.Module):
+    """A network whose operation the converter lacks, for any number of rows."""
+
+    def __call__(self, x):
+        _, which = jax.lax.top_k(x, 2)
+        return jnp.zeros_like(x).at[which].set(jax.nn.softmax(x[:2]))
+
+
+class Watched(nnx.Module):
+    """A network that notes whether it was run operation by operation."""
+
+    def __init__(self):
+        self.compiled = nnx.static([])
+
+    def __call__(self, x):
+        self.compiled.append(isinstance(x, jax.core.Tracer))
+        return x * 2
+
+
 class Table(nnx.Module):
     """A network that runs on one sequence of three, where a batch of them is meant."""
 
@@ -118,6 +144,29 @@ def without_a_form_of_the_converter(tmp_path):
         assert (
             export.onnx(network, example, tmp_path / "n.onnx", batch=batch, repeats=0).error < 1e-5
         )
+
+
+@pytest.mark.slow  # converting takes seconds; `make all-checks` runs it
+def test_a_number_of_rows_is_proposed_where_it_helps_only(tmp_path):
+    pytest.importorskip("jax2onnx", reason="needs the extra onnx", exc_type=ImportError)
+    file = tmp_path / "n.onnx"
+    with pytest.raises(ValueError, match=r"cannot be converted .*it can: batch=2"):
+        export.onnx(RowByRow(), jnp.ones((2, 4)), file)
+    assert export.onnx(RowByRow(), jnp.ones((2, 4)), file, batch=2, repeats=0).error < 1e-5
+    with pytest.raises(ValueError, match=r"cannot be converted \((?!.*batch=)"):
+        export.onnx(Scattered(), jnp.arange(4.0), file)
+
+
+def test_a_number_of_rows_is_proposed_for_a_program(tmp_path):
+    with pytest.raises(ValueError, match="any number of rows; give batch="):
+        export.stablehlo(RowByRow(), jnp.ones((2, 4)), tmp_path / "n")
+
+
+def test_a_network_is_compiled_to_be_compared(tmp_path):
+    network = Watched()
+    export.stablehlo(network, jnp.ones((2, 3)), tmp_path / "n", platforms=["cpu"], repeats=0)
+    assert len(network.compiled) > 2
+    assert all(network.compiled)
 
 
 def eight_bits(tmp_path):

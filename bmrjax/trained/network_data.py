@@ -1,6 +1,6 @@
 """Rows that a caller gives to `reduce_network`: checked, and split."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,10 +17,17 @@ HELD_OUT_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of inputs and targets; targets are None where nobody has any."""
+    """Rows of inputs and targets; targets are None where nobody has any.
+
+    Attributes:
+        inputs: The arrays that the network's arguments are made of.
+        targets: A pytree of arrays.
+        structure: How the arrays make up the arguments; None if each is one.
+    """
 
     inputs: tuple[np.ndarray, ...]
     targets: Any
+    structure: Any = None
 
     def __len__(self) -> int:
         return len(self.inputs[0])
@@ -28,15 +35,16 @@ class Rows:
     def take(self, where: np.ndarray) -> "Rows":
         """Return some rows."""
         targets = jax.tree.map(lambda part: part[where], self.targets)
-        return Rows(tuple(part[where] for part in self.inputs), targets)
+        return replace(self, inputs=tuple(part[where] for part in self.inputs), targets=targets)
 
 
 def checked_rows(data: Any, name: str = "data") -> Rows:
     """Return rows of a pair of inputs and targets.
 
     Args:
-        data: ``(inputs, targets)``; inputs an array or a tuple of arrays, targets an array, a pytree of
-            arrays, or None. Rows on the leading axis of each.
+        data: ``(inputs, targets)``; inputs an array, a pytree of arrays that is one argument, or a tuple or
+            list of these, one for each argument; targets a pytree of arrays, or None. Rows on the leading
+            axis of each array.
         name: Name of the argument.
 
     Raises:
@@ -49,16 +57,20 @@ def checked_rows(data: Any, name: str = "data") -> Rows:
             f"{type(data).__name__}{f' of {len(data)}' if isinstance(data, tuple | list) else ''}."
         )
     inputs, targets = data
-    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    for which, given in (("inputs", inputs), ("targets", targets)):
+    # A named tuple is one argument, as a dict is.
+    are_arguments = isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
+    inputs = tuple(inputs) if are_arguments else (inputs,)
+    leaves, structure = jax.tree.flatten(inputs, is_leaf=lambda part: isinstance(part, list))
+    for which, given in (("inputs", leaves), ("targets", targets)):
         for part in jax.tree.leaves(given):
             check_unmasked(part, f"reduce_network: one of the {which} of {name}")
-    arrays = [("inputs", plain_array(np.asarray(part))) for part in inputs]
-    targets = jax.tree.map(lambda part: plain_array(np.asarray(part)), targets)
+    arrays = [_with_rows(part, f"inputs of {name}") for part in leaves]
+    targets = jax.tree.map(lambda part: _with_rows(part, f"targets of {name}"), targets)
+    if not leaves:
+        raise TypeError(f"reduce_network: inputs of {name} have no array.")
+    arrays = [("inputs", part) for part in arrays]
     arrays += [("targets", part) for part in jax.tree.leaves(targets)]
     for which, part in arrays:
-        if part.dtype == object or part.ndim == 0:
-            raise TypeError(f"reduce_network: {which} of {name} must be arrays with a row axis.")
         if np.issubdtype(part.dtype, np.floating) and not np.isfinite(part).all():
             raise ValueError(f"reduce_network: {which} of {name} have numbers that are not finite.")
     lengths = {len(part) for _, part in arrays}
@@ -69,7 +81,20 @@ def checked_rows(data: Any, name: str = "data") -> Rows:
     if count < 2:
         raise ValueError(f"reduce_network: {name} has {count} rows; hundreds are needed.")
     inputs = tuple(_narrow(part) for which, part in arrays if which == "inputs")
-    return Rows(inputs, jax.tree.map(_narrow, targets))
+    plain = structure == jax.tree.structure(inputs)
+    return Rows(inputs, jax.tree.map(_narrow, targets), None if plain else structure)
+
+
+def _with_rows(part: Any, which: str) -> np.ndarray:
+    """Return an array that has rows."""
+    array = plain_array(np.asarray(part))
+    if array.dtype == object or array.ndim == 0:
+        raise TypeError(
+            f"reduce_network: {which} must be arrays with a row axis, or dicts, tuples and other pytrees of "
+            f"such arrays; got {type(part).__name__}. What is not one of rows, such as an option, or a graph "
+            "that all rows share, belongs in a module around the network."
+        )
+    return array
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
@@ -256,4 +281,4 @@ def noise_scale(outputs: Any, targets: np.ndarray) -> float:
 def with_predictions(rows: Rows, loss: Loss, predict: Any) -> Rows:
     """Return rows whose targets are the network's own predictions."""
     targets = jax.vmap(loss.from_predictions)(jnp.asarray(predict(rows.inputs)))
-    return Rows(rows.inputs, jax.tree.map(np.asarray, targets))
+    return replace(rows, targets=jax.tree.map(np.asarray, targets))

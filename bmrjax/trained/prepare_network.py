@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.structure.call_arguments import Arguments
 from bmrjax.structure.network_arrays import is_equinox
 from bmrjax.trained.evaluation import Evaluation
 from bmrjax.trained.layers import TracedLayer
@@ -58,7 +59,7 @@ class Prepared:
     rest: Rows
     calibrate_by: Rows
     predict: Callable[[Any], np.ndarray]
-    example: tuple[Array, ...]
+    example: tuple[Any, ...]
 
     def output_loss(self) -> OutputLoss:
         """Return how far a network's outputs are from those of the given one, on the calibration rows.
@@ -91,7 +92,7 @@ def prepare(
     if held_out is not None:
         given = checked_rows(held_out, "held_out")
         _check_alike(rows, given)
-    found = trace(network, rows.inputs, block, unroll=units)
+    found = trace(network, rows.inputs, block, unroll=units, structure=rows.structure)
     dense = found.parts.arrays
     left = _left(found.layers, found.parts.names, leave)
     calibrate_by, choose_by, rest = split_calibration(rows, given, np.random.default_rng(seed))
@@ -123,6 +124,7 @@ def prepare(
     )
     evaluate = Evaluation(found.capture, used, choose_by.inputs, choose_by.targets)
     one = slice(0, 1) if not is_equinox(network) else 0
+    example = tuple(jnp.asarray(part[one]) for part in rows.inputs)
     return Prepared(
         found,
         left,
@@ -134,7 +136,7 @@ def prepare(
         rest,
         calibrate_by,
         predict,
-        tuple(jnp.asarray(part[one]) for part in rows.inputs),
+        tuple(Arguments(example, rows.structure).of(example)),
     )
 
 
@@ -152,6 +154,11 @@ def _of_the_tree(loss: Any, tree: OutputTree) -> Callable[[Array, Any], Any]:
 
 def _check_alike(rows: Rows, other: Rows) -> None:
     here, there = ([x.shape[1:] for x in some.inputs] for some in (rows, other))
+    if rows.structure != other.structure:
+        raise ValueError(
+            f"reduce_network: held_out must be like data: inputs {other.structure or there} for "
+            f"{rows.structure or here}."
+        )
     if here != there or (rows.targets is None) != (other.targets is None):
         raise ValueError(
             f"reduce_network: held_out must be like data: inputs {there} a row for {here}, and targets in "

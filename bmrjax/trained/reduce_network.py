@@ -113,9 +113,10 @@ def reduce_network(
     Args:
         network: An Equinox module that is written for one row; an ``(equinox module, equinox.nn.State)``
             pair; or a Flax NNX module, written for a batch. It runs in inference mode.
-        data: ``(inputs, targets)``: an array, or a tuple of one for each argument of the network; and
-            what the loss takes. Rows are on the leading axes. Hundreds to thousands; of more, 4,096 are
-            used. With None for the targets, the network's own predictions stand in.
+        data: ``(inputs, targets)``: an array, or a dict or other pytree of arrays, for a network of one
+            argument, or a tuple of one for each argument; and what the loss takes. Rows are on the leading
+            axes of all arrays. Hundreds to thousands; of more, 4,096 are used. With None for the targets, the
+            network's own predictions stand in.
         loss: A `bmrjax.trained.Loss`, or a function of the outputs and targets of one row, in nats; where
             the network returns several arrays, a function of all of them as it returns them. By default
             `CrossEntropy` of logits for integer targets, `BinaryCrossEntropy` of logits for integers that are

@@ -9,8 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bmrjax.structure.call_arguments import Arguments
 from bmrjax.structure.flatten import MAX_UNROLLED, flatten
-from bmrjax.structure.network_arrays import Parts, checked_inputs, is_equinox, parts_of
+from bmrjax.structure.network_arrays import (
+    Parts,
+    WithArguments,
+    checked_inputs,
+    is_equinox,
+    parts_of,
+)
 from bmrjax.structure.weight_norm import finite_weight_norms
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.find_layers import find_layers, sliced_by_loops
@@ -69,7 +76,12 @@ class Traced:
 
 
 def trace(
-    network: Any, inputs: Sequence[np.ndarray], block: int = 1, *, unroll: bool = False
+    network: Any,
+    inputs: Sequence[np.ndarray],
+    block: int = 1,
+    *,
+    unroll: bool = False,
+    structure: Any = None,
 ) -> Traced:
     """Trace a network on one row and find its layers.
 
@@ -82,6 +94,7 @@ def trace(
             and layers within longer ones are not found. By default they stay loops, but for those of a few
             turns, and networks of which a loop takes another slice in each turn; and rows of tables that are
             looked up are products, unless there is a `block`.
+        structure: How the inputs make up the network's arguments; None if each is one.
 
     Raises:
         TypeError: For anything but a network.
@@ -90,10 +103,12 @@ def trace(
     """
     if is_equinox(network):
         network = finite_weight_norms(network)
-    parts = parts_of(network, caller="reduce_network")
+    parts: Parts = parts_of(network, caller="reduce_network")
     count = len(parts.arrays)
     batched = not is_equinox(network)
     one = tuple(jnp.asarray(part[:1] if batched else part[0]) for part in inputs)
+    if structure is not None:
+        parts = WithArguments(parts, Arguments(one, structure))
     checked_inputs("reduce_network", network, parts, one)
 
     trees: list[OutputTree] = []

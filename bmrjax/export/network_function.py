@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax.structure import Compact
+from bmrjax.structure.equivalence import ZERO_BY_ZERO
 from bmrjax.structure.network_arrays import WithArguments, checked_arguments, is_equinox, parts_of
 
 
@@ -104,7 +105,8 @@ def network_function(caller: str, network: Any, example: Any) -> NetworkFunction
     )
     if not all(np.isfinite(y).all() for y in flat(made.outputs(inputs))):
         raise ValueError(
-            f"{caller}: the outputs of the network on the example are not finite; give another example."
+            f"{caller}: the outputs of the network on the example are not finite; give another example. "
+            f"{ZERO_BY_ZERO}"
         )
     return made
 

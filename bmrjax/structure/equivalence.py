@@ -11,6 +11,11 @@ from jaxtyping import Array
 from bmrjax.structure.cost import compiled_exactly, flops
 from bmrjax.structure.traced_once import TracedOnce
 
+# What is said where nothing comes out of a network but NaN.
+ZERO_BY_ZERO = (
+    "Weights that are zero and are divided by their norm give 0 / 0: in the network's code, write "
+    "v / jnp.maximum(norm, 1e-12) in place of v / norm."
+)
 # How far outputs may be apart, relative to the largest of them.
 OUTPUT_TOLERANCE = 1e-5
 # And how many times as far as they move when every parameter is rounded the other way.
@@ -102,7 +107,7 @@ class Trial:
             if leaf[0].size and leaf[0].dtype.kind in "fc" and all(np.isnan(a).all() for a in leaf):
                 raise ValueError(
                     "compact: the network gives nothing but NaN, on the example inputs and on random "
-                    "ones, so there is nothing to compare a smaller one with."
+                    f"ones, so there is nothing to compare a smaller one with. {ZERO_BY_ZERO}"
                 )
 
 

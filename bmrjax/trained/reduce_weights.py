@@ -19,7 +19,7 @@ from bmrjax.trained.path_progress import PathProgress, loss_text
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.quadratic import Quadratic
-from bmrjax.trained.weight_rows import Pattern, rows_of
+from bmrjax.trained.weight_rows import Pattern, outside_blocks, rows_of
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
 PILOT = (0.6, 0.216)
@@ -119,6 +119,8 @@ def reduce_weights(
     judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
     refused = found.refused | unseen_reasons(found.layers, unseen)
     refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
+    if pattern is not None:
+        refused |= outside_blocks(found.layers, left, pattern)
     findings = few_rows(len(ready.held_out), points[taken])
     if unknown:
         findings.append(

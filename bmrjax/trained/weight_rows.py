@@ -71,6 +71,30 @@ def _blocks(layer: TracedLayer, size: int, m: int) -> np.ndarray:
     return block
 
 
+def outside_blocks(
+    layers: Sequence[TracedLayer], left: Collection[int], pattern: Pattern
+) -> dict[str, str]:
+    """Return, by name of the layer, what is said of inputs that are in no block of a pattern, and stay."""
+    counts: dict[str, np.ndarray] = {}
+    for k, layer in enumerate(layers):
+        if k not in left:
+            inputs = layer.index.shape[2]
+            outside = int((_blocks(layer, inputs, pattern[1]) < 0).sum())
+            channels = np.array([outside, inputs]) // layer.places
+            counts[layer.name] = counts.get(layer.name, np.zeros(2, int)) + channels
+    n, m = pattern
+    block = f"block of {m} of the pattern {n}:{m}"
+    return {
+        f"{name}[inputs]": (
+            f"all {of} inputs stay: they are fewer than a {block}"
+            if some == of
+            else f"the last {some} of {of} inputs stay: they make no whole {block}"
+        )
+        for name, (some, of) in counts.items()
+        if some
+    }
+
+
 def filled(
     layers: Sequence[TracedLayer], arrays: Sequence[Array], rows: Sequence[WeightRow]
 ) -> list[Array]:

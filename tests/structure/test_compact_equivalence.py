@@ -42,6 +42,26 @@ def test_a_network_that_gives_no_number_is_refused() -> None:
         bmr.compact(Bad(Linear(3, 2, key=KEYS[0])), jnp.ones(3))
 
 
+def test_weights_divided_by_a_norm_of_zero_are_named_and_the_advice_helps() -> None:
+    class Normed(eqx.Module):
+        v: jax.Array
+        last: Linear
+        smallest: float = 0.0
+
+        def __call__(self, x):
+            norm = jnp.linalg.norm(self.v, axis=1, keepdims=True)
+            return self.last(jax.nn.relu(self.v / jnp.maximum(norm, self.smallest) @ x))
+
+    v = jax.random.normal(KEYS[0], (8, 3)).at[:2].set(0)
+    last = Linear(8, 2, key=KEYS[1])
+    with pytest.raises(ValueError, match=r"nothing but NaN.* jnp\.maximum\(norm, 1e-12\)"):
+        bmr.compact(Normed(v, last), jnp.ones(3))
+    network = Normed(v, last, 1e-12)
+    small = bmr.compact(network, jnp.ones(3)).network
+    assert small.v.shape == (6, 3)
+    np.testing.assert_allclose(small(jnp.ones(3)), network(jnp.ones(3)), rtol=1e-5)
+
+
 def test_branches_that_the_example_does_not_choose_stay() -> None:
     class Experts(eqx.Module):
         router: Linear

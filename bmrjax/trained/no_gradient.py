@@ -65,6 +65,6 @@ def no_gradient(names: Sequence[str]) -> Finding:
     return Finding(
         "no-gradient",
         "; ".join(f"{name} was left alone: {WHY}" for name in names) + ".",
-        "Reduce the part of the network behind it by itself, or give it a gradient, as a straight-through "
-        "estimator has.",
+        "Reduce the part of the network behind it by itself, or give it a gradient: "
+        "x + jax.lax.stop_gradient(f(x) - x) in place of f(x). Derivatives of jax.custom_vjp are not used.",
     )

@@ -54,6 +54,40 @@ def test_what_is_behind_stop_gradient_is_left_alone_and_said_so():
     assert found.masks["dead.weight"].sum() < 6  # nothing is lost with them
 
 
+def in_steps(x):
+    return jnp.round(3 * x) / 3
+
+
+with_own = jax.custom_vjp(in_steps)
+with_own.defvjp(lambda x: (in_steps(x), None), lambda _, g: (g,))
+
+
+class Straight(eqx.Module):
+    """A network behind steps that have a gradient, one of their own or one that JAX finds."""
+
+    first: eqx.nn.Linear
+    last: eqx.nn.Linear
+    own: bool
+
+    def __call__(self, x):
+        x = self.first(x)
+        return self.last(with_own(x) if self.own else x + jax.lax.stop_gradient(in_steps(x) - x))
+
+
+def test_the_gradient_that_the_finding_advises_is_used():
+    layers = (
+        eqx.nn.Linear(6, 8, key=jax.random.key(6)),
+        eqx.nn.Linear(8, 1, key=jax.random.key(7)),
+    )
+    own, advised = (Straight(*layers, own) for own in (True, False))
+    data = data_of(own)
+    with pytest.warns(bmr.FitWarning, match=r"custom_vjp are not used"):
+        found = bmr.reduce_network(own, data, keep=0.5, held_out=data)
+    assert list(found.masks) == ["last.weight"]
+    found = bmr.reduce_network(advised, data, keep=0.5, held_out=data)
+    assert sorted(found.masks) == ["first.weight", "last.weight"]
+
+
 def test_a_network_without_any_gradient_is_refused():
     network = Steps(eqx.nn.Linear(6, 1, key=jax.random.key(5)))
     for units in (False, True):

@@ -1,9 +1,12 @@
 """Which point of a path is taken, and the temperature that the path tells."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import scipy.optimize
 from jaxtyping import Float
 
 from bmrjax.trained.evaluation import QUANTILE, increase
@@ -16,7 +19,13 @@ from bmrjax.trained.evaluation import QUANTILE, increase
 LOSS_MARGIN = 0.25
 ACCURACY_MARGIN = 1.0
 
-# Predictions that are quadratic enough to be compared with what is measured, in nats per row.
+# Bounds of the temperature, and the standard deviation of its logarithm before anything is measured.
+TEMPERATURES = (0.01, 100.0)
+TEMPERATURE_SCALE = float(np.log(4.0))
+
+# Standard error of a prediction as a share of it, where the loss rises little; the square doubles at this
+# rise, in nats per row.
+PREDICTION_ERROR = 0.3
 SMALL_LOSS = 0.1
 
 
@@ -64,24 +73,66 @@ class PathPoint:
     flops: float = 1.0
 
 
-def temperature(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """Return what predicted losses must be divided by to be the measured ones.
-
-    Least squares through the origin over the points whose prediction is small, so that the loss is
-    quadratic in what changed; the first point if none is.
+def path_temperature(
+    predicted: Sequence[float], losses: Sequence[Float[np.ndarray, " rows"]]
+) -> float:
+    """Return the temperature that a path tells; see `temperature`.
 
     Args:
-        predicted: Increases of the loss per row, as the curvature predicts them.
+        predicted: Increases of the loss per row since the dense network, at each point.
+        losses: Of each row that was kept out: of the dense network, and at each point.
+    """
+    rises = [increase(before, after) for before, after in itertools.pairwise(losses)]
+    return temperature(np.diff([0.0, *predicted]).tolist(), *zip(*rises, strict=True))
+
+
+def temperature(
+    predicted: Sequence[float], measured: Sequence[float], errors: Sequence[float]
+) -> float:
+    """Return what predicted losses must be divided by to be the measured ones.
+
+    Rises are those from one point of a path to the next: what rows say by chance of one point, they say of
+    all later ones as well, while differences of neighbours have nearly independent errors.
+
+    A measured rise is taken to be the prediction over the temperature, with two errors: the standard error
+    of the measurement, and that of the prediction, a share of it that grows with the rise so far, as the loss
+    is less quadratic there. Each point counts by both, and the logarithm of the temperature has a normal
+    prior around zero, so points that say little leave it near 1. The estimate solves the estimating equation
+    of these means and variances, a quasi-likelihood.
+
+    A fall of the loss says that the network was fitted to more than it will see again, and not that the
+    curvature is zero. It counts as no rise, with an error of its own size.
+
+    Args:
+        predicted: Increases of the loss per row from the point before, as the curvature predicts them.
         measured: As they were measured on rows that were kept out.
+        errors: Standard errors of these.
 
     Returns:
         The temperature, between 0.01 and 100.
+
+    References:
+        Wedderburn (1974), Biometrika 61, for quasi-likelihood.
     """
-    p, m = np.asarray(predicted), np.asarray(measured)
-    small = p <= max(SMALL_LOSS, p.min())
-    p, m = p[small], m[small]
-    slope = float(p @ m / max(p @ p, 1e-300))
-    return float(1 / np.clip(slope, 1e-2, 1e2))
+    p, m, e = (np.asarray(x, np.float64) for x in (predicted, measured, errors))
+    known = np.isfinite(p) & np.isfinite(m) & np.isfinite(e) & (p > 0)
+    p, m, e = p[known], m[known], e[known]
+    noise, rise = e**2 + np.minimum(m, 0) ** 2, np.maximum(m, 0)
+    share = PREDICTION_ERROR**2 * (1 + np.cumsum(rise) / SMALL_LOSS)
+
+    def score(log: float) -> float:
+        """Return the slope of the log quasi-posterior in minus the logarithm of the temperature."""
+        scaled = np.exp(log) * p
+        pull = scaled * (rise - scaled) / (noise + share * scaled**2)
+        return float(np.sum(pull)) - log / TEMPERATURE_SCALE**2
+
+    lowest, highest = (float(-np.log(t)) for t in reversed(TEMPERATURES))
+    if score(lowest) <= 0:
+        return TEMPERATURES[1]
+    if score(highest) >= 0:
+        return TEMPERATURES[0]
+    root: Any = scipy.optimize.brentq(score, lowest, highest)
+    return float(np.exp(-root))
 
 
 def as_good(

@@ -1,7 +1,7 @@
 """What is wrong with the data of a reduction, or may be."""
 
 from bmrjax.run.diagnose import Finding
-from bmrjax.trained.choice import PathPoint
+from bmrjax.trained.choice import TEMPERATURES, PathPoint
 
 
 def few_rows(held_out: int, point: PathPoint) -> list[Finding]:
@@ -14,6 +14,23 @@ def few_rows(held_out: int, point: PathPoint) -> list[Finding]:
             f"The network was chosen on {held_out} rows, which cannot tell an increase of the loss below "
             f"{1.6449 * point.standard_error:.3f} nats per row from none.",
             "Give more rows, or held_out=.",
+        )
+    ]
+
+
+def temperature_at_bound(temperature: float) -> list[Finding]:
+    """Return a finding if predicted losses are further from the measured ones than a temperature mends."""
+    if min(TEMPERATURES) < temperature < max(TEMPERATURES):
+        return []
+    how = "less than a hundredth" if temperature > 1 else "more than a hundred times"
+    return [
+        Finding(
+            "temperature-bound",
+            f"The temperature ended at its bound of {temperature:g}: on the rows that were kept out, the "
+            f"loss rises by {how} of what its curvature predicts. Predicted losses and the evidence mean "
+            "little.",
+            "Give held_out= rows like those of data, and check that loss= is in nats per row and that its "
+            "root is that of its curvature.",
         )
     ]
 

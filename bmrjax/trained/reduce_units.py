@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bmrjax.structure.compact import compact
-from bmrjax.trained.choice import PathPoint, chosen_point, temperature
-from bmrjax.trained.evaluation import increase
-from bmrjax.trained.findings import few_rows, not_cut, not_reached
+from bmrjax.trained.choice import PathPoint, chosen_point, path_temperature
+from bmrjax.trained.findings import few_rows, not_cut, not_reached, temperature_at_bound
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.last_fit import fit_once_more
 from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
@@ -97,9 +96,9 @@ def reduce_units(
             "last of its layer, or limits, round_to or leave keep it."
             + (f" The others cannot be taken out: {others}." if others else "")
         )
-    tempered = temperature(
+    tempered = path_temperature(
         [step.loss / ready.num_data for step in pilot],
-        [increase(scores["loss"], step.scores["loss"])[0] for step in pilot],
+        [scores["loss"], *(step.scores["loss"] for step in pilot)],
     )
     scale = ready.num_data / tempered
     walked = walk(round_to)
@@ -146,7 +145,7 @@ def reduce_units(
             lose_at_most=lose_at_most,
             choose=last is None,
         )
-    findings = few_rows(len(ready.held_out), points[taken])
+    findings = few_rows(len(ready.held_out), points[taken]) + temperature_at_bound(tempered)
     if unknown:
         findings.append(
             no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from bmrjax.trained.choice import PathPoint, chosen_point, temperature
+from bmrjax.trained.choice import PathPoint, chosen_point, path_temperature
 from bmrjax.trained.eliminate import WeightRow, fit
-from bmrjax.trained.evaluation import increase
-from bmrjax.trained.findings import few_rows
+from bmrjax.trained.findings import few_rows, temperature_at_bound
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.last_fit import fit_once_more
 from bmrjax.trained.lookups import unseen_reasons, unseen_rows
@@ -61,9 +60,9 @@ def reduce_weights(
         first=first,
         ends=lambda step: shown.round(step.kept),
     )
-    tempered = temperature(
+    tempered = path_temperature(
         [step.loss / count for step in pilot],
-        [increase(scores["loss"], step.scores["loss"])[0] for step in pilot],
+        [scores["loss"], *(step.scores["loss"] for step in pilot)],
     )
     points = [dense_point(scores)]
 
@@ -121,7 +120,7 @@ def reduce_weights(
     refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
     if pattern is not None:
         refused |= outside_blocks(found.layers, left, pattern)
-    findings = few_rows(len(ready.held_out), points[taken])
+    findings = few_rows(len(ready.held_out), points[taken]) + temperature_at_bound(tempered)
     if unknown:
         findings.append(
             no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))

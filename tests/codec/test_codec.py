@@ -397,7 +397,7 @@ def test_what_no_file_can_hold_is_named(network):
             "'layers.0.weight' has values that are not",
         ),
         (lambda: codec.encode(own), codec.CodecError, "'activation' is <function"),
-        (lambda: codec.encode(3), TypeError, "takes an Equinox module"),
+        (lambda: codec.encode(3), TypeError, "encode: expected an Equinox module"),
         (lambda: codec.encode(Own(jnp.ones(2), {}, ("a" * 1025,))), codec.CodecError, "long text"),
         (lambda: codec.encode(network, coder="zip"), ValueError, "coder must be"),
         (lambda: codec.encode(network, dense="int8"), ValueError, "dense must be"),

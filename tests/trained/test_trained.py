@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from test_trained_layers import NETWORKS
 
 import bmrjax as bmr
-from bmrjax.trained.choice import PathPoint, as_good, chosen_point, temperature
+from bmrjax.trained.choice import PathPoint, as_good, chosen_point
 from bmrjax.trained.points import is_over
 
 
@@ -490,7 +490,3 @@ class TestChoice:
         assert wrong / cases <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / cases)
         assert wrong / cases > 0.02
         assert right / cases > 0.8
-
-    def test_the_temperature_is_a_ratio_where_the_loss_is_quadratic(self):
-        assert temperature([0.01, 0.05, 3.0], [0.005, 0.025, 40.0]) == pytest.approx(2.0)
-        assert temperature([0.01, 0.02], [-0.1, -0.2]) == 100

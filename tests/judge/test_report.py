@@ -151,7 +151,7 @@ def test_the_figure_shows_both_and_where_the_criterion_stops(factorised, tmp_pat
     figure = bmr.plot.free_energy(factorised)
     left, right = figure.axes
     assert [text.get_text() for text in left.get_legend().get_texts()] == [
-        "predicted by ΔF", "measured", "criterion stops",
+        "predicted by ΔF", "measured", "criterion stops: 50.0%",
     ]  # fmt: skip
     np.testing.assert_allclose(left.lines[1].get_ydata(), factorised.curves["bmr"].actual)
     assert left.lines[2].get_xdata()[0] == 0.5

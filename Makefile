@@ -80,7 +80,7 @@ all-checks: lint types type-completeness demo long-pages
 
 # The blocks of the site's longest pages; `make test` runs those of all others.
 long-pages: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto docs/quickstart.md docs/guide.md docs/scale.md docs/plots.md docs/report.md docs/small_files.md
+	$(BIN)/python -m pytest -n auto --dist loadfile docs/quickstart.md docs/guide.md docs/scale.md docs/plots.md docs/report.md docs/small_files.md
 
 # All of them; `make notebooks WRITE=--overwrite` keeps what they print and draw, to be read before it is committed.
 notebooks: $(INSTALLED)

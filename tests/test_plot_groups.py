@@ -83,3 +83,11 @@ def test_inclusion_marks_true_values_in_the_rows_that_it_shows(study):
     assert marks.tolist() == [[[0.5, 0.5, 0.02, 0.0][row], i] for i, row in enumerate(rows)]
     with pytest.raises(ValueError, match="inclusion: truth has 3 values for 4 elements"):
         plot.inclusion(found, truth=[0.0, 0.0, 0.0])
+
+
+def test_what_is_no_group_is_refused(study):
+    found = study.reduce(verify=False)
+    with pytest.raises(TypeError, match=r"plot\.effects takes what bmrjax\.peb returns, got"):
+        plot.effects(found)
+    with pytest.raises(TypeError, match=r"plot\.subjects takes what bmrjax\.peb returns, got dict"):
+        plot.subjects({}, "gain")

@@ -38,6 +38,7 @@ def effects(
         intervals some do so by chance: see `GroupFit.reduce` for the evidence of each effect.
 
     Raises:
+        TypeError: For anything but a `GroupFit`.
         ValueError: If a covariate of `truth` is not in the design, or has not one value per parameter.
 
     Example:
@@ -57,6 +58,7 @@ def effects(
     """
     from matplotlib.ticker import MaxNLocator
 
+    _check_study("effects", study)
     truth = dict(truth or {})
     if wrong := [name for name in truth if name not in study.covariates]:
         raise ValueError(
@@ -104,6 +106,7 @@ def subjects(study: Any, element: str, *, truth: ArrayLike | None = None) -> "Fi
         alone, a blue one with its 95 % interval for the estimate given all data.
 
     Raises:
+        TypeError: For anything but a `GroupFit`.
         ValueError: If there is no such parameter, or not one true value per subject.
 
     Example:
@@ -120,6 +123,7 @@ def subjects(study: Any, element: str, *, truth: ArrayLike | None = None) -> "Fi
         >>> bmr.plot.subjects(study, "gain").axes[0].get_title(loc="left")
         'gain of 12 subjects'
     """
+    _check_study("subjects", study)
     if element not in study.elements:
         raise ValueError(
             f"plot.subjects: there is no parameter '{element}'; there are {list(study.elements)}."
@@ -143,3 +147,9 @@ def subjects(study: Any, element: str, *, truth: ArrayLike | None = None) -> "Fi
     ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     clean_axes(ax)
     return figure
+
+
+def _check_study(caller: str, study: Any) -> None:
+    """Refuse anything but a `GroupFit`, which this package does not import: `group` lies above it."""
+    if not hasattr(study, "subject_loc_alone"):
+        raise TypeError(f"plot.{caller} takes what bmrjax.peb returns, got {type(study).__name__}.")

@@ -13,7 +13,7 @@ from bmrjax.structure.traced_once import TracedOnce
 
 # What is said where nothing comes out of a network but NaN.
 ZERO_BY_ZERO = (
-    "Weights that are zero and are divided by their norm give 0 / 0: in the network's code, write "
+    "One cause is weights that are zero and are divided by their norm, 0 / 0: in the network's code, write "
     "v / jnp.maximum(norm, 1e-12) in place of v / norm."
 )
 # How far outputs may be apart, relative to the largest of them.

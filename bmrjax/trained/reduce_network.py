@@ -159,8 +159,9 @@ def reduce_network(
             or a network without an array that can be judged.
 
     Warns:
-        FitWarning: If few rows are kept out, so that a loss would not be noticed; or if no gradient reaches a
-            layer, which is left as it is.
+        FitWarning: For each of the `findings`: few rows are kept out, so that a loss would not be noticed; no
+            gradient reaches a layer, which is left as it is; the temperature ended at a bound; or units
+            cannot be removed as far as asked, or not cut out.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp

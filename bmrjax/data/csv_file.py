@@ -30,6 +30,8 @@ def read_csv(path: str | Path, *, categories: Sequence[str] = ()) -> "pd.DataFra
     thousands, in all of its column. The first line holds names if none of its cells is a number and none
     occurs again in its own column, or if it counts the columns from 0.
 
+    A column that holds more texts than numbers is text, such as the names of cars, some of which are numbers.
+
     Args:
         path: The file, UTF-8 text.
         categories: Names of columns to keep as text even if they hold numbers.
@@ -40,7 +42,7 @@ def read_csv(path: str | Path, *, categories: Sequence[str] = ()) -> "pd.DataFra
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: For a file that is not a table, or a column that mixes numbers and text; with the
+        ValueError: For a file that is not a table, or a column of numbers with some text in it; with the
             name of the file and the line.
 
     Example:
@@ -139,6 +141,11 @@ def _distinct(names: list[str]) -> list[str]:
     return result
 
 
+def numbers_among(cells: Sequence[str | None]) -> int:
+    """Return how many cells are numbers."""
+    return sum(cell is not None and _number(cell) is not None for cell in cells)
+
+
 def _number(cell: str) -> float | None:
     if "_" in cell:  # 2020_01 is a name, though Python would read it as a number
         return None
@@ -177,6 +184,8 @@ def _parsed(
     if len(wrong) + sum(missing) == len(cells) or formatted_numbers(strings) is not None:
         return np.array(strings, object)
     counted = len(cells) - len(wrong) - sum(missing)
+    if counted < len(wrong):
+        return np.array(strings, object)
     raise ValueError(
         f"{path}, line {lines[wrong[0]]}: could not convert {listed([cells[wrong[0]]])} to a number, in "
         f"column {listed([name])}, where {counted} of {len(cells)} cells are numbers. Give "

@@ -1,13 +1,14 @@
 """Data sets from tables with named columns: a DataFrame, or a CSV file."""
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bmrjax.data.csv_file import read_csv
+from bmrjax.data.csv_file import numbers_among, read_csv
 from bmrjax.data.dataset import FEW_CLASSES, ROWS_PER_CLASS, Dataset, Task, from_arrays, split_rows
 from bmrjax.data.formatted_numbers import formatted_numbers
 from bmrjax.data.table_encoding import (
@@ -21,6 +22,9 @@ from bmrjax.data.table_encoding import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# What pandas calls a first column without a name, such as the row names that R and pandas write.
+PANDAS_UNNAMED = "Unnamed: 0"
 
 
 def from_frame(
@@ -40,8 +44,8 @@ def from_frame(
     Numbers and booleans are inputs as they are, standardised, and so are numbers with a currency, a percent
     sign or separated thousands, such as ``"$1,250.00"``; text and categories are one-hot encoded, with
     names such as ``"colour=red"`` (of two values, one input), and a missing text is a value of its own.
-    Columns that are constant are left out, and so is text with too many values to be categories;
-    `Dataset.notes` says which.
+    Columns that are constant are left out, and so are text with too many values to be categories, and a
+    first column ``"Unnamed: 0"`` that counts the rows; `Dataset.notes` says which.
 
     Without `task`, a target of text, categories or booleans is a class, and so is one of whole numbers
     if they are two, or at most 20 with ten rows each on average. Other targets are amounts.
@@ -96,8 +100,15 @@ def from_frame(
     else:
         raise ValueError(f"{name}: task must be 'classification' or 'regression', got {task!r}.")
     inputs = frame.drop(columns=[*targets, *drop])
+    if PANDAS_UNNAMED not in (*targets, *drop) and _row_numbers(frame, PANDAS_UNNAMED):
+        inputs = inputs.drop(columns=PANDAS_UNNAMED)
+        notes.append(
+            f"'{PANDAS_UNNAMED}', a column that had no name, is left out: it counts the rows; to keep it, "
+            "rename it"
+        )
     notes += [
-        f"'{column}' counts the rows; leave it out by --drop {column} (drop=) unless it is a time"
+        f"'{column}' counts the rows; leave it out by --drop {shlex.quote(column)} (drop=) unless it is a "
+        "time"
         for column in inputs
         if _counts_the_rows(inputs[column])
     ]
@@ -158,8 +169,14 @@ def from_csv(
         (('size', 'colour=red'), 36, 4)
     """
     frame = read_csv(path, categories=categories)
+    notes = [
+        f"'{column}': {some} of {len(frame)} cells are numbers; it is taken as text"
+        for column in frame.columns
+        if is_text(frame[column]) and column not in (*categories, *drop)
+        if (some := numbers_among(as_text(frame[column])))
+    ]
     frame = frame.astype(dict.fromkeys(categories, "category"))
-    counts = [] if target == "column 1" or "column 1" in drop else _row_numbers(frame)
+    counts = [] if target == "column 1" or "column 1" in drop else _row_numbers(frame, "column 1")
     found = from_frame(
         frame,
         target=target,
@@ -171,16 +188,15 @@ def from_csv(
         seed=seed,
         name=str(path),
     )
-    if not counts:
-        return found
-    note = "the first column, which has no name, is left out: it counts the rows"
-    return dataclasses.replace(found, notes=(*found.notes, note))
+    if counts:
+        notes.append("the first column, which has no name, is left out: it counts the rows")
+    return dataclasses.replace(found, notes=(*found.notes, *notes))
 
 
-def _row_numbers(frame: "pd.DataFrame") -> list[str]:
-    """Return the first column if it has no name, beside others that have, and counts the rows."""
+def _row_numbers(frame: "pd.DataFrame", unnamed: str) -> list[str]:
+    """Return the first column if it is called as unnamed ones are, beside others, and counts the rows."""
     first, *others = frame.columns
-    if first != "column 1" or "column 2" in others or not others:
+    if first != unnamed or "column 2" in others or not others:
         return []
     starts = frame[first].iloc[0] in (0, 1)
     return [first] if starts and _counts_the_rows(frame[first]) else []

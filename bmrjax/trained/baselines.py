@@ -16,7 +16,7 @@ from bmrjax.trained.path import prior_precisions, quadratics_of
 from bmrjax.trained.prepare_network import Prepared, prepare
 from bmrjax.trained.unit_baselines import UNIT_METHODS, UnitMethod, reduced_units
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
-from bmrjax.trained.weight_rows import filled, masks_of, rows_of
+from bmrjax.trained.weight_rows import Pattern, check_pattern, filled, masks_of, rows_of
 
 RankedBy = Literal[
     "magnitude", "wanda", "obd", "posterior_damage", "obs_uniform", "obs_global", "l1", "random"
@@ -62,7 +62,8 @@ def reduce_by(
     data: Any,
     method: RankedBy,
     *,
-    keep: Sequence[float],
+    keep: Sequence[float] = (),
+    pattern: Pattern | None = None,
     units: bool = False,
     loss: Loss | Callable[[Any, Any], Any] | None = None,
     held_out: Any = None,
@@ -90,6 +91,8 @@ def reduce_by(
             weights that read it, ``"posterior_damage"`` over those that make it; ``"obs_global"`` takes
             units as `reduce_network` does, with compensation, in one round.
         keep: Shares of the judged weights that stay, each between 0 and 1; of all parameters for units.
+        pattern: In place of `keep`: ``(n, m)``, of each m consecutive inputs of an output (channels of a
+            convolution) n stay, as ``(2, 4)``. Each method chooses within these blocks.
         units: Whether whole units are removed.
         loss: See `bmrjax.reduce_network`.
         held_out: See `bmrjax.reduce_network`.
@@ -98,10 +101,11 @@ def reduce_by(
         seed: See `bmrjax.reduce_network`.
 
     Returns:
-        One network for each share, in the order of `keep`.
+        One network for each share, in the order of `keep`; one for a pattern.
 
     Raises:
-        ValueError: For another method, a share that is none, and what `bmrjax.reduce_network` raises.
+        ValueError: For another method, a share that is none, a pattern that is none or that comes with
+            shares or units, and what `bmrjax.reduce_network` raises.
 
     Example:
         >>> import equinox as eqx, jax
@@ -123,9 +127,13 @@ def reduce_by(
     if method not in known:
         what = "units" if units else "single weights"
         raise ValueError(f"reduce_by: methods for {what} are {', '.join(known)}; got {method!r}.")
+    if (pattern is None) == (len(keep) == 0):
+        raise ValueError("reduce_by: give keep or a pattern, one of them.")
     for share in keep:
         if not 0 < share < 1:
             raise ValueError(f"reduce_by: keep has shares between 0 and 1, got {share}.")
+    if pattern is not None:
+        check_pattern(pattern, "reduce_by", units=units)
     ready = prepare(
         network,
         data,
@@ -135,10 +143,14 @@ def reduce_by(
         num_data=num_data,
         seed=seed,
         units=units,
+        block=1 if pattern is None else pattern[1],
     )
     dense = ready.traced.parts.arrays
     moments = ready.calibration.moments(dense)
     unseen = unseen_rows(ready.traced.layers, moments)
+    if pattern is not None:
+        rows = rows_of(ready.traced.layers, dense, left=ready.left, fixed=unseen, pattern=pattern)
+        return [_in_blocks(ready, moments, rows, method, seed)]
     found = {}
     if units:
         graph = unit_graph(ready.traced, ready.left)
@@ -157,6 +169,34 @@ def reduce_by(
             _by_score(method, moments, rows, share, rng, ready.num_data, precisions)
             found[share] = _baseline(ready, rows)
     return [found[share] for share in keep]
+
+
+def _in_blocks(
+    ready: Prepared,
+    moments: Sequence[LayerMoments],
+    rows: list[WeightRow],
+    method: RankedBy,
+    seed: int,
+) -> Baseline:
+    """Remove from each block of a pattern what it may lose."""
+    layers, dense, count = ready.traced.layers, ready.traced.parts.arrays, ready.num_data
+    precisions = prior_precisions(layers, moments, dense, count)
+    if method.startswith("obs"):
+        # Blocks lose the same whichever row is first, and rows do not depend on each other.
+        quadratics = quadratics_of(layers, moments, dense, count, precisions, dense)
+        remove_elements(rows, quadratics, sum(row.removable() for row in rows))
+        return _baseline(ready, rows)
+    rng = np.random.default_rng(seed)
+    for row in rows:
+        score = _score(method, moments, row, rng, count, precisions)
+        while (loose := row.loose()).any() and row.block is not None and row.room is not None:
+            blocks, inputs = row.block[loose], np.flatnonzero(loose)
+            # The least of each block, since the first of equal blocks is what `unique` returns.
+            order = np.lexsort((score[inputs], blocks))
+            _, first = np.unique(blocks[order], return_index=True)
+            _drop(row, inputs[order[first]])
+            row.room[np.unique(blocks)] -= 1
+    return _baseline(ready, rows)
 
 
 def _surgeon(

@@ -54,6 +54,14 @@ class WeightRow:
             found &= (self.block >= 0) & (self.room[self.block] > 0)
         return found
 
+    def removable(self) -> int:
+        """Return how many weights may still go, blocks of a pattern being left with what they must keep."""
+        loose = self.loose()
+        if self.block is None or self.room is None:
+            return int(loose.sum())
+        in_block = np.bincount(self.block[loose], minlength=len(self.room))
+        return int(np.minimum(in_block, self.room).sum())
+
     def free(self) -> int:
         """Return how many of the weights that may be judged are there."""
         return int(np.sum(self.keep & ~self.fixed))

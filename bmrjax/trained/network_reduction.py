@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from bmrjax.report import write_page
 from bmrjax.run.diagnose import Finding
@@ -15,6 +15,7 @@ from bmrjax.trained.eliminate import Removed
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.network_page import network_page
 from bmrjax.trained.path import Packed
+from bmrjax.trained.weight_scales import scales_of_kept
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -60,6 +61,7 @@ class NetworkReduction:
     _removed: tuple[Removed, ...] = field(repr=False)
     _packed: tuple[Packed, ...] = field(repr=False)
     _parts: Any = field(repr=False)
+    _scales: dict[int, Float[np.ndarray, "..."]] = field(repr=False)
 
     @property
     def kept(self) -> float:
@@ -85,6 +87,33 @@ class NetworkReduction:
                 f"network_at: the path has points 0 to {len(self.path) - 1}, got {point}."
             )
         return self._parts.build([jnp.asarray(x) for x in self._packed[point].arrays()])
+
+    def posterior_scales(self) -> dict[str, Float[np.ndarray, "..."]]:
+        """Return the posterior standard deviation of each weight, given all the others.
+
+        By the curvature at the dense network, the temperature and the prior: what an error ε of each
+        weight, independent of the errors of the others, costs is Σ ε² / 2σ² nats. `export.Int8` takes them
+        to say which arrays can be rounded to eight bits.
+
+        Returns:
+            Path of a judged array to an array of its shape, float32; 0 for removed weights.
+
+        Example:
+            >>> import equinox as eqx, jax
+            >>> import bmrjax as bmr
+            >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+            >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+            >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+            >>> found = bmr.reduce_network(network, (x, y), keep=0.5)
+            >>> scales = found.posterior_scales()
+            >>> {name: scale.shape for name, scale in scales.items()}
+            {'layers.0.weight': (8, 3), 'layers.1.weight': (1, 8)}
+            >>> sum(int((scale > 0).sum()) for scale in scales.values())
+            16
+        """
+        names = self._parts.names
+        masks = {i: self.masks[names[i]] for i in self._scales}
+        return scales_of_kept(self._scales, masks, names)
 
     def table(self) -> "DataFrame":
         """Return the path, one row per point.

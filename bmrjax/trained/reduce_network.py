@@ -13,7 +13,7 @@ from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.reduce_units import reduce_units
 from bmrjax.trained.reduce_weights import reduce_weights
 from bmrjax.trained.unit_reduction import UnitReduction
-from bmrjax.trained.weight_rows import Pattern
+from bmrjax.trained.weight_rows import Pattern, check_pattern
 
 
 class _Options(TypedDict, total=False):
@@ -245,10 +245,6 @@ def _check_options(
         raise ValueError(f"reduce_network: lose_at_most is not negative, got {lose_at_most}.")
     if keep is not None and (lose_at_most is not None or pattern is not None):
         raise ValueError("reduce_network: give one of keep, lose_at_most and pattern.")
-    if pattern is not None and not 0 < pattern[0] < pattern[1]:
-        raise ValueError(
-            f"reduce_network: pattern is (n, m) with 0 < n < m, such as (2, 4); got {pattern}."
-        )
     if num_data is not None and num_data < 1:
         raise ValueError(f"reduce_network: num_data is at least 1, got {num_data}.")
 
@@ -270,8 +266,8 @@ def _check_unit_options(
     ):
         if given and not units:
             raise ValueError(f"reduce_network: {name} is an option of units=True.")
-    if units and pattern is not None:
-        raise ValueError("reduce_network: pattern is of single weights; leave units out.")
+    if pattern is not None:
+        check_pattern(pattern, "reduce_network", units=units)
     if flops is not None:
         if not 0 < flops < 1:
             raise ValueError(f"reduce_network: flops is a share between 0 and 1, got {flops}.")

@@ -22,6 +22,7 @@ from bmrjax.trained.unit_graph import UnitGraph, unit_graph
 from bmrjax.trained.unit_path import UnitRound, UnitWalk
 from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import rows_of
+from bmrjax.trained.weight_scales import weight_scales
 
 # Share of what is released that each round of the first pass keeps, and at which it ends.
 UNIT_PILOT = (0.7, 0.4)
@@ -179,6 +180,7 @@ def reduce_units(
         _rounds=tuple(step.removed for step in steps),
         _packed=tuple(packed),
         _parts=found.parts,
+        _scales=weight_scales(found.layers, dense, first, precisions, scale=scale, left=ready.left),
         _example=ready.example,
     )
 

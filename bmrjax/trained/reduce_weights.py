@@ -19,6 +19,7 @@ from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.quadratic import Quadratic
 from bmrjax.trained.weight_rows import Pattern, outside_blocks, rows_of
+from bmrjax.trained.weight_scales import weight_scales
 
 # Share of the weights that each round of the first pass keeps, and at which it ends.
 PILOT = (0.6, 0.216)
@@ -143,17 +144,16 @@ def reduce_weights(
         _removed=tuple(step.removed for step in steps),
         _packed=tuple(packed),
         _parts=found.parts,
+        _scales=weight_scales(
+            found.layers, dense, first, precisions, scale=count / tempered, left=left
+        ),
     )
 
 
 def _after(rows: Sequence[WeightRow]) -> float:
     """Return the share of weights that stay where a pattern is reached."""
     total = sum(row.free() for row in rows)
-    gone = sum(
-        int(row.room[: row.block.max() + 1].sum())
-        for row in rows
-        if row.block is not None and row.room is not None and row.block.max() >= 0
-    )
+    gone = sum(row.removable() for row in rows)
     if not gone:
         raise ValueError("reduce_network: no layer has as many inputs as a block of the pattern.")
     return 1 - gone / total

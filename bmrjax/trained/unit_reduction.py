@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from bmrjax.run.diagnose import Finding
 from bmrjax.structure.compact import Compact, compact
@@ -12,6 +13,7 @@ from bmrjax.trained.choice import PathPoint
 from bmrjax.trained.path import Packed
 from bmrjax.trained.remove_units import RemovedUnits
 from bmrjax.trained.unit_graph import UnitGraph
+from bmrjax.trained.weight_scales import scales_of_kept
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,6 +60,7 @@ class UnitReduction:
     _rounds: tuple[RemovedUnits, ...] = field(repr=False)
     _packed: tuple[Packed, ...] = field(repr=False)
     _parts: Any = field(repr=False)
+    _scales: dict[int, Float[np.ndarray, "..."]] = field(repr=False)
     _example: tuple[Any, ...] = field(repr=False)
 
     @property
@@ -99,6 +102,26 @@ class UnitReduction:
             return self.network
         network = self._parts.build([jnp.asarray(x) for x in self._packed[point].arrays()])
         return compact(network, *self._example, drop_inputs=False).network if smaller else network
+
+    def posterior_scales(self) -> dict[str, Float[np.ndarray, "..."]]:
+        """Return the posterior standard deviation of each weight of the smaller network.
+
+        See `NetworkReduction.posterior_scales`.
+
+        Returns:
+            Path of a judged array in the smaller network to an array of its shape, float32.
+
+        Example:
+            >>> import equinox as eqx, jax
+            >>> import bmrjax as bmr
+            >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
+            >>> x = jax.random.normal(jax.random.key(1), (400, 3))
+            >>> y = jax.vmap(network)(x) + 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+            >>> found = bmr.reduce_network(network, (x, y), held_out=(x, y), units=True, keep=0.5)
+            >>> {name: scale.shape for name, scale in found.posterior_scales().items()}
+            {'layers.0.weight': (3, 3), 'layers.1.weight': (1, 3)}
+        """
+        return self.compact.cut(scales_of_kept(self._scales, {}, self._parts.names))
 
     def table(self) -> "DataFrame":
         """Return the path, one row per point.

@@ -72,6 +72,46 @@ def test_notes_name_row_numbers_and_dates():
     assert any("'day' is left out" in note and "turn them into numbers" in note for note in notes)
 
 
+def test_row_names_that_pandas_has_read_are_left_out():
+    numbered = _table()
+    numbered.insert(0, "Unnamed: 0", range(1, 61))
+    found = bmr.data.from_frame(numbered, target="y")
+    assert found.columns == bmr.data.from_frame(_table(), target="y").columns
+    assert any(note.startswith("'Unnamed: 0'") and "left out" in note for note in found.notes)
+
+    asked = bmr.data.from_frame(numbered, target="y", drop=["Unnamed: 0"])
+    assert not any("Unnamed: 0" in note for note in asked.notes)
+    # Elsewhere, or with gaps, it may be anything.
+    gaps = numbered.assign(**{"Unnamed: 0": [*range(59), 100]})
+    assert "Unnamed: 0" in bmr.data.from_frame(gaps, target="y").columns
+
+
+def test_a_column_of_names_some_of_which_are_numbers_is_text(tmp_path):
+    drive = (["4"] * 9 + ["f"] * 6 + ["r"] * 5) * 3
+    model = ["900" if i % 7 == 0 else f"model {i}" for i in range(60)]
+    _table().assign(drive=drive, model=model)[["drive", "model", "income", "y"]].to_csv(
+        tmp_path / "cars.csv", index=False
+    )
+
+    found = bmr.data.from_csv(tmp_path / "cars.csv", target="y")
+
+    assert found.columns == ("drive=4", "drive=f", "drive=r", "income")
+    assert "'drive': 27 of 60 cells are numbers; it is taken as text" in found.notes
+    assert any(note.startswith("'model' is left out") for note in found.notes)
+
+
+def test_numbers_with_some_text_among_them_are_refused(tmp_path):
+    cylinders = ["4"] * 31 + ["rotary"] * 29
+    _table().assign(cylinders=cylinders)[["cylinders", "y"]].to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(ValueError, match="'rotary'.*31 of 60 cells are numbers.*--categories"):
+        bmr.data.from_csv(tmp_path / "a.csv", target="y")
+
+
+def test_a_name_of_two_words_is_quoted_for_the_shell():
+    notes = bmr.data.from_frame(_table().assign(**{"row id": range(7, 67)}), target="y").notes
+    assert any("--drop 'row id' (drop=)" in note for note in notes)
+
+
 def test_another_encoding_says_what_to_do(tmp_path):
     (tmp_path / "table.csv").write_bytes("stadt,y\nKöln,1\nWien,2\n".encode("latin-1"))
     with pytest.raises(ValueError, match="Save it as UTF-8"):

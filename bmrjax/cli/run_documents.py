@@ -91,6 +91,16 @@ class Temperatures(TypedDict):
 
 
 @with_config(_OPEN)
+class Linear(TypedDict):
+    """What a linear model reaches on the test rows."""
+
+    name: Name
+    nll: Number
+    accuracy: NotRequired[Number]
+    rmse: NotRequired[Number]
+
+
+@with_config(_OPEN)
 class Results(TypedDict):
     """What a finished run reached; what other versions add is kept."""
 
@@ -115,6 +125,7 @@ class Results(TypedDict):
     table: NotRequired[list[Column] | None]
     notes: NotRequired[list[str]]
     trivial: NotRequired[dict[Name, Number] | None]
+    linear: NotRequired[Linear]
     rmse_by_target: NotRequired[list[Number] | None]
     trivial_rmse_by_target: NotRequired[list[Number] | None]
     nll_in_target_units: NotRequired[Number]

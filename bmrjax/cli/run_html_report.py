@@ -15,7 +15,7 @@ from bmrjax.cli.chosen_point import chosen_as, kept_by_the_fit
 from bmrjax.cli.load_data import load_data
 from bmrjax.cli.run_documents import read_results
 from bmrjax.cli.run_folder import PAGE
-from bmrjax.cli.run_report import name_of, shown
+from bmrjax.cli.run_report import linear_figures, name_of, shown
 from bmrjax.cli.saved_options import ReportOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
@@ -52,6 +52,8 @@ def run_report(options: ReportOptions) -> None:
     if data is None:
         print(f"note: {notes[0]}")
     notes += of_temperatures(document)
+    if linear := document.get("linear"):
+        notes.append(f"On the same rows, {linear['name']} has {linear_figures(linear)}.")
     noise = run.method == "with-noise"
     example = jnp.zeros((2, *document["input_shape"]))
 

@@ -14,9 +14,12 @@ import numpy as np
 
 from bmrjax.cli.build import num_outputs
 from bmrjax.cli.chosen_point import chosen_as, kept_by_the_fit
+from bmrjax.cli.linear_model import linear_model, worse_than_linear
 from bmrjax.cli.run_folder import config_of
 from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.files import write_atomically
+from bmrjax.run.choose import row_log_prob
+from bmrjax.run.diagnose import Finding
 from bmrjax.run.input_paths import input_paths
 from bmrjax.run.page_words import share_error
 
@@ -29,6 +32,7 @@ def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, 
 
     seconds = [row["seconds"] for row in result.history]
     reducing = _rounds(result.history)
+    linear, worse = beside_linear(options, found, result)
     return {
         **{name: result.metrics.get(name) for name in ("accuracy", "nll", "ece", "rmse")},
         "vfe_per_datum": result.vfe_per_datum,
@@ -50,8 +54,9 @@ def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, 
         "notes": list(found.notes),
         "test_rows": len(found.test[0]),
         "trivial": trivial_metrics(found),
+        **linear,
         **in_target_units(options, found, result),
-        "findings": findings_of(result),
+        "findings": findings_of([*result.diagnose(), *worse]),
         "init_seconds": result.timing["init_seconds"],
         "compile_seconds": result.timing["compile_seconds"],
         "seconds": result.timing["seconds"],
@@ -84,6 +89,25 @@ def document_of(options: SparsifyOptions, found: Any, result: Any) -> dict[str, 
             for p in result.path
         ],
     }
+
+
+def beside_linear(
+    options: SparsifyOptions, found: Any, result: Any
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Return what a linear model reaches on the test rows, for results.json, and a finding where it wins."""
+    linear = linear_model(found)
+    if linear is None:
+        return {}, []
+    samples = 1 if options.method == "map" else options.num_samples or 100
+    key = jax.random.key(options.seed + 1)  # that of the run's own metrics
+    finding = worse_than_linear(linear, row_log_prob(result, key, found.test, num_samples=samples))
+    return {"linear": {"name": linear.name} | linear.metrics}, [finding] if finding else []
+
+
+def linear_figures(linear: Mapping[str, Any]) -> str:
+    """Return what a linear model reaches, in words."""
+    name = "rmse" if linear.get("accuracy") is None else "accuracy"
+    return f"{name.replace('rmse', 'RMSE')} {shown(linear[name], '.4g')}, NLL {shown(linear['nll'], '.4g')}"
 
 
 def trivial_metrics(found: Any) -> dict[str, float]:
@@ -147,11 +171,11 @@ def used_inputs(result: Any, columns: Sequence[str] | None) -> list[str] | None:
     return [column for i, column in enumerate(columns) if paths.leads[:, i].any()]
 
 
-def findings_of(result: Any) -> list[dict[str, str]]:
-    """Return what `Result.diagnose` found, as JSON."""
+def findings_of(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """Return findings as JSON."""
     return [
         {"code": finding.code, "message": finding.message, "advice": finding.advice}
-        for finding in result.diagnose()
+        for finding in findings
     ]
 
 
@@ -197,7 +221,10 @@ def summary_of(document: dict[str, Any]) -> str:
         labels["vfe_per_datum"] = f"VFE at temperature {temperature:g}"
     trivial = document.get("trivial") or {}
     without_inputs = "the targets' mean" if classes is None else "the classes' shares alone"
+    linear = document.get("linear")
     for name, label in labels.items():
+        if name == "vfe_per_datum" and linear:
+            lines.append(f"  {linear['name']:<28}{linear_figures(linear)}")
         if document.get(name) is not None:
             beside = (
                 f"   ({shown(trivial[name], '.4g')} by {without_inputs})" if name in trivial else ""

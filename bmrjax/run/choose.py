@@ -5,11 +5,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from bmrjax.checks import check_key
 from bmrjax.run.result import Result
 from bmrjax.run.sparsest import clearly_better
+
+
+def row_log_prob(
+    result: Result, key: Array, data: Any, *, num_samples: int
+) -> Float[np.ndarray, " rows"]:
+    """Return the log predictive density or probability of each row."""
+    checked = result._checked(data, "row_log_prob: data")
+    scores = result._evaluator().scores(
+        result.params, result.keep, checked, key, num_samples=num_samples
+    )
+    return np.asarray(scores.log_prob, np.float64)
 
 
 def choose(results: Sequence[Result], key: Array, data: Any, *, num_samples: int = 100) -> Result:

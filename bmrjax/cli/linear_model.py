@@ -15,9 +15,9 @@ from bmrjax.run.diagnose import Finding
 MOST_INPUTS = 2_000_000
 
 # A difference of so many standard errors over the test rows is more than chance.
-ERRORS = 2.0
+_ERRORS = 2.0
 # And of so many nats per row more than nothing.
-LEAST = 0.02
+_LEAST = 0.02
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,12 @@ def worse_than_linear(linear: LinearModel, log_prob: Float[np.ndarray, " rows"])
     gap = linear.log_prob - np.asarray(log_prob, np.float64)
     mean = float(gap.mean())
     error = float(gap.std(ddof=1) / math.sqrt(len(gap))) if len(gap) > 1 else math.inf
-    if not mean > max(LEAST, ERRORS * error):
+    if not mean > max(_LEAST, _ERRORS * error):
         return None
     return Finding(
         "worse-than-linear",
-        f"{linear.name[0].upper()}{linear.name[1:]} on all inputs predicts the test rows better: its negative "
-        f"log likelihood is lower by {mean:.3g} ± {error:.2g} nats per row, and is "
+        f"{linear.name[0].upper()}{linear.name[1:]} on all inputs predicts the test rows better: its "
+        f"negative log likelihood is lower by {mean:.3g} ± {error:.2g} nats per row, and is "
         f"{linear.metrics['nll']:.4g}.",
         "Take a linear model: SparseRegressor and SparseClassifier say which columns have an effect, and "
         "--hidden without a width fits a linear network. Or give more rows: those kept out for validation "

@@ -91,7 +91,7 @@ class Temperatures(TypedDict):
 
 
 @with_config(_OPEN)
-class Linear(TypedDict):
+class LinearFigures(TypedDict):
     """What a linear model reaches on the test rows."""
 
     name: Name
@@ -125,7 +125,7 @@ class Results(TypedDict):
     table: NotRequired[list[Column] | None]
     notes: NotRequired[list[str]]
     trivial: NotRequired[dict[Name, Number] | None]
-    linear: NotRequired[Linear]
+    linear: NotRequired[LinearFigures]
     rmse_by_target: NotRequired[list[Number] | None]
     trivial_rmse_by_target: NotRequired[list[Number] | None]
     nll_in_target_units: NotRequired[Number]

@@ -1,7 +1,7 @@
 """Reduction of a trained network by whole units: neurons, channels, heads."""
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -19,6 +19,7 @@ from bmrjax.trained.path_progress import PathProgress, loss_text
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
+from bmrjax.trained.unit_options import UnitOptions
 from bmrjax.trained.unit_path import UnitRound, UnitWalk
 from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import rows_of
@@ -36,12 +37,11 @@ PROBES = 16
 
 def reduce_units(
     ready: Prepared,
+    units: UnitOptions,
     *,
     keep: float | None,
     flops: float | None,
     lose_at_most: float | None,
-    limits: Mapping[str, float],
-    round_to: int,
     smallest: float | None,
     tune: TuneArrays | None,
     shown: PathProgress,
@@ -56,7 +56,7 @@ def reduce_units(
     if len(ready.left) == len(found.layers):
         raise ValueError(f"reduce_network: there is nothing to judge: {WHY}.")
     graph = unit_graph(found, ready.left)
-    least = _least(graph, found.parts.names, limits, round_to)
+    least = _least(graph, found.parts.names, units)
     by_flops = flops is not None
     last = flops if by_flops else keep
 
@@ -101,7 +101,7 @@ def reduce_units(
         [scores["loss"], *(step.scores["loss"] for step in pilot)],
     )
     scale = ready.num_data / tempered
-    walked = walk(round_to)
+    walked = walk(units.round_to)
     shares = _shares((smallest or SMALLEST) if last is None else last)
     if last is None:
         shares = [*(share for share in FIRST_SHARES if share > shares[0]), *shares]
@@ -183,17 +183,12 @@ def reduce_units(
     )
 
 
-def _least(
-    graph: UnitGraph, names: Sequence[str], limits: Mapping[str, float], round_to: int
-) -> np.ndarray:
+def _least(graph: UnitGraph, names: Sequence[str], units: UnitOptions) -> np.ndarray:
     """Return how many units of each kind stay at least."""
     sizes = np.bincount(graph.kind, minlength=len(graph.kinds))
-    least = np.minimum(sizes, round_to) if round_to > 1 else np.zeros(len(sizes), int)
-    for pattern, share in limits.items():
-        if not 0 <= share <= 1:
-            raise ValueError(
-                f"reduce_network: limits are least shares between 0 and 1, got {share} for {pattern!r}."
-            )
+    rounded = units.round_to > 1
+    least = np.minimum(sizes, units.round_to) if rounded else np.zeros(len(sizes), int)
+    for pattern, share in units.limits.items():
         hit = [
             any(fnmatch.fnmatchcase(names[i], pattern) for i in arrays) for arrays in graph.arrays
         ]

@@ -17,13 +17,13 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList, AutoLaplaceApproximation
 from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
-from numpyro.primitives import Messenger
 
 from bmrjax.backend.on_host import on_host
 from bmrjax.backend.quick_compile import quick_options
 from bmrjax.backend.shared_programs import compiled
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.tracing import shape_of
+from bmrjax.infer.within_handlers import within_handlers
 
 # As many as NumPyro takes.
 _DRAWS_FOR_MEDIAN = 15
@@ -256,12 +256,11 @@ def _join(values: list[Any], static: _Static) -> Any:
 def auto_guides(guide: Any) -> list[AutoGuide]:
     """Return the automatic guides that `guide` is, or is made of."""
     found: list[AutoGuide] = []
-    while not isinstance(guide, AutoGuide) and isinstance(guide, Messenger):
-        guide = guide.fn
-    if isinstance(guide, AutoGuide):
-        found.append(guide)
-    if isinstance(guide, AutoGuideList):
-        for part in guide._guides:
+    *_, inner = within_handlers(guide)
+    if isinstance(inner, AutoGuide):
+        found.append(inner)
+    if isinstance(inner, AutoGuideList):
+        for part in inner._guides:
             found.extend(auto_guides(part))
     return found
 

@@ -4,8 +4,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from numpyro.handlers import seed
+from numpyro.primitives import Messenger
+
 from bmrjax.infer.arguments import Batch
-from bmrjax.infer.within_handlers import called_program
+from bmrjax.infer.within_handlers import within_handlers
 
 
 def check_call(program: Callable, data: Any, name: str) -> None:
@@ -29,9 +32,16 @@ def check_call(program: Callable, data: Any, name: str) -> None:
         Traceback (most recent call last):
         TypeError: data: the program takes data, and gets x, y by name from a dict (missing a required ...
     """
+    # Those of NumPyro pass the arguments on; another one may take its own.
+    own = (Messenger.__call__, seed.__call__)
+    called = next(
+        each
+        for each in within_handlers(program)
+        if not (isinstance(each, Messenger) and type(each).__call__ in own)
+    )
     try:
         # A decorated program is called through its decorator, which may take other arguments.
-        signature = inspect.signature(called_program(program), follow_wrapped=False)
+        signature = inspect.signature(called, follow_wrapped=False)
     except (TypeError, ValueError):
         return
     if isinstance(data, Batch):

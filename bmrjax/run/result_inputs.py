@@ -7,7 +7,7 @@ from typing import Any
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import check_data, column_names, lengths
 from bmrjax.infer.init import auto_guides
-from bmrjax.infer.within_handlers import called_program
+from bmrjax.infer.within_handlers import within_handlers
 
 
 def by_position_or_name(
@@ -97,7 +97,7 @@ def _in_the_other_form(
     rows: Collection[str], program: Callable | None
 ) -> tuple[set[str], list[str]]:
     """Return paths of arguments by position as those by name, and the other way round; and the names."""
-    called = called_program(program)
+    *_, called = within_handlers(program)
     try:
         parameters = {} if called is None else inspect.signature(called).parameters
     except (TypeError, ValueError):

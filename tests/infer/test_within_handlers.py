@@ -1,4 +1,4 @@
-"""What handlers are around, and what gets the arguments."""
+"""What handlers are around, at any depth."""
 
 import numpyro
 import pytest
@@ -6,8 +6,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import bmrjax as bmr
 from bmrjax.infer.init import auto_guides
-from bmrjax.infer.within_handlers import called_program, within_handlers
-from bmrjax.run.result_inputs import _in_the_other_form
+from bmrjax.infer.within_handlers import within_handlers
 from bmrjax.run.settings import check_program_kind
 
 
@@ -24,22 +23,17 @@ OWN = Renames(SEEDED)
 
 
 @pytest.mark.parametrize(
-    ("given", "inside", "called"),
+    ("given", "inside"),
     [
-        (program, [program], program),
-        (numpyro.handlers.block(), [None], None),
-        (SEEDED, [program], program),
-        (bmr.prune(SEEDED, {}), [SEEDED, program], program),
-        # One that takes its own arguments is what gets them.
-        (bmr.prune(OWN, {}), [OWN, SEEDED, program], OWN),
+        (program, []),
+        (numpyro.handlers.block(), [None]),
+        (SEEDED, [program]),
+        (bmr.prune(SEEDED, {}), [SEEDED, program]),
+        (bmr.prune(OWN, {}), [OWN, SEEDED, program]),
     ],
 )
-def test_what_is_within_and_what_is_called(given, inside, called):
-    found = list(within_handlers(given))
-    assert found == (
-        [given, *inside] if isinstance(given, numpyro.primitives.Messenger) else inside
-    )
-    assert called_program(given) is called
+def test_what_is_within_handlers(given, inside):
+    assert list(within_handlers(given)) == [given, *inside]
 
 
 def test_a_seed_and_a_guide_are_found_at_any_depth():
@@ -47,10 +41,3 @@ def test_a_seed_and_a_guide_are_found_at_any_depth():
         check_program_kind(bmr.prune(OWN, {}))
     guide = AutoNormal(program)
     assert auto_guides(numpyro.handlers.block(Renames(guide))) == [guide]
-
-
-@pytest.mark.parametrize(
-    ("called", "expected"), [(SEEDED, ({"0"}, ["x"])), (Renames(program), (set(), ["z"]))]
-)
-def test_rows_are_found_by_the_names_of_what_gets_the_arguments(called, expected):
-    assert _in_the_other_form({"x"}, called) == expected

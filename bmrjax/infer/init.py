@@ -21,6 +21,7 @@ from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
 from bmrjax.backend.on_host import on_host
 from bmrjax.backend.quick_compile import quick_options
 from bmrjax.backend.shared_programs import compiled
+from bmrjax.families import inside
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.tracing import shape_of
 from bmrjax.infer.within_handlers import within_handlers
@@ -94,12 +95,9 @@ def _start_or_point(site: Mapping[str, Any]) -> Array | None:
     start = given_start(site)
     if start is not None or site["type"] != "sample" or site["is_observed"]:
         return start
-    fn = base = site["fn"]
-    while hasattr(base, "base_dist"):
-        base = base.base_dist
-    if not isinstance(base, dist.ImproperUniform):
+    if not isinstance(inside(site["fn"], (dist.Distribution,)), dist.ImproperUniform):
         return None
-    transform = dist.biject_to(fn.support)
+    transform = dist.biject_to(site["fn"].support)
     return transform(jax.numpy.zeros(transform.inverse_shape(shape_of(site))))
 
 

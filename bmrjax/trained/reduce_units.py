@@ -13,8 +13,8 @@ from bmrjax.trained.choice import PathPoint, chosen_point, path_temperature
 from bmrjax.trained.findings import few_rows, not_cut, not_reached, temperature_at_bound
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.last_fit import fit_once_more
-from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
-from bmrjax.trained.path import RATIO, pack_arrays
+from bmrjax.trained.no_gradient import WHY, no_gradient, why_left, without_gradient
+from bmrjax.trained.path import RATIO, pack_arrays, precision_by_layer
 from bmrjax.trained.path_progress import PathProgress, loss_text
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
@@ -146,10 +146,7 @@ def reduce_units(
             choose=last is None,
         )
     findings = few_rows(len(ready.held_out), points[taken]) + temperature_at_bound(tempered)
-    if unknown:
-        findings.append(
-            no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))
-        )
+    findings += no_gradient(found.layers, unknown)
     reached = points[-1].flops if by_flops else points[-1].kept
     if last is not None and reached > last + 1e-9:
         findings.append(not_reached("flops" if by_flops else "keep", last, reached))
@@ -157,9 +154,6 @@ def reduce_units(
     shown.doing("cutting out what was removed")
     small = compact(network, *ready.example, drop_inputs=False)
     findings += not_cut(small.before.parameters, small.after.parameters, points[taken].kept)
-    left = {
-        found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in ready.left
-    }
     shown.finish(
         f"{points[taken].kept:.1%} of {whole[0]:,.0f} parameters kept, {loss_text(points[taken])}"
     )
@@ -168,12 +162,8 @@ def reduce_units(
         path=tuple(points),
         chosen=taken,
         temperature=tempered,
-        prior_precision={
-            layer.name: precision
-            for k, (layer, precision) in enumerate(zip(found.layers, precisions, strict=True))
-            if k not in ready.left
-        },
-        not_judged=graph.refused | left,
+        prior_precision=precision_by_layer(found.layers, precisions, ready.left),
+        not_judged=graph.refused | why_left(found.layers, ready.left, unknown),
         findings=tuple(findings),
         _graph=graph,
         _rounds=tuple(step.removed for step in steps),

@@ -87,13 +87,8 @@ def trained(network: Any, data: Any, epochs: int, key: Any) -> Any:
 
 def score_of_point(network: Any, test: Any) -> dict[str, float]:
     """Return accuracy, NLL and ECE of a network without a posterior."""
-    x, y = map(jnp.asarray, test)
-    logs = jax.nn.log_softmax(jax.lax.map(network, x, batch_size=100))
-    return {
-        "accuracy": float(bmr.metrics.accuracy(jnp.exp(logs), y)),
-        "nll": float(-jnp.mean(jnp.take_along_axis(logs, y[:, None], 1))),
-        "ece": float(bmr.metrics.expected_calibration_error(jnp.exp(logs), y)),
-    }
+    outputs = jax.lax.map(network, jnp.asarray(test[0]), batch_size=100)
+    return networks.calibrated_scores(jax.nn.log_softmax(outputs), test[1])
 
 
 def scores(result: bmr.Result, data: Any, key: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""When a fit has converged, asked on the device between two steps."""
+"""When a fit has converged, evaluated on the device between two steps."""
 
 from dataclasses import dataclass
 

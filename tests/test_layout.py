@@ -117,3 +117,18 @@ def test_asserts_only_look():
             if isinstance(node, ast.Assert):
                 assigned = [n for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
                 assert not assigned, f"{path}:{node.lineno} assigns in an assert"
+
+
+def test_functions_import_nothing_of_the_package():
+    """A function that imports is a circle in disguise; what needs an optional extra is the exception."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                found |= {
+                    (str(path.relative_to(PACKAGE)), f"{node.module}.{alias.name}")
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bmrjax")
+                    for alias in node.names
+                }
+    assert found == {("cli/run_report.py", "bmrjax.plot")}  # matplotlib

@@ -89,6 +89,16 @@ def scores(log_probs: Any, labels: Any) -> dict[str, float]:
     }
 
 
+def calibrated_scores(log_probs: Any, labels: Any) -> dict[str, float]:
+    """Return accuracy, as a fraction, NLL in nats per data point, and ECE, of log class probabilities."""
+    labels, probs = jnp.asarray(labels), jnp.exp(log_probs)
+    return {
+        "accuracy": float(metrics.accuracy(probs, labels)),
+        "nll": float(-jnp.mean(jnp.take_along_axis(log_probs, labels[:, None], 1))),
+        "ece": float(metrics.expected_calibration_error(probs, labels)),
+    }
+
+
 def score(network: Any, data: Any) -> dict[str, float]:
     """Return accuracy in percent and NLL in nats per data point of a plain network."""
     found, labels = log_probs(network, data[0]), jnp.asarray(data[1], jnp.int32)

@@ -23,7 +23,7 @@ def rankings(
     train, test = (tuple(map(jnp.asarray, split)) for split in (train, test))
     noisy = nn.with_noise(network, kl_weight=fit.kl_weight)
     result = _fit(noisy, train, test, fit, key, criterion=None, num_epochs=fit.epochs)
-    values: dict[str, Any] = dict(_posteriors(result, noisy, train))
+    values: dict[str, Any] = dict(_posteriors(result, train))
     names = [name for name in values if name.endswith(".value")]
     scores = _scores(result, {name: values[name] for name in names}, train)
     flat = {
@@ -106,7 +106,7 @@ def _started(guide: Any, result: bmr.Result) -> Any:
     return bmr.infer.AutoMeanField(guide.model, init_loc_fn=begin)
 
 
-def _posteriors(result: bmr.Result, noisy: Any, train: Any) -> Mapping[str, Any]:
+def _posteriors(result: bmr.Result, train: Any) -> Mapping[str, Any]:
     batch = tuple(a[:2] for a in train)
     assert result.unpruned_guide is not None
     guide = result.unpruned_guide

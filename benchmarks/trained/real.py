@@ -316,9 +316,7 @@ def units(case: Case, seed: int, methods: list[str]) -> list[Any]:
 
 def fitted_alike(case: Case, seed: int) -> dict[str, Any]:
     """Return the row of the dense network after the last fit that smaller ones get, and nothing removed."""
-    ready = prepare(
-        case.network, case.data[0], loss=case.loss, held_out=case.data[1], leave=(), num_data=None, seed=seed
-    )  # fmt: skip
+    ready = prepare(case.network, case.data[0], loss=case.loss, held_out=case.data[1], seed=seed)
     layers, dense = ready.traced.layers, ready.traced.parts.arrays
     moments = ready.calibration.moments(dense)
     precisions = prior_precisions(layers, moments, dense, ready.num_data)

@@ -28,7 +28,7 @@ import numpy as np
 import optax
 
 import bmrjax as bmr
-from benchmarks.common import options
+from benchmarks.common import networks, options
 from benchmarks.common.datasets import table, table_names
 from benchmarks.common.rows import Rows, group, means
 from benchmarks.common.rows import table as markdown
@@ -134,13 +134,7 @@ def score_of_point(network: Any, out: Any, test: Any, classes: int | None) -> di
         square = np.square(outputs.reshape(test[1].shape) - test[1])
         nll = 0.5 * (math.log(2 * math.pi * variance) + square / variance)
         return {"nll": float(nll.mean()), "rmse": float(np.sqrt(square.mean()))}
-    logs, labels = jax.nn.log_softmax(outputs), jnp.asarray(test[1])
-    probs = jnp.exp(logs)
-    return {
-        "nll": float(-jnp.mean(jnp.take_along_axis(logs, labels[:, None], 1))),
-        "accuracy": float(bmr.metrics.accuracy(probs, labels)),
-        "ece": float(bmr.metrics.expected_calibration_error(probs, labels)),
-    }
+    return networks.calibrated_scores(jax.nn.log_softmax(outputs), test[1])
 
 
 def runs(

@@ -17,6 +17,9 @@ from jaxtyping import Array, Complex64, Float, UInt32
 
 from bmrjax.backend.threefry import is_threefry, threefry2x32
 
+# A step of a mean-field fit of a perceptron, 784-400×5-10 on batches of 128 rows, took 35 ms of CPU on two
+# cores, and 43 ms with JAX's own draws (medians of four turns of 100 steps each).
+
 
 def _uniform(bits: UInt32[Array, " n"]) -> Float[Array, " n"]:
     """Return uniform numbers in [0, 1) from random bits."""

@@ -22,7 +22,7 @@ from bmrjax.cli.sparsify_options import SparsifyOptions
 from bmrjax.cli.waiting import saying, waiting
 from bmrjax.report import check_page_name, write_page
 from bmrjax.run.page_words import of_rows, shown_number
-from bmrjax.run.result_page import result_page
+from bmrjax.run.result_page import RunContext, result_page
 from bmrjax.structure import compact
 
 _NETWORKS = {
@@ -74,17 +74,19 @@ def run_report(options: ReportOptions) -> None:
                 num_samples=1
                 if run.method == "map"
                 else options.num_samples or run.num_samples or 100,
-                anew=False,
                 title=_title(run, document),
                 command=_command(options, document, out),
-                settings=_settings(document),
-                notes=notes,
                 costs=options.costs,
                 latency=options.latency,
-                unit="units" if noise else "weights",
-                cut=cut,
-                remarks=_remarks(document),
-                chosen=_chosen(document),
+                context=RunContext(
+                    settings=_settings(document),
+                    notes=notes,
+                    unit="units" if noise else "weights",
+                    cut=cut,
+                    anew=False,
+                    remarks=_remarks(document),
+                    chosen=_chosen(document),
+                ),
                 doing=say,
             )
         say("writing the page")

@@ -47,7 +47,10 @@ class ArithmeticWriter:
 
     Attributes:
         spent: Bits so far, by the models' probabilities.
+        has_flags: Whether it codes flags, each with a probability of its own; a `Bitmap` needs that.
     """
+
+    has_flags = True
 
     def __init__(self, *, stack: bool = False):
         self.spent = 0.0
@@ -123,6 +126,8 @@ class ArithmeticReader:
         stack: As it was written.
         budget: Pays for what is read; by default everything may be.
     """
+
+    has_flags = True
 
     def __init__(self, code: bytes, *, stack: bool = False, budget: Budget | None = None):
         self.spent = 0.0

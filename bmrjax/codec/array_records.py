@@ -149,7 +149,7 @@ class RecordWriter:
     def _candidates(self, codes: np.ndarray, *, sparse: bool = False) -> list[Layout]:
         if self._layout is not None and not (sparse and isinstance(self._layout, CSR | Dense)):
             return [self._layout]
-        bitmap = [] if type(self._writer).__name__ == "HuffmanWriter" else [Bitmap()]
+        bitmap = [Bitmap()] if self._writer.has_flags else []
         # Where hardly anything is, it need not be tried to tell all.
         all_told = codes.size < 2**14 or np.count_nonzero(codes) > 0.1 * codes.size
         return [Gaps(), *bitmap, *([Dense()] if all_told and not sparse else [])]
@@ -247,7 +247,7 @@ class RecordReader:
         self._reader.budget.charge(LETTER, size)
         head = self._reader.spent
         layout = LAYOUTS[int(self._reader.bits(1, LAYOUT_BITS)[0])]
-        if layout is Bitmap and not hasattr(self._reader, "flags"):
+        if layout is Bitmap and not self._reader.has_flags:
             raise CodecError("the file has a bitmap, which its coder cannot code.")
         rows, columns = as_matrix(hole.shape)
         where = layout.read(self._reader, rows, columns)

@@ -90,6 +90,8 @@ def code_words(lengths: np.ndarray) -> np.ndarray:
 class HuffmanWriter:
     """Collect symbols; the counterpart of `ArithmeticWriter` for parity with the paper."""
 
+    has_flags = False
+
     def __init__(self) -> None:
         self.spent = 0.0
         self._parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -140,6 +142,8 @@ class HuffmanReader:
         code: Its bytes. All that is read takes some of their bits, which bounds it.
         budget: Pays for what the layouts make of it; by default everything may be.
     """
+
+    has_flags = False
 
     def __init__(self, code: bytes, *, budget: Budget | None = None):
         self.spent = 0.0

@@ -13,6 +13,7 @@ from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.heredity import HeredityOption
 from bmrjax.fitted.reduce_fit import choose_elements, reduce_source
 from bmrjax.fitted.source import Source, source_from_arrays
+from bmrjax.fitted.submodel_options import SubmodelOptions
 from bmrjax.reduction import Normal
 
 # Standard deviation of the prior of an intercept, in the units of the standardised target or of log odds.
@@ -90,7 +91,7 @@ class ColumnsPosterior:
             precision: Its inverse, where that is known to more digits than the covariance has for it.
             seed: Of the sampler.
         """
-        return reduce_source(self._source(loc, covariance, precision), seed=seed, **self._options())
+        return reduce_source(self._source(loc, covariance, precision), self._options(), seed=seed)
 
     def choose(
         self,
@@ -105,7 +106,7 @@ class ColumnsPosterior:
             covariance: As in `reduce`.
             precision: As in `reduce`.
         """
-        return choose_elements(self._source(loc, covariance, precision), **self._options())
+        return choose_elements(self._source(loc, covariance, precision), self._options())
 
     def _source(self, loc: Any, covariance: Any, precision: Any) -> Source:
         scale = np.full(len(loc), self.prior_scale)
@@ -121,7 +122,7 @@ class ColumnsPosterior:
         elements = [f"{intercept} {i}" for i in outputs]
         return elements + [f"{name} {i}" for i in outputs for name in self.columns.names]
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> SubmodelOptions:
         names = self.columns.names
         for name, members in (self.groups or {}).items():
             unknown = sorted(set(members) - set(names))
@@ -142,12 +143,9 @@ class ColumnsPosterior:
             )
         in_groups = {name: [name] for name in names if name not in grouped}
         in_groups |= {name: list(members) for name, members in (self.groups or {}).items()}
-        return {
-            "groups": {
-                name: [f"{member} {i}" for i in range(self.outputs) for member in members]
-                for name, members in in_groups.items()
-            },
-            "forced": self._elements()[: self.outputs],
-            "expected": self.expected,
-            "heredity": self.heredity,
+        groups = {
+            name: [f"{member} {i}" for i in range(self.outputs) for member in members]
+            for name, members in in_groups.items()
         }
+        forced = self._elements()[: self.outputs]
+        return SubmodelOptions(groups, forced, self.heredity, self.expected)

@@ -94,7 +94,6 @@ from bmrjax.families.laplace import LaplaceForm as LaplaceForm
 from bmrjax.families.log_normal import TruncatedLogNormal as TruncatedLogNormal
 from bmrjax.families.log_normal import TruncatedLogUniform as TruncatedLogUniform
 from bmrjax.families.log_uniform import ImproperReciprocal as ImproperReciprocal
-from bmrjax.families.log_uniform import is_log_uniform as is_log_uniform
 from bmrjax.families.matrix_normal import ScaledMatrixNormal as ScaledMatrixNormal
 from bmrjax.families.normal import divergence_under as divergence_under
 from bmrjax.families.normal import normal_parameters as normal_parameters
@@ -115,4 +114,6 @@ from bmrjax.families.spike_and_slab import atoms_are_known as atoms_are_known
 from bmrjax.families.spike_and_slab import (
     spike_and_slab_parameters as spike_and_slab_parameters,
 )
+from bmrjax.families.support import element_support as element_support
+from bmrjax.families.support import inside as inside
 from bmrjax.families.support import is_real as is_real

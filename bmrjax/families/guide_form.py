@@ -74,10 +74,8 @@ class GuideForm(abc.ABC):
         ...     def unconstrained(self, site, parameter):
         ...         return dist.Normal(parameter("loc"), 0.1 + parameter("scale"))
         >>> site = families.GuideSite("w", dist.Normal(0, 1))
-        >>> float(Wide().distribution(site, dist.Normal(0.0, 0.01)).scale.round(2))
-        Traceback (most recent call last):
-            ...
-        AttributeError: 'float' object has no attribute 'round'
+        >>> round(Wide().distribution(site, dist.Normal(0.0, 0.01)).scale, 2)
+        0.11
     """
 
     starting_scale: float | None = None

@@ -11,7 +11,7 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import validate_sample
 
 from bmrjax import reduction
-from bmrjax.families.base import FamilyFacts, facts, read_as_stored, stored
+from bmrjax.families.base import FamilyFacts, facts, stored
 
 
 class ImproperReciprocal(dist.Distribution):
@@ -78,8 +78,3 @@ def _(fn: ImproperReciprocal) -> reduction.ImproperLogUniform:
 def _(q: Any) -> FamilyFacts:
     del q
     return FamilyFacts("log-uniform")
-
-
-def is_log_uniform(fn: dist.Distribution) -> bool:
-    """Say whether `fn` is independent log-uniform variables, whatever their centres."""
-    return isinstance(read_as_stored(fn), reduction.ImproperLogUniform)

@@ -25,6 +25,9 @@ from bmrjax.run.diagnose import Finding
 # Independent draws per element below which the noise of a covariance moves probabilities by .2 and more.
 LEAST_SIZE_PER_ELEMENT = 20
 
+# Draws from a guide that has no joint normal in closed form.
+GUIDE_DRAWS = 4000
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -82,7 +85,6 @@ def fitted_posterior(
     layout: ElementLayout,
     latent: Mapping[str, tuple[int, ...]],
     *,
-    num_draws: int,
     seed: int,
 ) -> FittedPosterior:
     """Read the posterior of the judged elements; all other latent sites are marginalised.
@@ -93,8 +95,7 @@ def fitted_posterior(
         data: Arguments of the program.
         layout: The judged elements.
         latent: Latent site to shape.
-        num_draws: Draws from a guide that has no joint normal in closed form.
-        seed: Of these draws.
+        seed: Of the draws from a guide that has no joint normal in closed form.
 
     Raises:
         ValueError: If a judged site is missing, or draws have the wrong shape, are too few or not finite.
@@ -107,7 +108,7 @@ def fitted_posterior(
         found = _of_continuous(fit, layout)
         if found is not None:
             return found
-    draws = _guide_draws(fit, data, num_draws, seed)
+    draws = _guide_draws(fit, data, GUIDE_DRAWS, seed)
     if has_all and isinstance(fit.guide, AutoNormal):
         found = _of_mean_field(fit, model, data, layout, draws)
         if found is not None:

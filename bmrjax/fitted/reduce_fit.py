@@ -23,16 +23,17 @@ from bmrjax.fitted.fit_findings import (
 )
 from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.formula_priors import formula_priors, is_formula_model
-from bmrjax.fitted.given_groups import GivenGroups, units_of
-from bmrjax.fitted.heredity import HeredityOption, heredity_of
+from bmrjax.fitted.given_groups import GivenGroups
+from bmrjax.fitted.heredity import HeredityOption
 from bmrjax.fitted.joint_normal import check_joint_normal
 from bmrjax.fitted.layout import Names
-from bmrjax.fitted.model_prior import ModelPrior, model_prior
+from bmrjax.fitted.model_prior import ModelPrior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import Normality, measure_normality
 from bmrjax.fitted.refit_submodels import MANY_DATA, Refit, count_observed, refit_submodels
 from bmrjax.fitted.search import most_probable, search
 from bmrjax.fitted.source import Source, from_draws, from_fit, source_from_arrays
+from bmrjax.fitted.submodel_options import SubmodelOptions
 from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import (
     Spread,
@@ -66,7 +67,6 @@ def reduce_fit(
     forced: Sequence[str | int] = (),
     heredity: HeredityOption = False,
     expected: float | None = None,
-    num_draws: int = 4000,
     seed: int = 0,
     verify: bool | None = None,
     refit: bool | None = None,
@@ -93,6 +93,7 @@ def reduce_fit(
     Args:
         fit: A `numpyro.infer.MCMC` that has run; draws, as a dict of arrays by site with draws, or chains and
             draws, on the leading axes; a DataTree of ArviZ; a guide (with `params`); or a `bmrjax.Result`.
+            A guide that has no joint normal in closed form is drawn from 4,000 times; for more, give draws.
         model: NumPyro program. An MCMC, an automatic guide and a result know theirs.
         data: Arguments of the program: a tuple of positional ones, or a dict of keyword arguments, targets
             included.
@@ -120,7 +121,6 @@ def reduce_fit(
             each ask for more evidence, which corrects for their number, and none has prior odds above
             one. A group counts as one candidate, and what is forced does not count. With `heredity`,
             candidates that may not come in yet do not count as left out.
-        num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
         refit: Whether to condition on the other latent variables where submodels have them, not where the
             full model has them. By default, of a program that is normal in the judged elements given the
@@ -188,29 +188,19 @@ def reduce_fit(
                 "reduce_fit: loc, covariance and prior stand for a fit; leave them out where `fit` is given. "
                 "For draws without a program, prior is a dict from site to prior."
             )
-        source = from_fit(
-            fit, model, data, params, sites=sites, names=names, num_draws=num_draws, seed=seed
-        )
-    return reduce_source(
-        source,
-        groups=groups,
-        forced=forced,
-        heredity=heredity,
-        expected=expected,
-        seed=seed,
-        verify=verify,
-        refit=refit,
-    )
+        source = from_fit(fit, model, data, params, sites=sites, names=names, seed=seed)
+    options = SubmodelOptions(groups, forced, heredity, expected)
+    return reduce_source(source, options, seed=seed, verify=verify, refit=refit)
 
 
 def _in_few_threads(function: Callable[..., _Answer]) -> Callable[..., _Answer]:
     """Keep the matrices of a small fit on one thread: sharing them out takes longer than to multiply."""
 
     @functools.wraps(function)
-    def limited(source: Source, **options: Any) -> _Answer:
+    def limited(source: Source, *args: Any, **options: Any) -> _Answer:
         limit = 1 if source.layout.size <= ONE_THREAD else None
         with threadpool_limits(limit, user_api="blas"):
-            return function(source, **options)
+            return function(source, *args, **options)
 
     return limited
 
@@ -219,18 +209,15 @@ def _in_few_threads(function: Callable[..., _Answer]) -> Callable[..., _Answer]:
 @_in_few_threads
 def reduce_source(
     source: Source,
+    options: SubmodelOptions,
     *,
-    groups: GivenGroups = None,
-    forced: Sequence[str | int] = (),
-    heredity: HeredityOption = False,
-    expected: float | None = None,
     seed: int = 0,
     verify: bool | None = None,
     refit: bool | None = None,
 ) -> FitReduction:
     """Reduce what was read from a fit; see `reduce_fit` for the arguments."""
     layout, normal, whole = source.layout, source.normal, source.whole
-    units, nodes, of_submodels = _submodels(source, groups, forced, heredity, expected)
+    units, nodes, of_submodels = _submodels(source, options)
     rng = np.random.default_rng(seed)
     text, submodel, elsewhere = source.text, None, []
     normality, verification = Normality(math.nan, reason=str(whole)), None
@@ -304,35 +291,22 @@ def reduce_source(
 @one_at_a_time
 @_in_few_threads
 def choose_elements(
-    source: Source,
-    *,
-    groups: GivenGroups = None,
-    forced: Sequence[str | int] = (),
-    heredity: HeredityOption = False,
-    expected: float | None = None,
+    source: Source, options: SubmodelOptions
 ) -> tuple[Bool[np.ndarray, " n"], float]:
     """Return the elements of the most probable submodel alone, and ln of its prior up to a constant.
 
-    Beyond 12 candidates it is the best one that a greedy search finds; see `reduce_fit` for the arguments.
+    Beyond 12 candidates it is the best one that a greedy search finds.
     """
-    _, nodes, of_submodels = _submodels(source, groups, forced, heredity, expected)
+    _, nodes, of_submodels = _submodels(source, options)
     mask = most_probable(nodes, of_submodels)
     return nodes.elements(mask), float(of_submodels.log_prob(mask))
 
 
 def _submodels(
-    source: Source,
-    groups: GivenGroups,
-    forced: Sequence[str | int],
-    heredity: HeredityOption,
-    expected: float | None,
+    source: Source, options: SubmodelOptions
 ) -> tuple[dict[str, Any], Nodes, ModelPrior]:
     """Return the candidates with their elements, the joint normal, and the prior on submodels."""
-    layout, normal = source.layout, source.normal
-    check_joint_normal(normal, layout.label, rounding=source.rounding)
-    units = units_of(layout, groups, forced)
-    free = {i for members in units.values() for i in members}
-    in_all = [label for i, label in enumerate(layout.label) if i not in free]
-    rule = heredity_of(list(units), heredity, forced=in_all)
-    nodes = Nodes.one(Precision(normal, list(units.values())))
-    return units, nodes, model_prior(expected, len(units), rule)
+    normal = source.normal
+    check_joint_normal(normal, source.layout.label, rounding=source.rounding)
+    units, prior = options.submodels(source.layout)
+    return units, Nodes.one(Precision(normal, list(units.values()))), prior

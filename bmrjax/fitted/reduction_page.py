@@ -6,8 +6,9 @@ import numpy as np
 
 from bmrjax.fitted.models_table import candidate_columns
 from bmrjax.report import Chart, Notes, Page, Section, Table
-from bmrjax.report.charts import agreement_chart, intervals_chart
-from bmrjax.run.page_words import short_names, shown_nats, shown_number
+from bmrjax.report.charts import agreement_chart
+from bmrjax.run.page_coefficients import effects_chart, with_names
+from bmrjax.run.page_words import short_names, shown_nats
 from bmrjax.run.result_page import findings_section, made_section
 
 # Elements in a chart and in a table, and submodels.
@@ -22,14 +23,7 @@ def reduction_page(found: Any, *, title: str, command: str) -> Page:
         title: Heading.
         command: How the fit was made.
     """
-    table: Any = found.table()
-    several = table["site"].nunique() > 1
-    table = table.assign(
-        name=[
-            f"{row.site}[{row.element}]" if several else row.element
-            for row in table[["site", "element"]].itertuples()
-        ]
-    )
+    table: Any = with_names(found.table())
     models: Any = found.models()
     kept = int(models["size"].iloc[0])
     prob = "measured_prob" if "measured_prob" in models else "prob"
@@ -106,13 +100,7 @@ def _effects(table: Any) -> Section:
             index=False, name=None
         )
     ]
-    described = "; ".join(
-        f"{r['name']} {shown_number(r['mean'])} ({shown_number(r['low'])} to {shown_number(r['high'])})"
-        for r in rows[:20]
-    )
-    chart = Chart(
-        "Averaged effects", described, intervals_chart(rows, x="Mean over submodels, 95% interval")
-    )
+    chart = effects_chart("Averaged effects", rows, x="Mean over submodels, 95% interval")
     by = ", by measured evidence where there is any" if "predicted_inclusion_prob" in table else ""
     text = f"Averages over all submodels{by}, zeros counted. Grey elements are not in the chosen submodel."
     return Section("effects", "Coefficients", text, [chart])

@@ -113,8 +113,8 @@ def refit_submodels(
         precision: That of the judged elements, and the units.
         prior: Prior on submodels.
         rng: Source of randomness.
-        by_default: Whether nobody has asked: then the fit is left as it is where the density is not normal in
-            the judged elements, or has another mean than the fit.
+        by_default: Whether the caller left the choice open: then the fit stays as it is where the density is
+            not normal in the judged elements, or has another mean than the fit.
 
     Returns:
         The normals; or why there are none.

@@ -146,7 +146,6 @@ def from_fit(
     *,
     sites: Sequence[str] | None,
     names: Names,
-    num_draws: int,
     seed: int,
 ) -> Source:
     """Return what is reduced from a fit and its program; see `reduce_fit` for the arguments.
@@ -180,7 +179,7 @@ def from_fit(
         given = replace(given, guide=guide_on_data(given.guide, batch))
         check_guide(given.guide, given.params or {}, batch, prior.latent, prior.discrete)
     posterior: FittedPosterior = fitted_posterior(
-        given, model, batch, layout, prior.latent, num_draws=num_draws, seed=seed
+        given, model, batch, layout, prior.latent, seed=seed
     )
     whole, covariance, text = (
         whole_normal(posterior, model, batch, prior.latent),

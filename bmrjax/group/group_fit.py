@@ -13,6 +13,7 @@ from bmrjax.fitted.fit_reduction import FitReduction
 from bmrjax.fitted.given_groups import GivenGroups
 from bmrjax.fitted.layout import ElementLayout, shortened
 from bmrjax.fitted.model_average import mixture_quantile
+from bmrjax.fitted.submodel_options import SubmodelOptions
 from bmrjax.group.between import IntegratedLevel, VarianceComponents
 from bmrjax.group.design import Design
 from bmrjax.group.leave_one_out import LeaveOneOut, leave_one_out
@@ -246,9 +247,7 @@ class GroupFit:
                 self._second_layout(),
                 self._unit,
                 self._origin,
-                groups=groups,
-                forced=forced,
-                expected=expected,
+                SubmodelOptions(groups, forced, expected=expected),
                 verify=verify,
                 seed=self._seed,
                 text=self._text(),

@@ -35,7 +35,6 @@ def peb(
     components: Mapping[str, Sequence[str | int]] | None = None,
     between_scale: float = 0.25,
     between_spread: float = 1.0,
-    num_draws: int = 4000,
     seed: int = 0,
 ) -> GroupFit:
     r"""Fit a linear model of subjects' parameters to their posteriors; no subject is fitted again.
@@ -72,7 +71,6 @@ def peb(
             subjects; by default each has its own.
         between_scale: Prior median of the standard deviation between subjects, in units of σ.
         between_spread: Prior standard deviation of its logarithm.
-        num_draws: Draws from a guide that has no joint normal in closed form.
         seed: Of all draws.
 
     Returns:
@@ -131,9 +129,7 @@ def peb(
                 f"peb: fits is a list with one fit per subject, got {type(fits).__name__}."
             )
         _check_count(len(fits))
-        sources = sources_of_fits(
-            fits, model, data, params, sites=sites, names=names, num_draws=num_draws, seed=seed
-        )
+        sources = sources_of_fits(fits, model, data, params, sites=sites, names=names, seed=seed)
     _check_count(len(sources))
     columns = design_of(design, len(sources))
     subjects = subjects_of(sources, elements, columns.subjects, seed)

@@ -1,7 +1,6 @@
 """Which effects of the second level the evidence needs."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -10,13 +9,12 @@ from bmrjax.errors import FitWarning, warn
 from bmrjax.fitted.assemble import fit_reduction
 from bmrjax.fitted.fit_findings import unreliable_evidence
 from bmrjax.fitted.fit_reduction import FitReduction
-from bmrjax.fitted.given_groups import GivenGroups, units_of
 from bmrjax.fitted.joint_normal import JointNormal
 from bmrjax.fitted.layout import ElementLayout
-from bmrjax.fitted.model_prior import model_prior
 from bmrjax.fitted.nodes import Nodes
 from bmrjax.fitted.normality import TRUSTED_PARETO_K, Normality
 from bmrjax.fitted.search import OCCAMS_WINDOW, Found, search
+from bmrjax.fitted.submodel_options import SubmodelOptions
 from bmrjax.fitted.swept import Precision
 from bmrjax.fitted.verification import MOST_SUBMODELS, Verification
 from bmrjax.group.between import IntegratedLevel, VarianceComponents, integrate_level
@@ -34,10 +32,8 @@ def reduce_effects(
     layout: ElementLayout,
     unit: Float[np.ndarray, " q"],
     origin: Float[np.ndarray, " q"],
+    options: SubmodelOptions,
     *,
-    groups: GivenGroups,
-    forced: Sequence[str | int],
-    expected: float | None,
     verify: bool,
     seed: int,
     text: str,
@@ -51,9 +47,7 @@ def reduce_effects(
         layout: Names of the effects.
         unit: Of each effect, in the units of the parameters.
         origin: Value of each effect where the standardised one is zero.
-        groups: Effects that go together.
-        forced: Effects that stay.
-        expected: Expected number of candidates that are in.
+        options: Which submodels there are.
         verify: Whether to integrate the most probable submodels by themselves.
         seed: Of all draws.
         text: What was fitted, in words.
@@ -62,10 +56,9 @@ def reduce_effects(
     normal = JointNormal(
         origin + unit * loc, unit[:, None] * covariance * unit, origin, np.abs(unit)
     )
-    units = units_of(layout, groups, forced)
+    units, prior = options.submodels(layout)
     rng = np.random.default_rng(seed)
     precision = Precision(normal, list(units.values()))
-    prior = model_prior(expected, len(units))
     nodes = Nodes.one(precision)
     found = search(nodes, prior, rng)
     verification = None

@@ -96,7 +96,6 @@ def sources_of_fits(
     *,
     sites: Sequence[str] | None,
     names: Names,
-    num_draws: int,
     seed: int,
 ) -> tuple[Source, ...]:
     """Return the subjects' posteriors from their fits; see `peb` for the arguments."""
@@ -133,7 +132,6 @@ def sources_of_fits(
                     by_subject["params"][i],
                     sites=sites,
                     names=names,
-                    num_draws=num_draws,
                     seed=seed,
                 )
             )

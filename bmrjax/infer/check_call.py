@@ -8,6 +8,7 @@ from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
 from bmrjax.infer.arguments import Batch
+from bmrjax.infer.within_handlers import within_handlers
 
 
 def check_call(program: Callable, data: Any, name: str) -> None:
@@ -33,9 +34,11 @@ def check_call(program: Callable, data: Any, name: str) -> None:
     """
     # Those of NumPyro pass the arguments on; another one may take its own.
     own = (Messenger.__call__, seed.__call__)
-    called: Any = program
-    while isinstance(called, Messenger) and type(called).__call__ in own:
-        called = called.fn
+    called = next(
+        each
+        for each in within_handlers(program)
+        if not (isinstance(each, Messenger) and type(each).__call__ in own)
+    )
     try:
         # A decorated program is called through its decorator, which may take other arguments.
         signature = inspect.signature(called, follow_wrapped=False)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
-from bmrjax.families import own_density, spike_and_slab_parameters
+from bmrjax.families import element_support, own_density, spike_and_slab_parameters
 from bmrjax.handlers import missing_outcomes
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.init import at_start
@@ -159,9 +159,7 @@ def _support(fn: Any) -> Any:
         if isinstance(base, dist.MaskedDistribution):
             return None
         base = base.base_dist
-    support = fn.support
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
+    support = element_support(fn)
     bounds = [getattr(support, name, 0) for name in ("lower_bound", "upper_bound")]
     plain = not any(isinstance(b, Tracer) or jnp.ndim(b) for b in bounds)
     return support if plain else None

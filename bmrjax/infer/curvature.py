@@ -14,6 +14,7 @@ from numpyro.primitives import Messenger
 from bmrjax.backend.noise import normal_noise
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import split_keys
+from bmrjax.families import inside
 from bmrjax.handlers import draws, fast_noise, hide_data, inference, prune, scale_elbo
 from bmrjax.infer.arguments import Data, Keep, arguments, first_rows, length
 from bmrjax.infer.engine import Engine
@@ -329,6 +330,5 @@ class _Redrawn(Messenger):
 
 
 def _is_fixed(fn: Any) -> bool:
-    while hasattr(fn, "base_dist"):
-        fn = fn.base_dist
-    return isinstance(fn, dist.Unit | dist.ImproperUniform | dist.Delta)
+    base = inside(fn, (dist.Distribution,))
+    return isinstance(base, dist.Unit | dist.ImproperUniform | dist.Delta)

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 
+from bmrjax.families import inside
+
 _CLASSES = (
     dist.CategoricalLogits,
     dist.CategoricalProbs,
@@ -20,9 +22,7 @@ def is_probability(fn: Any) -> bool:
 
 
 def _base(fn: Any) -> Any:
-    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
-        fn = fn.base_dist
-    return fn
+    return inside(fn, (dist.ExpandedDistribution, dist.MaskedDistribution))
 
 
 def of_classes(fn: Any) -> dict[str, Array]:

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from numpyro.primitives import Messenger
 
 from bmrjax.backend.quick_compile import quick_jit
+from bmrjax.families import inside
 from bmrjax.handlers import draws, inference, prune
 from bmrjax.infer.arguments import Data, Keep, arguments
 from bmrjax.infer.tracing import is_latent, sites_of
@@ -145,9 +146,8 @@ def log_likelihoods(
 
 def is_factor(fn: Any) -> bool:
     """Say whether a distribution is that of `numpyro.factor`, which has no values."""
-    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution | dist.Independent):
-        fn = fn.base_dist
-    return isinstance(fn, dist.Unit)
+    around = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)
+    return isinstance(inside(fn, around), dist.Unit)
 
 
 class _redrawn(Messenger):

@@ -11,7 +11,7 @@ from numpyro.infer import TraceMeanField_ELBO
 from numpyro.infer.elbo import ELBO
 
 from bmrjax.distributions import PrecisionNormal, expected_log_prob
-from bmrjax.families import has_closed_form, normal_parameters, read
+from bmrjax.families import has_closed_form, inside, normal_parameters, read
 from bmrjax.fast_noise import normal_shapes
 from bmrjax.handlers import hide_data
 from bmrjax.infer.mixed_precision import of_program
@@ -198,7 +198,7 @@ class PropagatedELBO(ELBO):
 
     def _under_gamma(self, fn: Any, value: Any, last: Context) -> Array | None:
         """Return the expected log density of a normal whose precision has a gamma posterior."""
-        likelihood = _base(fn)
+        likelihood = inside(fn)
         if not isinstance(likelihood, PrecisionNormal):
             return None
         loc, precision = likelihood.loc, likelihood.precision
@@ -245,19 +245,12 @@ def _moments(fn: Any) -> Uncertain:
 
 def _gamma(fn: Any) -> GammaVariable | None:
     shape = fn.batch_shape + fn.event_shape
-    base: Any = _base(fn)
+    base: Any = inside(fn)
     if not isinstance(base, dist.Gamma):
         return None
     base = cast(Any, base)
     concentration, rate = (jnp.broadcast_to(x, shape) for x in (base.concentration, base.rate))
     return GammaVariable(concentration, rate)
-
-
-def _base(fn: Any) -> Any:
-    """Return the distribution inside `Independent` and expanded forms."""
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
-        fn = fn.base_dist
-    return fn
 
 
 def _scale(site: Mapping[str, Any]) -> Array:

@@ -17,13 +17,14 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList, AutoLaplaceApproximation
 from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import constrain_fn, potential_energy, transform_fn
-from numpyro.primitives import Messenger
 
 from bmrjax.backend.on_host import on_host
 from bmrjax.backend.quick_compile import quick_options
 from bmrjax.backend.shared_programs import compiled
+from bmrjax.families import inside
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.tracing import shape_of
+from bmrjax.infer.within_handlers import within_handlers
 
 # As many as NumPyro takes.
 _DRAWS_FOR_MEDIAN = 15
@@ -94,12 +95,9 @@ def _start_or_point(site: Mapping[str, Any]) -> Array | None:
     start = given_start(site)
     if start is not None or site["type"] != "sample" or site["is_observed"]:
         return start
-    fn = base = site["fn"]
-    while hasattr(base, "base_dist"):
-        base = base.base_dist
-    if not isinstance(base, dist.ImproperUniform):
+    if not isinstance(inside(site["fn"], (dist.Distribution,)), dist.ImproperUniform):
         return None
-    transform = dist.biject_to(fn.support)
+    transform = dist.biject_to(site["fn"].support)
     return transform(jax.numpy.zeros(transform.inverse_shape(shape_of(site))))
 
 
@@ -256,12 +254,11 @@ def _join(values: list[Any], static: _Static) -> Any:
 def auto_guides(guide: Any) -> list[AutoGuide]:
     """Return the automatic guides that `guide` is, or is made of."""
     found: list[AutoGuide] = []
-    while not isinstance(guide, AutoGuide) and isinstance(guide, Messenger):
-        guide = guide.fn
-    if isinstance(guide, AutoGuide):
-        found.append(guide)
-    if isinstance(guide, AutoGuideList):
-        for part in guide._guides:
+    *_, inner = within_handlers(guide)
+    if isinstance(inner, AutoGuide):
+        found.append(inner)
+    if isinstance(inner, AutoGuideList):
+        for part in inner._guides:
             found.extend(auto_guides(part))
     return found
 

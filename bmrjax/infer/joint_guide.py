@@ -219,9 +219,7 @@ class AutoMultivariate(JointGuide, AutoMultivariateNormal):
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""
         keep = self.flat_keep(after)
-        unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
-        joint = self._joint(params, self.flat_keep(before))
-        reduced = reduction.remove(joint, unit, keep).reduced
+        reduced = _given_zeros(self._joint(params, self.flat_keep(before)), keep)
         idle = jnp.diag(jnp.where(keep, 0.0, self._init_scale))
         return {
             **params,
@@ -283,9 +281,7 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
     def condition(self, params: Mapping[str, Array], before: Keep, after: Keep) -> dict[str, Array]:
         """See `CorrelatedGuide.condition`; exact."""
         keep = self.flat_keep(after)
-        unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
-        joint = self._joint(params, self.flat_keep(before))
-        reduced = reduction.remove(joint, unit, keep).reduced
+        reduced = _given_zeros(self._joint(params, self.flat_keep(before)), keep)
         scale = jnp.where(keep, jnp.sqrt(reduced.cov_diag), self._init_scale)
         factor = jnp.where(keep[:, None], reduced.cov_factor / scale[:, None], 0.0)
         return {
@@ -294,3 +290,9 @@ class AutoLowRank(JointGuide, AutoLowRankMultivariateNormal):
             f"{self.prefix}_cov_factor": factor,
             f"{self.prefix}_scale": scale,
         }
+
+
+def _given_zeros(joint: Any, keep: Bool[Array, " n"]) -> Any:
+    """Return a joint normal of the elements that are kept, given that the others are zero."""
+    unit = Normal(jnp.zeros(keep.shape), jnp.ones(keep.shape))
+    return reduction.remove(joint, unit, keep).reduced

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 
+from bmrjax.families import inside
 from bmrjax.infer.arguments import Data, arguments
 from bmrjax.infer.tracing import is_latent, sites_of
 
@@ -53,6 +54,7 @@ def normal_sites(
         transformed: Whether sites that are a function of such a normal, as a log-normal is, are returned too.
     """
     found: list[tuple[str, str, str]] = []
+    kinds = (dist.Independent, *([dist.TransformedDistribution] if transformed else []))
 
     def look(params: Mapping[str, Any], batch: Data) -> None:
         sites = sites_of(guide, *arguments(batch), values=params)
@@ -63,7 +65,7 @@ def normal_sites(
                 continue
             for leaf in jax.tree.leaves(site["fn"]):
                 uses.update([name_of[id(leaf)]] if id(leaf) in name_of else [])
-            base: Any = _base(site["fn"], transformed=transformed)
+            base: Any = inside(site["fn"], kinds)
             if not is_latent(site) or type(base) is not dist.Normal:
                 continue
             values: tuple[Any, Any] = base.loc, base.scale
@@ -79,13 +81,6 @@ def normal_sites(
         for name, loc, scale in found
         if isinstance(transforms[loc], IdentityTransform)
     ]
-
-
-def _base(fn: Any, *, transformed: bool) -> Any:
-    kinds = (dist.Independent, dist.TransformedDistribution) if transformed else (dist.Independent,)
-    while isinstance(fn, kinds):
-        fn = fn.base_dist
-    return fn
 
 
 def log_scale_of(site: NormalSite, value: Array) -> tuple[Array, Array | float]:

@@ -15,6 +15,7 @@ from bmrjax.families import (
     center,
     facts,
     has_closed_form,
+    inside,
     is_real,
     is_removable,
     read,
@@ -236,7 +237,9 @@ def guide_posteriors(
     readable = {name: q for name, q in found.items() if is_removable(q)}
     missing = sorted(set(keep) - set(readable))
     if missing or not readable:
-        points = [n for n, s in sites.items() if is_latent(s) and isinstance(_base(s), dist.Delta)]
+        points = [
+            n for n, s in sites.items() if is_latent(s) and isinstance(inside(s["fn"]), dist.Delta)
+        ]
         if points and not isinstance(guide, AutoContinuous):
             raise ValueError(
                 f"posterior: the guide has point estimates of {points[:3]}, not distributions. Their values "
@@ -247,13 +250,6 @@ def guide_posteriors(
             "read. Draw from it, by result.sample(...)."
         )
     return {n: removed(q, keep[n]) if n in keep else q for n, q in readable.items()}
-
-
-def _base(site: Mapping[str, Any]) -> Any:
-    fn = site["fn"]
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
-        fn = fn.base_dist
-    return fn
 
 
 def _normal_marginals(guide: Any, params: Mapping[str, Any]) -> dict[str, Normal]:

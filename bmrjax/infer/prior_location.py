@@ -17,7 +17,14 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
 
 from bmrjax.backend.quick_compile import quick_jit
-from bmrjax.families import atoms_are_known, facts, location, read_as_stored
+from bmrjax.families import (
+    atoms_are_known,
+    element_support,
+    facts,
+    inside,
+    location,
+    read_as_stored,
+)
 from bmrjax.handlers import inference, log_density_shape, row_axis
 from bmrjax.infer.arguments import Data, arguments, length
 from bmrjax.infer.init import given_start
@@ -200,8 +207,7 @@ def _family(fn: Any) -> str | None:
 
 
 def _label(fn: Any) -> str:
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
-        fn = fn.base_dist
+    fn = inside(fn)
     if isinstance(fn, dist.MaskedDistribution):
         return f"{_label(fn.base_dist)}, masked"
     name = type(fn).__name__
@@ -211,9 +217,7 @@ def _label(fn: Any) -> str:
 
 
 def _support(fn: Any) -> str:
-    support = fn.support
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
+    support = element_support(fn)
     if support.is_discrete:
         return "discrete"
     if support in (constraints.real, constraints.real_vector):

@@ -13,14 +13,8 @@ from bmrjax.nn.adapter import Values, check_tensor
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
 from bmrjax.priors.layer import Tensor
 from bmrjax.structure.call_arguments import requires, takes
+from bmrjax.structure.network_arrays import path_name
 from bmrjax.structure.weight_norm import finite_weight_norms
-
-
-def _path_name(path: tuple[Any, ...]) -> str:
-    return ".".join(
-        str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part))))
-        for part in path
-    )
 
 
 def _fan_in(node: Any, part: str, shape: tuple[int, ...]) -> int:
@@ -54,15 +48,15 @@ class EquinoxAdapter:
         for index, (path, leaf) in enumerate(leaves):
             if not eqx.is_array(leaf):
                 continue
-            layer, part = _path_name(path[:-1]), _path_name(path[-1:])
-            if not check_tensor(name, _path_name(path), leaf):
+            layer, part = path_name(path[:-1]), path_name(path[-1:])
+            if not check_tensor(name, path_name(path), leaf):
                 continue
             if id(leaf) in seen:
                 raise TypeError(
-                    f"random_module('{name}'): layers '{seen[id(leaf)]}' and '{_path_name(path)}' hold the "
+                    f"random_module('{name}'): layers '{seen[id(leaf)]}' and '{path_name(path)}' hold the "
                     "same array, so drawing them would untie them. Tie them with equinox.nn.Shared."
                 )
-            seen[id(leaf)] = _path_name(path)
+            seen[id(leaf)] = path_name(path)
             self._where[layer, part] = index
 
     def layers(self) -> dict[str, tuple[str, dict[str, Tensor]]]:

@@ -7,7 +7,7 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from bmrjax.structure.network_arrays import is_equinox, is_numeric, parts_of
+from bmrjax.structure.network_arrays import is_equinox, is_numeric, parts_of, path_name
 
 # So many batches that Equinox divides its running statistics by one.
 MANY_BATCHES = 1_000_000
@@ -129,8 +129,7 @@ def _transposed_convolutions(network: Any) -> dict[str, Callable[[np.ndarray], n
         is_one = lambda node: isinstance(node, eqx.nn.ConvTranspose)  # noqa: E731
         for path, node in jtu.tree_leaves_with_path(module, is_leaf=is_one):
             if is_one(node):
-                name = jtu.keystr(path, simple=True, separator=".")
-                found[name] = partial(_outputs_first, groups=node.groups)
+                found[path_name(path)] = partial(_outputs_first, groups=node.groups)
         return found
     from flax import nnx
 

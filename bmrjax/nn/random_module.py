@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lazy_loader
@@ -18,6 +17,7 @@ from bmrjax.nn.adapter import Adapter, Values
 from bmrjax.nn.equinox_adapter import EquinoxAdapter
 from bmrjax.priors import Prior
 from bmrjax.priors.layer import Layer, Tensor
+from bmrjax.structure.network_arrays import is_equinox, is_nnx
 from bmrjax.structure.no_network import no_network
 
 _nnx_adapter: Any = lazy_loader.load("bmrjax.nn.nnx_adapter", suppress_warning=True)  # loads Flax
@@ -253,12 +253,9 @@ def _check_drawn(name: str, prior: Prior, layer: Layer, drawn: Mapping[str, Arra
 
 
 def _adapter(name: str, network: Any) -> Any:
-    if isinstance(network, eqx.Module):
-        return EquinoxAdapter(name, network, None)
-    pair = isinstance(network, tuple) and len(network) == 2
-    if pair and isinstance(network[0], eqx.Module) and isinstance(network[1], eqx.nn.State):
-        return EquinoxAdapter(name, network[0], network[1])
-    if any(cls.__module__.startswith("flax.nnx") for cls in type(network).__mro__):
-        module: Any = network
-        return _nnx_adapter.NNXAdapter(name, module)
+    if is_equinox(network):
+        module, state = network if isinstance(network, tuple) else (network, None)
+        return EquinoxAdapter(name, module, state)
+    if is_nnx(network):
+        return _nnx_adapter.NNXAdapter(name, network)
     raise no_network(f"random_module('{name}')", network)

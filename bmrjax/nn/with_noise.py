@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bmrjax.nn.multiplicative_noise import MultiplicativeNoise
+from bmrjax.structure.network_arrays import path_name
 
 Place = Literal["inputs", "outputs", "both"]
 _LAYERS = (eqx.nn.Linear, eqx.nn.Conv, eqx.nn.BatchNorm)
@@ -123,7 +124,7 @@ def with_noise(
             "nn.MultiplicativeNoise (for Flax NNX, nn.NNXMultiplicativeNoise) between its layers."
         )
     found = [
-        (_name(path), layer)
+        (path_name(path), layer)
         for path, layer in jax.tree_util.tree_flatten_with_path(network, is_leaf=_is_layer)[0]
         if _is_layer(layer)
     ]
@@ -174,13 +175,6 @@ def without_noise(network: Any) -> Any:
 
 def _is_layer(node: Any) -> bool:
     return isinstance(node, _LAYERS)
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    return ".".join(
-        str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part))))
-        for part in path
-    )
 
 
 def _by_default(found: list[tuple[str, Any]]) -> Callable[[str, Any], Place | None]:

@@ -150,6 +150,6 @@ def subjects(study: Any, element: str, *, truth: ArrayLike | None = None) -> "Fi
 
 
 def _check_study(caller: str, study: Any) -> None:
-    """Refuse anything but a `GroupFit`, which this package does not import: `group` lies above it."""
+    """Refuse anything but a `GroupFit`, which this package does not import: `group` lies beside it."""
     if not hasattr(study, "subject_loc_alone"):
         raise TypeError(f"plot.{caller} takes what bmrjax.peb returns, got {type(study).__name__}.")

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.criteria import Criterion
+from bmrjax.families import element_support, inside
 from bmrjax.handlers import inference, log_density_shape
 from bmrjax.infer.arguments import Data, Keep, arguments, length
 from bmrjax.infer.correlated import CorrelatedGuide
@@ -140,9 +141,7 @@ class Examination:
         site = observed[name]
         fn, value = site["fn"], jnp.asarray(site["value"])
         log_prob = fn.log_prob(value)
-        base = fn
-        while isinstance(base, dist.ExpandedDistribution | dist.Independent):
-            base = base.base_dist
+        base = inside(fn)
         classes = isinstance(base, _CLASSES)
         # One distribution may stand for the values of all rows.
         shape = log_density_shape(site) + fn.event_shape
@@ -157,7 +156,9 @@ class Examination:
         self._roles = {
             "targets": [i for i, a in enumerate(jax.tree.leaves(batch)) if a is site["value"]],
             "classes": classes,
-            "real": fn.support is not None and not fn.support.is_discrete and _is_real(fn.support),
+            "real": fn.support is not None
+            and not fn.support.is_discrete
+            and _is_unbounded(element_support(fn)),
             "masked": isinstance(base, dist.MaskedDistribution),
         }
         by_row = jnp.moveaxis(log_prob, axis, 0).reshape(rows, -1).sum(-1)
@@ -191,9 +192,7 @@ def _worth(log_prob: Any, mean: Any, value: Any, roles: Mapping[str, Any]) -> di
     return facts
 
 
-def _is_real(support: Any) -> bool:
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
+def _is_unbounded(support: Any) -> bool:
     bounded = hasattr(support, "lower_bound") or hasattr(support, "upper_bound")
     return not bounded and support is not dist.constraints.boolean
 

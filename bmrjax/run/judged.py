@@ -141,8 +141,8 @@ def reducible(
         )
     if criterion is not None:
         if not inspection.judged:
-            raise ValueError(_nothing_judged(facts, found, inspection, criterion))
-        _warn_of_spikes(found, inspection, criterion, sites)
+            raise ValueError(_nothing_judged(found, inspection, criterion))
+        _warn_of_spikes(found, criterion, sites)
     return found.only(inspection.judged if sites is None else sites), inspection
 
 
@@ -228,12 +228,7 @@ def _unreadable(
     return f"{guide} gives it no normal posterior of its own", _GUIDES
 
 
-def _nothing_judged(
-    facts: Mapping[str, PriorFacts],
-    found: SitePosteriors,
-    inspection: Inspection,
-    criterion: Criterion,
-) -> str:
+def _nothing_judged(found: SitePosteriors, inspection: Inspection, criterion: Criterion) -> str:
     """Return the message of the error for a program of which nothing is judged."""
     name, family = type(criterion).__name__, criterion.family
     reasons = inspection.reasons()
@@ -256,10 +251,7 @@ def _nothing_judged(
 
 
 def _warn_of_spikes(
-    found: SitePosteriors,
-    inspection: Inspection,
-    criterion: Criterion,
-    sites: Sequence[str] | None,
+    found: SitePosteriors, criterion: Criterion, sites: Sequence[str] | None
 ) -> None:
     """Warn if spike-and-slab sites are left alone, while others are judged."""
     spiked = [name for name, q in found.posterior.items() if isinstance(q, ZeroOrNormal)]

@@ -1,6 +1,6 @@
 """The section of a page with coefficients and their intervals, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,7 @@ def coefficients_section(result: Any, posterior: Mapping[str, Any]) -> Section |
     if not len(table):
         return None
     low, high = (str(title) for title in table.columns[5:7])
-    several = table["site"].nunique() > 1
-    table = table.assign(
-        name=[
-            f"{row.site}[{row.element}]" if several else row.element
-            for row in table[["site", "element"]].itertuples()
-        ]
-    )
+    table = with_names(table)
     total, kept = len(table), int(table["kept"].sum())
     shown = table[table["kept"]]
     shown = shown.loc[sorted(shown["mean"].abs().sort_values(ascending=False).index[:_MOST])]
@@ -49,13 +43,7 @@ def coefficients_section(result: Any, posterior: Mapping[str, Any]) -> Section |
     ]
     # What is not finite is in the table only.
     rows = [r for r in rows if np.isfinite([r["mean"], r["low"], r["high"]]).all()]
-    described = "; ".join(
-        f"{r['name']} {shown_number(r['mean'])} ({shown_number(r['low'])} to {shown_number(r['high'])})"
-        for r in rows[:20]
-    )
-    chart = Chart(
-        "Kept coefficients", described, intervals_chart(rows, x="Posterior mean, interval")
-    )
+    chart = effects_chart("Kept coefficients", rows, x="Posterior mean, interval")
     listed = Table(
         caption="Kept coefficients.",
         columns=["Element", "Mean", "Standard deviation", low, high],
@@ -71,3 +59,33 @@ def coefficients_section(result: Any, posterior: Mapping[str, Any]) -> Section |
         summary="The same as a table",
     )
     return Section("coefficients", "Coefficients", text, [chart, listed])
+
+
+def with_names(table: Any) -> Any:
+    """Return a table of elements with the column ``"name"``: the element, and its site if there are several.
+
+    Args:
+        table: With the columns ``"site"`` and ``"element"``.
+    """
+    several = table["site"].nunique() > 1
+    return table.assign(
+        name=[
+            f"{row.site}[{row.element}]" if several else row.element
+            for row in table[["site", "element"]].itertuples()
+        ]
+    )
+
+
+def effects_chart(title: str, rows: Sequence[Mapping[str, Any]], *, x: str) -> Chart:
+    """Return a chart of means with their intervals, and the same of the first twenty in words.
+
+    Args:
+        title: Of the chart.
+        rows: Each with ``"name"``, ``"mean"``, ``"low"``, ``"high"`` and ``"kept"``.
+        x: Title of the axis.
+    """
+    described = "; ".join(
+        f"{r['name']} {shown_number(r['mean'])} ({shown_number(r['low'])} to {shown_number(r['high'])})"
+        for r in rows[:20]
+    )
+    return Chart(title, described, intervals_chart(rows, x=x))

@@ -4,11 +4,10 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from numpyro.primitives import Messenger
-
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.check_data import check_data, column_names, lengths
 from bmrjax.infer.init import auto_guides
+from bmrjax.infer.within_handlers import within_handlers
 
 
 def by_position_or_name(
@@ -98,10 +97,9 @@ def _in_the_other_form(
     rows: Collection[str], program: Callable | None
 ) -> tuple[set[str], list[str]]:
     """Return paths of arguments by position as those by name, and the other way round; and the names."""
-    while isinstance(program, Messenger):
-        program = program.fn
+    *_, called = within_handlers(program)
     try:
-        parameters = inspect.signature(program).parameters if program is not None else {}
+        parameters = {} if called is None else inspect.signature(called).parameters
     except (TypeError, ValueError):
         parameters = {}
     any_others = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}

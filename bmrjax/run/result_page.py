@@ -1,12 +1,11 @@
 """The page that explains a result; see `Result.report`."""
 
 import contextlib
-import dataclasses
 import itertools
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -32,6 +31,31 @@ from bmrjax.structure.input_weights import input_weights
 _PACKAGES = ("bmrjax", "jax", "numpyro", "equinox", "flax", "optax", "numpy")
 
 
+@dataclass(frozen=True)
+class RunContext:
+    """What the command line knows of a run, and a result does not.
+
+    Attributes:
+        settings: Names and values.
+        notes: Sentences about the numbers along the path.
+        unit: What is kept or removed.
+        cut: Cuts the networks of a result; `Result.compact` by default.
+        anew: Whether the metrics that the run has taken are taken again, on the held-out data; else these
+            are the data that it took them on.
+        remarks: What stands beside a metric of the result, by the name of the metric, such as the number of
+            rows that it was measured on.
+        chosen: Why the result is at its point of the path, in a sentence.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    unit: str = "elements"
+    cut: Callable[[Any], Mapping[str, Any]] | None = None
+    anew: bool = True
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    chosen: str = ""
+
+
 def result_page(
     result: Any,
     *,
@@ -41,16 +65,10 @@ def result_page(
     num_samples: int = 100,
     title: str = "What was kept, and what was removed",
     command: str = "",
-    settings: Mapping[str, str] | None = None,
-    notes: Sequence[str] = (),
     free_energy: Any = None,
     costs: bool = True,
     latency: bool = False,
-    unit: str = "elements",
-    cut: Callable[[Any], Mapping[str, Any]] | None = None,
-    anew: bool = True,
-    remarks: Mapping[str, str] = MappingProxyType({}),
-    chosen: str = "",
+    context: RunContext | None = None,
     doing: Callable[[str], Any] = lambda _: None,
 ) -> Page:
     """Return what a report on a result shows; see `Result.report` for the arguments.
@@ -63,21 +81,14 @@ def result_page(
         num_samples: Posterior samples.
         title: Heading.
         command: That makes the report again.
-        settings: Names and values.
-        notes: Sentences about the numbers along the path.
         free_energy: A `FreeEnergyReport`.
         costs: Whether networks are cut, and counted.
         latency: Whether they are timed.
-        unit: What is kept or removed.
-        cut: Cuts the networks of a result; `Result.compact` by default.
-        anew: Whether the metrics that the run has taken are taken again, on `data`; else these are the data
-            that it took them on.
-        remarks: What stands beside a metric of the result, by the name of the metric, such as the number of
-            rows that it was measured on.
-        chosen: Why the result is at its point of the path, in a sentence.
+        context: What else is known of the run.
         doing: Is called with what is done next, in words.
     """
-    notes, given, remarks = list(notes), data, dict(remarks)
+    of_run = RunContext() if context is None else context
+    notes, given, remarks, unit = list(of_run.notes), data, dict(of_run.remarks), of_run.unit
     if not isinstance(inputs, tuple | list | Mapping):
         raise TypeError(
             "Result.report: inputs are the arguments of the program, a tuple such as (x[:2],) or a dict; got "
@@ -90,12 +101,12 @@ def result_page(
         check_targets(result, data)
     doing("measuring each point of the path")
     batch = _batch(result, given, inputs, notes) if program else None
-    metrics = point_metrics(result, data, key, num_samples=num_samples, anew=anew)
+    metrics = point_metrics(result, data, key, num_samples=num_samples, anew=of_run.anew)
     if not program:
         notes.append(
             "The result was loaded without its program, so that ΔF and costs are not known."
         )
-    result = _with_own_metrics(result, metrics, data if anew else None, key, num_samples)
+    result = _with_own_metrics(result, metrics, data if of_run.anew else None, key, num_samples)
     if data is not None and "accuracy" in result.metrics:
         remarks.setdefault("accuracy", of_rows(result.metrics["accuracy"], length(data)))
     doing("comparing what rounds predicted with what was measured")
@@ -103,16 +114,16 @@ def result_page(
     each = removal_of_each(result, rounds)
     found = {}
     if costs and batch is not None and result.path:
-        found = _costs(result, batch, cut, latency=latency, notes=notes, doing=doing)
+        found = _costs(result, batch, of_run.cut, latency=latency, notes=notes, doing=doing)
     doing("predicting held-out rows")
     sections = [
-        path_section(result, metrics, found, unit=unit, chosen=chosen, note=" ".join(notes)),
+        path_section(result, metrics, found, unit=unit, chosen=of_run.chosen, note=" ".join(notes)),
         removals_section(result, rounds, each, metrics, unit=unit, leads=_leads(result, batch)),
         agreement_section(rounds, free_energy),
         calibration_section(result, data, key, num_samples=num_samples),
         None if batch is None else _coefficients(result, batch),
         findings_section(result.diagnose()),
-        made_section(_settings(result) | dict(settings or {}), command),
+        made_section(_settings(result) | dict(of_run.settings), command),
     ]
     return Page(
         title=title,
@@ -253,7 +264,7 @@ def _with_own_metrics(
     elif here is not None:
         # The run took them from more samples than those of the path.
         metrics[here] = own = metrics[here] | own
-    return dataclasses.replace(result, metrics=dict(own))
+    return replace(result, metrics=dict(own))
 
 
 def _coefficients(result: Any, batch: Data) -> Section | None:

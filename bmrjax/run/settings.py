@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpyro
-from numpyro.primitives import Messenger
 
 from bmrjax.callbacks import Callback
 from bmrjax.criteria import Criterion, SpikeAndSlab
 from bmrjax.infer.arguments import Data
 from bmrjax.infer.natural_gradient import Optimizer
+from bmrjax.infer.within_handlers import within_handlers
 from bmrjax.run.batches import Batches
 from bmrjax.run.checkpoint_options import Checkpoints, as_checkpoints
 from bmrjax.run.fit_options import FitOptions
@@ -66,15 +66,12 @@ def check_program_kind(model: Any, guide: Any = None) -> None:
 
 def _check_not_seeded(function: Any, name: str) -> None:
     """Raise TypeError where all draws would be made with one key: the same noise in every step and sample."""
-    inner = function
-    while isinstance(inner, Messenger):
-        if isinstance(inner, numpyro.handlers.seed):
-            raise TypeError(
-                f"sparsify: the {name} is within numpyro.handlers.seed, so that what it draws would be the "
-                f"same in each step and in each sample of a prediction. Give the {name} itself; `key` says "
-                "how it is seeded."
-            )
-        inner = inner.fn
+    if any(isinstance(each, numpyro.handlers.seed) for each in within_handlers(function)):
+        raise TypeError(
+            f"sparsify: the {name} is within numpyro.handlers.seed, so that what it draws would be the same "
+            f"in each step and in each sample of a prediction. Give the {name} itself; `key` says how it is "
+            "seeded."
+        )
 
 
 def check_kinds(settings: Settings, guide: Callable | None) -> None:

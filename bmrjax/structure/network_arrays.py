@@ -190,10 +190,10 @@ class EquinoxParts:
         self._where = [i for i, leaf in enumerate(self._leaves) if select(leaf)]
         self.arrays: list[Any] = [self._leaves[i] for i in self._where]
         if self._pair:
-            names = [_name(path) for path, _ in jtu.tree_leaves_with_path(network[0])]
+            names = [path_name(path) for path, _ in jtu.tree_leaves_with_path(network[0])]
             names += _state_names(*network)
         else:
-            names = [_name(path) for path, _ in leaves]
+            names = [path_name(path) for path, _ in leaves]
         self.names: list[str] = [names[i] for i in self._where]
         first = len(jtu.tree_leaves(network[0])) if self._pair else len(leaves)
         self.trained: list[bool] = [i < first for i in self._where]
@@ -217,7 +217,8 @@ class EquinoxParts:
         return new
 
 
-def _name(path: Any) -> str:
+def path_name(path: Any) -> str:
+    """Return a path of JAX's in a tree, such as ``"layers.0.weight"``."""
     return jtu.keystr(path, simple=True, separator=".")
 
 
@@ -232,7 +233,7 @@ def _state_names(module: Any, state: Any) -> list[str]:
     for path, index in jtu.tree_leaves_with_path(module, is_leaf=is_index):
         if is_index(index):
             for inner, number in jtu.tree_leaves_with_path(numbers.get(index)):
-                names[number] = _name((*path, *inner))
+                names[number] = path_name((*path, *inner))
     return names
 
 

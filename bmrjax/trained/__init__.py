@@ -13,4 +13,5 @@ from bmrjax.trained.losses import SquaredError as SquaredError
 from bmrjax.trained.network_reduction import NetworkReduction as NetworkReduction
 from bmrjax.trained.reduce_network import reduce_network as reduce_network
 from bmrjax.trained.unit_baselines import UNIT_METHODS as UNIT_METHODS
+from bmrjax.trained.unit_options import UnitOptions as UnitOptions
 from bmrjax.trained.unit_reduction import UnitReduction as UnitReduction

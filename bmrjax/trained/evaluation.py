@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.trained.capture import Capture
@@ -51,11 +51,18 @@ class Evaluation:
         found = []
         for start in range(0, count, size):
             some = np.minimum(np.arange(start, start + size), count - 1)
-            x = tuple(jnp.asarray(part[some]) for part in self._inputs)
-            y = jax.tree.map(lambda part, some=some: jnp.asarray(part[some]), self._targets)
+            x, y = rows_at(self._inputs, self._targets, some)
             rows = self._batch(list(arrays), x, y)
             found.append({k: np.asarray(v, np.float64)[: count - start] for k, v in rows.items()})
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+
+def rows_at(
+    inputs: Sequence[np.ndarray], targets: Any, some: Int[np.ndarray, " rows"]
+) -> tuple[tuple[Array, ...], Any]:
+    """Return some rows of the inputs and the targets of a network."""
+    x = tuple(jnp.asarray(part[some]) for part in inputs)
+    return x, jax.tree.map(lambda part: jnp.asarray(part[some]), targets)
 
 
 def increase(

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, final
 
 import equinox as eqx
@@ -229,11 +228,3 @@ class FunctionLoss(Loss):
 
 def _are_labels(targets: Any) -> bool:
     return bool(jnp.issubdtype(jnp.asarray(targets).dtype, jnp.integer))
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Loss and metrics of each row."""
-
-    loss: Any
-    metrics: dict[str, Any]

@@ -13,6 +13,7 @@ from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.backend.random_keys import fold_in
 from bmrjax.backend.threefry import unrolled
 from bmrjax.trained.capture import Capture
+from bmrjax.trained.evaluation import rows_at
 from bmrjax.trained.layers import TracedLayer, layer_parts, layer_weights
 from bmrjax.trained.losses import Loss
 
@@ -189,8 +190,7 @@ class Calibration:
         for start in range(0, count, self._batch_size):
             rows = np.arange(start, start + self._batch_size)
             some = np.minimum(rows, count - 1)
-            x = tuple(jnp.asarray(part[some]) for part in self._inputs)
-            y = jax.tree.map(lambda part, some=some: jnp.asarray(part[some]), self._targets)
+            x, y = rows_at(self._inputs, self._targets, some)
             yield start, x, y, rows
 
     def _chosen(self, batch: int) -> list[Array] | None:

@@ -15,6 +15,7 @@ from bmrjax.trained.eliminate import Removed
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.network_page import network_page
 from bmrjax.trained.path import Packed
+from bmrjax.trained.path_table import highest_evidence, path_lines, path_table
 from bmrjax.trained.weight_scales import scales_of_kept
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class NetworkReduction:
     @property
     def evidence_point(self) -> int:
         """Number of the point of the path whose evidence is highest."""
-        return int(np.argmax([point.delta_f for point in self.path]))
+        return highest_evidence(self.path)
 
     def network_at(self, point: int) -> Any:
         """Return the network at a point of the path.
@@ -123,15 +124,7 @@ class NetworkReduction:
             since the dense network, in nats), ``"standard_error"``, ``"delta_f"``, ``"as_good"``,
             ``"chosen"``, and one for the loss and each metric.
         """
-        import pandas as pd
-
-        columns = ["kept", "predicted", "measured", "standard_error", "delta_f", "as_good"]
-        rows = [
-            {**{name: getattr(point, name) for name in columns}, "chosen": i == self.chosen}
-            | point.metrics
-            for i, point in enumerate(self.path)
-        ]
-        return pd.DataFrame(rows)
+        return path_table(self.path, self.chosen, ["kept"])
 
     def layers(self) -> "DataFrame":
         """Return one row per judged array.
@@ -220,21 +213,11 @@ class NetworkReduction:
         return write_page(network_page(self, title=title, command=command), path)
 
     def __repr__(self) -> str:
-        point = self.path[self.chosen]
         total = sum(mask.size for mask in self.masks.values())
         stay = sum(int(mask.sum()) for mask in self.masks.values())
-        lines = [
-            f"NetworkReduction: {stay:,} of {total:,} judged weights stay ({point.kept:.1%})",
-            f"  held-out loss {point.measured:+.4f} ± {point.standard_error:.4f} nats per row from the "
-            "dense network"
-            + "".join(
-                f"; {name} {value:.4f} (dense {self.path[0].metrics[name]:.4f})"
-                for name, value in point.metrics.items()
-            ),
-            f"  temperature {self.temperature:.2f}; evidence is highest at "
-            f"{self.path[self.evidence_point].kept:.1%}",
-        ]
-        lines += [f"  {finding}" for finding in self.findings]
-        table = self.table().drop(columns="chosen").round(4).to_string(index=False).splitlines()
-        marks = ["  ", *("> " if i == self.chosen else "  " for i in range(len(self.path)))]
-        return "\n".join([*lines, *(m + row for m, row in zip(marks, table, strict=True))])
+        first = (
+            f"NetworkReduction: {stay:,} of {total:,} judged weights stay "
+            f"({self.path[self.chosen].kept:.1%})"
+        )
+        lines = path_lines(self.path, self.chosen, self.temperature, self.findings, self.table())
+        return "\n".join([first, *lines])

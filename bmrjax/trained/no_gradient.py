@@ -1,6 +1,6 @@
 """Layers that matter to the outputs, and that no gradient of the loss reaches."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -60,11 +60,34 @@ def without_gradient(
     return found
 
 
-def no_gradient(names: Sequence[str]) -> Finding:
-    """Return the finding that these layers were left as they are."""
-    return Finding(
-        "no-gradient",
-        "; ".join(f"{name} was left alone: {WHY}" for name in names) + ".",
-        "Reduce the part of the network behind it by itself, or give it a gradient: "
-        "x + jax.lax.stop_gradient(f(x) - x) in place of f(x). Derivatives of jax.custom_vjp are not used.",
-    )
+def no_gradient(layers: Sequence[TracedLayer], unknown: Collection[int]) -> list[Finding]:
+    """Return a finding if some layers were left as they are.
+
+    Args:
+        layers: Of the network.
+        unknown: Numbers of those that `without_gradient` returns.
+    """
+    names = dict.fromkeys(layers[k].name for k in sorted(unknown))
+    if not names:
+        return []
+    return [
+        Finding(
+            "no-gradient",
+            "; ".join(f"{name} was left alone: {WHY}" for name in names) + ".",
+            "Reduce the part of the network behind it by itself, or give it a gradient: x + "
+            "jax.lax.stop_gradient(f(x) - x) in place of f(x). Derivatives of jax.custom_vjp are not used.",
+        )
+    ]
+
+
+def why_left(
+    layers: Sequence[TracedLayer], left: Collection[int], unknown: Collection[int]
+) -> dict[str, str]:
+    """Return the names of the layers that are left alone, with the reason.
+
+    Args:
+        layers: Of the network.
+        left: Numbers of those that are left alone.
+        unknown: Numbers of those that `without_gradient` returns, which are among them.
+    """
+    return {layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}

@@ -12,6 +12,7 @@ from threadpoolctl import ThreadpoolController
 from bmrjax.backend.quick_compile import quick_jit
 from bmrjax.trained.capture import Capture
 from bmrjax.trained.eliminate import WeightRow
+from bmrjax.trained.evaluation import rows_at
 from bmrjax.trained.joint_fit import block_width, row_factors, solved
 from bmrjax.trained.layers import TracedLayer, layer_weights
 from bmrjax.trained.losses import Loss
@@ -90,8 +91,7 @@ class OutputLoss:
         for start in range(0, count, self._size):
             rows = np.arange(start, start + self._size)
             some = (first + np.minimum(rows, count - 1)) % whole
-            x = tuple(jnp.asarray(part[some]) for part in self._inputs)
-            y = jax.tree.map(lambda part, some=some: jnp.asarray(part[some]), self._targets)
+            x, y = rows_at(self._inputs, self._targets, some)
             yield x, y, jnp.asarray(rows < count, jnp.float32) / count
 
     def value(self, arrays: Sequence[Array]) -> float:

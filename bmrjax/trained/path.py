@@ -1,6 +1,6 @@
 """From the dense network to a sparse one, in rounds: curvature, removal, compensation, measurement."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,6 +141,45 @@ def counts(start: int, last: float, ratio: float) -> list[int]:
     return found
 
 
+def after_round(
+    layers: Sequence[TracedLayer],
+    rows: Sequence[WeightRow],
+    reference: list[Any],
+    tune: TuneArrays | None,
+) -> tuple[list[Any], list[Any], Packed]:
+    """Return the arrays after a round, those that the next one refers to, and the arrays packed.
+
+    Args:
+        layers: Of the network.
+        rows: Their weights, of which the round has removed some.
+        reference: Arrays that this round refers to.
+        tune: Trains the network between rounds.
+    """
+    arrays = filled(layers, reference, rows)
+    masks = masks_of(layers, arrays, rows)
+    if tune is not None:
+        arrays = reference = tune(arrays, masks)
+        refresh(layers, arrays, rows)
+    return arrays, reference, pack_arrays(arrays, masks)
+
+
+def precision_by_layer(
+    layers: Sequence[TracedLayer], precisions: Sequence[float], left: Collection[int]
+) -> dict[str, float]:
+    """Return the prior precision of each layer that is judged, by its name.
+
+    Args:
+        layers: Of the network.
+        precisions: Of all of them.
+        left: Numbers of those that are left alone.
+    """
+    return {
+        layer.name: precision
+        for k, (layer, precision) in enumerate(zip(layers, precisions, strict=True))
+        if k not in left
+    }
+
+
 def walk(
     layers: Sequence[TracedLayer],
     rows: list[WeightRow],
@@ -193,12 +232,7 @@ def walk(
             break
         left -= len(removed.saliency)
         loss += removed.loss
-        arrays = filled(layers, reference, rows)
-        masks = masks_of(layers, arrays, rows)
-        if tune is not None:
-            arrays = reference = tune(arrays, masks)
-            refresh(layers, arrays, rows)
-        packed = pack_arrays(arrays, masks)
+        arrays, reference, packed = after_round(layers, rows, reference, tune)
         steps.append(PathRound(left / total, loss, removed, evaluation(arrays), packed))
         if ends is not None and ends(steps[-1]):
             break

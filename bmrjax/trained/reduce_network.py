@@ -1,6 +1,6 @@
 """Bayesian model reduction of a network that is trained."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from bmrjax.backend.entry_point import not_after_fork
@@ -12,6 +12,7 @@ from bmrjax.trained.path_progress import reducing
 from bmrjax.trained.prepare_network import prepare
 from bmrjax.trained.reduce_units import reduce_units
 from bmrjax.trained.reduce_weights import reduce_weights
+from bmrjax.trained.unit_options import UnitOptions
 from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import Pattern, check_pattern
 
@@ -25,8 +26,6 @@ class _Options(TypedDict, total=False):
     flops: float | None
     lose_at_most: float | None
     pattern: Pattern | None
-    limits: Mapping[str, float] | None
-    round_to: int
     leave: Sequence[str]
     smallest: float | None
     fine_tune: FineTune | Tune | None
@@ -41,22 +40,20 @@ def reduce_network(
 ) -> NetworkReduction: ...
 @overload
 def reduce_network(
-    network: Any, data: Any, *, units: Literal[True], **options: Unpack[_Options]
+    network: Any, data: Any, *, units: Literal[True] | UnitOptions, **options: Unpack[_Options]
 ) -> UnitReduction: ...
 @not_after_fork
 def reduce_network(
     network: Any,
     data: Any,
     *,
-    units: bool = False,
+    units: bool | UnitOptions = False,
     loss: Loss | Callable[[Any, Any], Any] | None = None,
     held_out: Any = None,
     keep: float | None = None,
     flops: float | None = None,
     lose_at_most: float | None = None,
     pattern: Pattern | None = None,
-    limits: Mapping[str, float] | None = None,
-    round_to: int = 1,
     leave: Sequence[str] = (),
     smallest: float | None = None,
     fine_tune: FineTune | Tune | None = None,
@@ -122,7 +119,8 @@ def reduce_network(
             `CrossEntropy` of logits for integer targets, `BinaryCrossEntropy` of logits for integers that are
             zeros and ones of the shape of the outputs, and `SquaredError` for floating-point targets other
             than zeros and ones.
-        units: Whether whole units are removed in place of single weights.
+        units: Whether whole units are removed in place of single weights. A `bmrjax.trained.UnitOptions` in
+            place of True says how many of them stay at least, and multiples of which number.
         held_out: Rows to choose by, ``(inputs, targets)``; best those that the network was not trained
             on. By default a quarter of the data.
         keep: Share of the judged weights to keep, between 0 and 1; with ``units=True`` of all parameters.
@@ -133,10 +131,6 @@ def reduce_network(
             accuracy, nats per row.
         pattern: ``(n, m)``: of each m consecutive inputs of an output (channels of a convolution) n
             stay, as ``(2, 4)``. The path ends where the pattern is reached.
-        limits: Least share of the units that stay, by the path of the array that makes them, such as
-            ``{"layers.0.*": 0.5}`` for the neurons of the first layer; for ``units=True``.
-        round_to: The number of units that stay in a layer is a multiple of this where some are removed; for
-            ``units=True``.
         leave: Paths of arrays to leave as they are; patterns such as ``"layers.0.*"``.
         smallest: Share of the weights, or parameters, at which the path ends. By default it ends at 2 %, or
             where neither the rows that are kept out nor the evidence speak for going on: three rounds after
@@ -181,16 +175,8 @@ def reduce_network(
         Computation 4, for the evidence; Martens and Grosse (2015), ICML, for the factors; Singh and
         Alistarh (2020), NeurIPS 33, for rounds.
     """
-    _check_options(keep, lose_at_most, pattern, smallest, num_data)
-    _check_unit_options(
-        units=units,
-        keep=keep,
-        flops=flops,
-        lose_at_most=lose_at_most,
-        pattern=pattern,
-        limits=limits,
-        round_to=round_to,
-    )
+    _check_options(keep, lose_at_most, pattern, smallest)
+    by_unit = _unit_options(units, keep, flops, lose_at_most, pattern)
     with reducing(wanted=progress) as shown:
         ready = prepare(
             network,
@@ -201,17 +187,16 @@ def reduce_network(
             num_data=num_data,
             seed=seed,
             block=1 if pattern is None else pattern[1],
-            units=units,
+            units=by_unit is not None,
         )
         tune = tuner(fine_tune, ready.traced, ready.loss, ready.rest)
-        if units:
+        if by_unit is not None:
             found = reduce_units(
                 ready,
+                by_unit,
                 keep=keep,
                 flops=flops,
                 lose_at_most=lose_at_most,
-                limits=limits or {},
-                round_to=round_to,
                 smallest=smallest,
                 tune=tune,
                 shown=shown,
@@ -236,7 +221,6 @@ def _check_options(
     lose_at_most: float | None,
     pattern: Pattern | None,
     smallest: float | None,
-    num_data: int | None,
 ) -> None:
     for name, value in (("keep", keep), ("smallest", smallest)):
         if value is not None and not 0 < value < 1:
@@ -245,33 +229,31 @@ def _check_options(
         raise ValueError(f"reduce_network: lose_at_most is not negative, got {lose_at_most}.")
     if keep is not None and (lose_at_most is not None or pattern is not None):
         raise ValueError("reduce_network: give one of keep, lose_at_most and pattern.")
-    if num_data is not None and num_data < 1:
-        raise ValueError(f"reduce_network: num_data is at least 1, got {num_data}.")
 
 
-def _check_unit_options(
-    *,
-    units: bool,
+def _unit_options(
+    units: Any,
     keep: float | None,
     flops: float | None,
     lose_at_most: float | None,
     pattern: Pattern | None,
-    limits: Mapping[str, float] | None,
-    round_to: int,
-) -> None:
-    for name, given in (
-        ("flops", flops is not None),
-        ("limits", limits is not None),
-        ("round_to", round_to != 1),
-    ):
-        if given and not units:
-            raise ValueError(f"reduce_network: {name} is an option of units=True.")
+) -> UnitOptions | None:
+    """Return how units are removed; None for single weights."""
+    if not isinstance(units, bool | UnitOptions):
+        raise TypeError(
+            f"reduce_network: units is True, False or bmr.trained.UnitOptions(...), got {units!r}."
+        )
+    if not units:
+        if flops is not None:
+            raise ValueError("reduce_network: flops is an option of units=True.")
+        if pattern is not None:
+            check_pattern(pattern, "reduce_network", units=False)
+        return None
     if pattern is not None:
-        check_pattern(pattern, "reduce_network", units=units)
+        check_pattern(pattern, "reduce_network", units=True)
     if flops is not None:
         if not 0 < flops < 1:
             raise ValueError(f"reduce_network: flops is a share between 0 and 1, got {flops}.")
         if keep is not None or lose_at_most is not None:
             raise ValueError("reduce_network: give one of keep, flops and lose_at_most.")
-    if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
-        raise ValueError(f"reduce_network: round_to is a positive integer, got {round_to!r}.")
+    return units if isinstance(units, UnitOptions) else UnitOptions()

@@ -1,7 +1,7 @@
 """Reduction of a trained network by whole units: neurons, channels, heads."""
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -13,12 +13,13 @@ from bmrjax.trained.choice import PathPoint, chosen_point, path_temperature
 from bmrjax.trained.findings import few_rows, not_cut, not_reached, temperature_at_bound
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.last_fit import fit_once_more
-from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
-from bmrjax.trained.path import RATIO, pack_arrays
+from bmrjax.trained.no_gradient import WHY, no_gradient, why_left, without_gradient
+from bmrjax.trained.path import RATIO, pack_arrays, precision_by_layer
 from bmrjax.trained.path_progress import PathProgress, loss_text
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
 from bmrjax.trained.unit_graph import UnitGraph, unit_graph
+from bmrjax.trained.unit_options import UnitOptions
 from bmrjax.trained.unit_path import UnitRound, UnitWalk
 from bmrjax.trained.unit_reduction import UnitReduction
 from bmrjax.trained.weight_rows import rows_of
@@ -37,12 +38,11 @@ PROBES = 16
 
 def reduce_units(
     ready: Prepared,
+    units: UnitOptions,
     *,
     keep: float | None,
     flops: float | None,
     lose_at_most: float | None,
-    limits: Mapping[str, float],
-    round_to: int,
     smallest: float | None,
     tune: TuneArrays | None,
     shown: PathProgress,
@@ -57,7 +57,7 @@ def reduce_units(
     if len(ready.left) == len(found.layers):
         raise ValueError(f"reduce_network: there is nothing to judge: {WHY}.")
     graph = unit_graph(found, ready.left)
-    least = _least(graph, found.parts.names, limits, round_to)
+    least = _least(graph, found.parts.names, units)
     by_flops = flops is not None
     last = flops if by_flops else keep
 
@@ -102,7 +102,7 @@ def reduce_units(
         [scores["loss"], *(step.scores["loss"] for step in pilot)],
     )
     scale = ready.num_data / tempered
-    walked = walk(round_to)
+    walked = walk(units.round_to)
     shares = _shares((smallest or SMALLEST) if last is None else last)
     if last is None:
         shares = [*(share for share in FIRST_SHARES if share > shares[0]), *shares]
@@ -147,10 +147,7 @@ def reduce_units(
             choose=last is None,
         )
     findings = few_rows(len(ready.held_out), points[taken]) + temperature_at_bound(tempered)
-    if unknown:
-        findings.append(
-            no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))
-        )
+    findings += no_gradient(found.layers, unknown)
     reached = points[-1].flops if by_flops else points[-1].kept
     if last is not None and reached > last + 1e-9:
         findings.append(not_reached("flops" if by_flops else "keep", last, reached))
@@ -158,9 +155,6 @@ def reduce_units(
     shown.doing("cutting out what was removed")
     small = compact(network, *ready.example, drop_inputs=False)
     findings += not_cut(small.before.parameters, small.after.parameters, points[taken].kept)
-    left = {
-        found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in ready.left
-    }
     shown.finish(
         f"{points[taken].kept:.1%} of {whole[0]:,.0f} parameters kept, {loss_text(points[taken])}"
     )
@@ -169,12 +163,8 @@ def reduce_units(
         path=tuple(points),
         chosen=taken,
         temperature=tempered,
-        prior_precision={
-            layer.name: precision
-            for k, (layer, precision) in enumerate(zip(found.layers, precisions, strict=True))
-            if k not in ready.left
-        },
-        not_judged=graph.refused | left,
+        prior_precision=precision_by_layer(found.layers, precisions, ready.left),
+        not_judged=graph.refused | why_left(found.layers, ready.left, unknown),
         findings=tuple(findings),
         _graph=graph,
         _rounds=tuple(step.removed for step in steps),
@@ -185,17 +175,12 @@ def reduce_units(
     )
 
 
-def _least(
-    graph: UnitGraph, names: Sequence[str], limits: Mapping[str, float], round_to: int
-) -> np.ndarray:
+def _least(graph: UnitGraph, names: Sequence[str], units: UnitOptions) -> np.ndarray:
     """Return how many units of each kind stay at least."""
     sizes = np.bincount(graph.kind, minlength=len(graph.kinds))
-    least = np.minimum(sizes, round_to) if round_to > 1 else np.zeros(len(sizes), int)
-    for pattern, share in limits.items():
-        if not 0 <= share <= 1:
-            raise ValueError(
-                f"reduce_network: limits are least shares between 0 and 1, got {share} for {pattern!r}."
-            )
+    rounded = units.round_to > 1
+    least = np.minimum(sizes, units.round_to) if rounded else np.zeros(len(sizes), int)
+    for pattern, share in units.limits.items():
         hit = [
             any(fnmatch.fnmatchcase(names[i], pattern) for i in arrays) for arrays in graph.arrays
         ]

@@ -12,8 +12,8 @@ from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.last_fit import fit_once_more
 from bmrjax.trained.lookups import unseen_reasons, unseen_rows
 from bmrjax.trained.network_reduction import NetworkReduction
-from bmrjax.trained.no_gradient import WHY, no_gradient, without_gradient
-from bmrjax.trained.path import RATIO, PathRound, counts, pack_arrays, walk
+from bmrjax.trained.no_gradient import WHY, no_gradient, why_left, without_gradient
+from bmrjax.trained.path import RATIO, PathRound, counts, pack_arrays, precision_by_layer, walk
 from bmrjax.trained.path_progress import PathProgress, loss_text
 from bmrjax.trained.points import SMALLEST, dense_point, is_over, measured_point
 from bmrjax.trained.prepare_network import Prepared
@@ -118,14 +118,11 @@ def reduce_weights(
         )
     judged = sorted({layer.array for k, layer in enumerate(found.layers) if k not in left})
     refused = found.refused | unseen_reasons(found.layers, unseen)
-    refused |= {found.layers[k].name: WHY if k in unknown else "left alone, as asked" for k in left}
+    refused |= why_left(found.layers, left, unknown)
     if pattern is not None:
         refused |= outside_blocks(found.layers, left, pattern)
     findings = few_rows(len(ready.held_out), points[taken]) + temperature_at_bound(tempered)
-    if unknown:
-        findings.append(
-            no_gradient(list(dict.fromkeys(found.layers[k].name for k in sorted(unknown))))
-        )
+    findings += no_gradient(found.layers, unknown)
     shown.finish(f"{points[taken].kept:.1%} of {total:,} weights kept, {loss_text(points[taken])}")
     return NetworkReduction(
         network=found.parts.build([jnp.asarray(x) for x in packed[taken].arrays()]),
@@ -133,11 +130,7 @@ def reduce_weights(
         path=tuple(points),
         chosen=taken,
         temperature=tempered,
-        prior_precision={
-            layer.name: precision
-            for k, (layer, precision) in enumerate(zip(found.layers, precisions, strict=True))
-            if k not in left
-        },
+        prior_precision=precision_by_layer(found.layers, precisions, left),
         not_judged=refused,
         findings=tuple(findings),
         _layers=tuple(found.layers),

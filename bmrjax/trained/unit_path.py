@@ -12,12 +12,12 @@ from bmrjax.trained.evaluation import Evaluation
 from bmrjax.trained.fine_tune import TuneArrays
 from bmrjax.trained.layers import TracedLayer
 from bmrjax.trained.moments import Calibration, LayerMoments
-from bmrjax.trained.path import Packed, pack_arrays, prior_precisions, quadratics_of
+from bmrjax.trained.path import Packed, after_round, prior_precisions, quadratics_of
 from bmrjax.trained.quadratic import Quadratic
 from bmrjax.trained.remove_units import RemovedUnits, remove_units
 from bmrjax.trained.shared_posterior import SharedPosterior
 from bmrjax.trained.unit_graph import Resource, UnitGraph
-from bmrjax.trained.weight_rows import filled, masks_of, refresh, rows_of
+from bmrjax.trained.weight_rows import rows_of
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,7 @@ class UnitWalk:
             if len(removed.unit) == 0:
                 continue
             loss += self.refit(rows, quadratics, gone, before)
-            arrays = filled(layers, reference, rows)
-            masks = masks_of(layers, arrays, rows)
-            if tune is not None:
-                arrays = reference = tune(arrays, masks)
-                refresh(layers, arrays, rows)
-            packed = pack_arrays(arrays, masks)
+            arrays, reference, packed = after_round(layers, rows, reference, tune)
             steps.append(UnitRound(loss, removed, gone.copy(), self.evaluation(arrays), packed))
             if ends is not None and ends(steps[-1]):
                 break

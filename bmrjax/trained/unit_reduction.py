@@ -11,6 +11,7 @@ from bmrjax.run.diagnose import Finding
 from bmrjax.structure.compact import Compact, compact
 from bmrjax.trained.choice import PathPoint
 from bmrjax.trained.path import Packed
+from bmrjax.trained.path_table import highest_evidence, path_lines, path_table
 from bmrjax.trained.remove_units import RemovedUnits
 from bmrjax.trained.unit_graph import UnitGraph
 from bmrjax.trained.weight_scales import scales_of_kept
@@ -81,7 +82,7 @@ class UnitReduction:
     @property
     def evidence_point(self) -> int:
         """Number of the point of the path whose evidence is highest."""
-        return int(np.argmax([point.delta_f for point in self.path]))
+        return highest_evidence(self.path)
 
     def network_at(self, point: int, *, smaller: bool = True) -> Any:
         """Return the network at a point of the path.
@@ -131,15 +132,7 @@ class UnitReduction:
             the loss per row since the dense network, in nats), ``"standard_error"``, ``"delta_f"``,
             ``"as_good"``, ``"chosen"``, and one for the loss and each metric.
         """
-        import pandas as pd
-
-        columns = ["kept", "flops", "predicted", "measured", "standard_error", "delta_f", "as_good"]
-        rows = [
-            {**{name: getattr(point, name) for name in columns}, "chosen": i == self.chosen}
-            | point.metrics
-            for i, point in enumerate(self.path)
-        ]
-        return pd.DataFrame(rows)
+        return path_table(self.path, self.chosen, ["kept", "flops"])
 
     def layers(self) -> "DataFrame":
         """Return one row per kind of units, such as the neurons of a layer.
@@ -187,24 +180,23 @@ class UnitReduction:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
     def __repr__(self) -> str:
-        point, table = self.path[self.chosen], self.layers()
-        lines = [
-            f"UnitReduction: {table['after'].sum():,} of {table['before'].sum():,} units stay, "
-            f"{point.kept:.1%} of the parameters, {point.flops:.1%} of the operations in products",
-            *(
-                f"  {units}: {before} -> {after}"
-                for units, before, after in table.itertuples(index=False, name=None)
-            ),
-            f"  held-out loss {point.measured:+.4f} ± {point.standard_error:.4f} nats per row from the "
-            "dense network"
-            + "".join(
-                f"; {name} {value:.4f} (dense {self.path[0].metrics[name]:.4f})"
-                for name, value in point.metrics.items()
-            ),
-            f"  temperature {self.temperature:.2f}; evidence is highest at "
-            f"{self.path[self.evidence_point].kept:.1%} of the parameters",
-        ]
-        lines += [f"  {finding}" for finding in self.findings]
-        path = self.table().drop(columns="chosen").round(4).to_string(index=False).splitlines()
-        marks = ["  ", *("> " if i == self.chosen else "  " for i in range(len(self.path)))]
-        return "\n".join([*lines, *(m + row for m, row in zip(marks, path, strict=True))])
+        point, layers = self.path[self.chosen], self.layers()
+        lines = path_lines(
+            self.path,
+            self.chosen,
+            self.temperature,
+            self.findings,
+            self.table(),
+            of=" of the parameters",
+        )
+        return "\n".join(
+            [
+                f"UnitReduction: {layers['after'].sum():,} of {layers['before'].sum():,} units stay, "
+                f"{point.kept:.1%} of the parameters, {point.flops:.1%} of the operations in products",
+                *(
+                    f"  {units}: {before} -> {after}"
+                    for units, before, after in layers.itertuples(index=False, name=None)
+                ),
+                *lines,
+            ]
+        )

@@ -11,6 +11,7 @@ from numpyro.primitives import mutable
 
 import bmrjax as bmr
 from bmrjax.backend.shared_programs import compiled
+from bmrjax.fitted import fitted_posterior
 from bmrjax.fitted.guide_on_data import guide_on_data
 
 PRIOR_SCALE, NOISE = 1.3, 0.7
@@ -134,7 +135,8 @@ def test_a_program_that_subsamples_is_evaluated_on_all_data(guide):
         bmr.reduce_fit(guide(_of_one_batch), params=params, data=(x[:10], y[:10]))
 
 
-def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given():
+def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given(monkeypatch):
+    monkeypatch.setattr(fitted_posterior, "GUIDE_DRAWS", 500)
     guide = _made_on(AutoDAIS(_model, K=2), NARROW)
 
     @jax.jit
@@ -144,9 +146,9 @@ def test_a_guide_that_follows_gradients_follows_those_of_the_data_that_are_given
         return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
 
     params = start()
-    right = bmr.reduce_fit(guide, params=params, data=NARROW, num_draws=500)
+    right = bmr.reduce_fit(guide, params=params, data=NARROW)
     other = _made_on(AutoDAIS(_model, K=2), WIDE)
-    found = bmr.reduce_fit(other, params=params, data=NARROW, num_draws=500)
+    found = bmr.reduce_fit(other, params=params, data=NARROW)
     np.testing.assert_allclose(
         found.inclusion_prob["beta"], right.inclusion_prob["beta"], atol=1e-4
     )

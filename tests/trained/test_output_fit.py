@@ -186,7 +186,7 @@ def test_without_predictions_the_targets_of_the_caller_are_fitted():
     x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     y = np.ones((40, 1), np.float32)
     network = eqx.nn.Linear(4, 1, key=jax.random.key(0))
-    ready = prepare(network, (x, y), loss=Wavy(), held_out=None, leave=(), num_data=None, seed=0)
+    ready = prepare(network, (x, y), loss=Wavy())
     loss = ready.output_loss()
     outputs = jax.vmap(network)(ready.calibrate_by.inputs[0])
     expected = float(jnp.mean(jax.vmap(Wavy().value)(outputs, jnp.ones_like(outputs))))

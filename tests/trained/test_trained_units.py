@@ -18,6 +18,7 @@ from bmrjax.trained.remove_units import remove_units
 from bmrjax.trained.shared_posterior import SharedPosterior
 from bmrjax.trained.traced import trace
 from bmrjax.trained.unit_graph import Resource, UnitGraph, unit_graph
+from bmrjax.trained.unit_options import UnitOptions
 from bmrjax.trained.unit_path import UnitWalk
 from bmrjax.trained.weight_rows import rows_of
 
@@ -329,7 +330,7 @@ class TestNetworks:
         network = eqx.nn.MLP(4, 2, 24, 2, key=jax.random.key(2))
         data = teacher(jax.vmap(network), (4,))
         found = bmr.reduce_network(
-            network, data, units=True, flops=0.4, round_to=8, limits={"layers.1.*": 0.6}
+            network, data, units=UnitOptions(limits={"layers.1.*": 0.6}, round_to=8), flops=0.4
         )
         widths = dict(found.layers()[["units", "after"]].itertuples(index=False))
         assert widths == {"layers.0.weight": 8, "layers.1.weight": 16}
@@ -386,7 +387,11 @@ class TestNetworks:
         data = teacher(jax.vmap(network), (3,), rows=300)
         with pytest.warns(bmr.FitWarning, match="keep=0.2 cannot be reached"):
             found = bmr.reduce_network(
-                network, data, held_out=data, units=True, keep=0.2, limits={"layers.0.*": 0.7}
+                network,
+                data,
+                held_out=data,
+                units=UnitOptions(limits={"layers.0.*": 0.7}),
+                keep=0.2,
             )
         assert found.network.layers[0].weight.shape == (6, 3)
         assert [finding.code for finding in found.findings] == ["not-reached"]
@@ -394,7 +399,7 @@ class TestNetworks:
     def test_a_block_may_go_but_not_what_all_depends_on(self):
         network = Residual(jax.random.key(1))
         data = teacher(jax.vmap(network), (1, 5, 5), rows=60)
-        ready = prepare(network, data, loss=None, held_out=None, leave=(), num_data=None, seed=0)
+        ready = prepare(network, data)
         graph = unit_graph(ready.traced)
         inner = graph.kind == np.argmax(np.bincount(graph.kind))
         assert depends_on_inputs(ready, graph, inner)
@@ -421,15 +426,12 @@ class TestNetworks:
         ("options", "match"),
         [
             ({"flops": 0.5}, "flops is an option of units=True"),
-            ({"round_to": 8}, "round_to is an option of units=True"),
-            ({"limits": {}}, "limits is an option of units=True"),
+            ({"units": UnitOptions}, "units is True, False or bmr.trained.UnitOptions"),
             ({"units": True, "pattern": (2, 4)}, "pattern is of single weights"),
             ({"units": True, "flops": 1.5}, "flops is a share between 0 and 1"),
             ({"units": True, "flops": 0.5, "keep": 0.5}, "one of keep, flops and lose_at_most"),
-            ({"units": True, "round_to": 0}, "round_to is a positive integer"),
-            ({"units": True, "limits": {"nowhere": 0.5}}, "no units are on an array called"),
-            ({"units": True, "limits": {"layers.*": 2.0}}, "least shares between 0 and 1"),
-            ({"units": True, "limits": {"layers.*": 1.0}}, "no unit can be removed. Of 6 that"),
+            ({"units": UnitOptions({"nowhere": 0.5})}, "no units are on an array called"),
+            ({"units": UnitOptions({"layers.*": 1.0})}, "no unit can be removed. Of 6 that"),
             ({"fine_tune": 3}, "fine_tune is bmr.trained.FineTune"),
         ],
     )
@@ -438,6 +440,13 @@ class TestNetworks:
         data = teacher(jax.vmap(network), (3,), rows=60)
         with pytest.raises((ValueError, TypeError), match=match):
             bmr.reduce_network(network, data, **options)
+
+
+def test_options_of_units_are_checked_where_they_are_given():
+    with pytest.raises(ValueError, match="round_to is a positive integer, got 0"):
+        UnitOptions(round_to=0)
+    with pytest.raises(ValueError, match=r"least shares between 0 and 1, got 2.0 for 'layers"):
+        UnitOptions({"layers.*": 2.0})
 
 
 def test_a_network_that_cannot_get_smaller_says_so():

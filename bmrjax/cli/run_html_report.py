@@ -53,7 +53,7 @@ def run_report(options: ReportOptions) -> None:
         print(f"note: {notes[0]}")
     notes += of_temperatures(document)
     if linear := document.get("linear"):
-        notes.append(f"On the same rows, {linear['name']} has {linear_figures(linear)}.")
+        notes.append(f"On the test rows, {linear['name']} has {linear_figures(linear)}.")
     noise = run.method == "with-noise"
     example = jnp.zeros((2, *document["input_shape"]))
 

@@ -50,6 +50,7 @@ TABLES = {
     "trust.hierarchies": "trust/hierarchies.json",
     "trust.kulprit_sizes": "trust/kulprit_sizes.json",
     "trust.normal_check": "trust/normal_check.json",
+    "trust.point_rules": "trust/point_rules.json",
     "trust.programs": "trust/programs.json",
     "trust.rows_per_element": "trust/rows_per_element.json",
     "trust.selection": "trust/selection.json",

@@ -24,7 +24,7 @@ def chosen_as(document: Mapping[str, Any]) -> str:
     if not within:
         return f"that of the best NLL of {rows}"
     if document.get("inputs_kept") == []:
-        return f"one that reads no input, as {rows} do not show that another is better"
+        return f"one that reads no input, as {rows} do not show that another point is better"
     errors = "1 standard error" if within == 1 else f"{within:g} standard errors"
     return f"the sparsest within {errors} of the best NLL of {rows}"
 

@@ -69,7 +69,8 @@ def fit_colder(
 
     Returns:
         One of them, and the document of the comparison: the NLL per validation row of the point estimate and
-        of each fit, and the weights that each fit keeps.
+        of each fit, the weights that each fit keeps, and whether the point estimate is better than the one
+        that is returned.
     """
     with waiting("comparing with a point estimate", wanted=options.progress):
         point = best_point_estimate(
@@ -121,6 +122,7 @@ def fit_colder(
         "point_estimate_nll": -float(point.mean()),
         "fits": [each.document() for each in fits],
         "taken": fits.index(taken),
+        "underfits": clearly_better(point, taken.log_prob),
     }
     return taken.choice, {"temperatures": compared}
 

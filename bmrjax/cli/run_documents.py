@@ -88,6 +88,7 @@ class Temperatures(TypedDict):
     point_estimate_nll: Number
     fits: list[FitDocument]
     taken: Count
+    underfits: NotRequired[bool]
 
 
 @with_config(_OPEN)

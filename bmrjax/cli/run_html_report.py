@@ -19,6 +19,7 @@ from bmrjax.cli.run_report import linear_figures, name_of, shown
 from bmrjax.cli.saved_options import ReportOptions
 from bmrjax.cli.saved_run import loaded_run, of_a_whole_run
 from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.cli.underfits import underfit_findings
 from bmrjax.cli.waiting import saying, waiting
 from bmrjax.report import check_page_name, write_page
 from bmrjax.run.page_words import of_rows, shown_number
@@ -125,15 +126,18 @@ def _held_out(
 
 
 def of_temperatures(document: Mapping[str, Any]) -> list[str]:
-    """Return a note on the fits that were compared with each other and with a point estimate, if any were."""
+    """Return notes on the fits that were compared with each other and with a point estimate, if any were."""
     compared = document.get("temperatures")
     if compared is None:
         return []
     fits, point = compared["fits"], compared["point_estimate_nll"]
+    found = underfit_findings(document)
+    more = [f"{each['message']} {each['advice']}" for each in found]
     if len(fits) == 1:
         return [
             f"NLL of the validation rows, in nats per row: {shown(fits[0]['nll'], '.3g')} by this fit, "
-            f"{shown(point, '.3g')} by a point estimate."
+            f"{shown(point, '.3g')} by a point estimate.",
+            *more,
         ]
     each = "; ".join(
         f"{shown(fit['nll'], '.3g')} at {name_of(fit)}, and {fit['kept']:,} weights" for fit in fits
@@ -143,7 +147,8 @@ def of_temperatures(document: Mapping[str, Any]) -> list[str]:
     return [
         f"NLL of the validation rows, in nats per row: {each}; a point estimate has {shown(point, '.3g')}. "
         f"Fit {number} of these was taken, at temperature {temperature:g}"
-        + (f", {tempered}." if temperature != 1 else ".")
+        + (f", {tempered}." if temperature != 1 else "."),
+        *more,
     ]
 
 

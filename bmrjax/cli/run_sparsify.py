@@ -43,6 +43,7 @@ from bmrjax.cli.run_folder import (
 )
 from bmrjax.cli.run_report import document_of, summary_of, write_plots
 from bmrjax.cli.sparsify_options import SparsifyOptions, kl_warmup_epochs_of
+from bmrjax.cli.underfits import underfit_findings
 from bmrjax.cli.waiting import saying, waiting
 from bmrjax.data import split_rows
 from bmrjax.data.dataset import MANY_ROWS, Dataset
@@ -209,6 +210,7 @@ def _fit(
     with saying(wanted=options.progress) as say:
         say("measuring what was reached")
         document = document_of(options, found, result) | compared
+        document["findings"] = [*underfit_findings(document), *document["findings"]]
         document["validation_rows"] = 0 if validation is None else len(validation[0])
         document["fit_kept"] = choice.fit_kept
         if compared:

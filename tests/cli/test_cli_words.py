@@ -11,6 +11,7 @@ from bmrjax.cli.chosen_point import chosen_as, kept_by_the_fit
 from bmrjax.cli.run_html_report import _chosen, _remarks, _title, of_temperatures
 from bmrjax.cli.run_report import summary_of
 from bmrjax.cli.sparsify_options import SparsifyOptions
+from bmrjax.cli.underfits import underfit_findings
 from bmrjax.cli.waiting import saying
 
 
@@ -58,7 +59,7 @@ def document(**more):
         (
             1.0,
             [],
-            "one that reads no input, as 20 validation rows do not show that another is better",
+            "one that reads no input, as 20 validation rows do not show that another point is better",
         ),
     ],
 )
@@ -98,6 +99,22 @@ def test_a_page_is_called_by_its_target(tmp_path):
     images = SparsifyOptions(data="digits", out=tmp_path, net="vit")
     found = document(target_names=None, num_classes=10)
     assert _title(images, found) == "digits: 10 classes, a vision transformer"
+
+
+def test_a_fit_that_learned_less_than_a_point_estimate_says_so():
+    """A constant came with the word that this is right for pure noise, beside an NLL that was far better."""
+    fit = {"temperature": 1.0, "nll": 1.474, "kept": 0}
+    compared = {"point_estimate_nll": -0.191, "fits": [fit], "taken": 0, "underfits": True}
+    found = document(temperatures=compared, inputs_kept=[])
+    (finding,) = underfit_findings(found)
+    assert finding["code"] == "underfits"
+    assert "predicts the validation rows better: NLL -0.191 for 1.47." in finding["message"]
+    assert "not pure noise, although this fit reads no input" in finding["message"]
+    assert finding["message"] in of_temperatures(found)[-1]
+    (finding,) = underfit_findings(found | {"inputs_kept": ["a"]})
+    assert "noise" not in finding["message"]
+    assert underfit_findings(document(temperatures=compared | {"underfits": False})) == []
+    assert underfit_findings(document()) == []
 
 
 def test_the_page_compares_one_fit_with_a_point_estimate():

@@ -18,7 +18,9 @@ from bmrjax.errors import warn
 from bmrjax.files import (
     make_folder,
     naming_full_disk,
+    read_bytes,
     replacing_folder,
+    require_file,
     staged_name,
     write_atomically,
 )
@@ -31,7 +33,6 @@ from bmrjax.run.checkpoint_seal import (
     read_point,
     seal,
 )
-from bmrjax.run.document import read_bytes, require_file
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
 from bmrjax.run_lock import RunLock

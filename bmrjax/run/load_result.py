@@ -11,9 +11,10 @@ from safetensors import SafetensorError, deserialize
 
 from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.errors import DamagedFileError
+from bmrjax.files import read_bytes
 from bmrjax.infer.default_guide import guide_of
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.run.document import read_bytes, read_document
+from bmrjax.run.document import read_document
 from bmrjax.run.flat_arrays import unflatten_arrays
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.point import Point

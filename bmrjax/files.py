@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bmrjax.errors import DamagedFileError
-
 # What systems and libraries say, and what it comes to.
 _NO_ROOM = (
     ("No space left on device", errno.ENOSPC, "the disk is full"),
@@ -196,27 +194,3 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return what a regular file holds.
-
-    Raises:
-        FileNotFoundError: If it is not there, or no regular file.
-        DamagedFileError: If it cannot be read.
-    """
-    require_file(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def require_file(path: Path) -> None:
-    """Refuse a path that is no regular file, such as a FIFO, on which reading may wait for ever.
-
-    Raises:
-        FileNotFoundError: If it is not.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there, or no regular file.")

@@ -18,9 +18,7 @@ from bmrjax.errors import warn
 from bmrjax.files import (
     make_folder,
     naming_full_disk,
-    read_bytes,
     replacing_folder,
-    require_file,
     staged_name,
     write_atomically,
 )
@@ -35,6 +33,7 @@ from bmrjax.run.checkpoint_seal import (
 )
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
+from bmrjax.run.stored_file import read_bytes, require_file
 from bmrjax.run_lock import RunLock
 
 # Paths in the folder of a checkpoint.

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from bmrjax.errors import DamagedFileError
-from bmrjax.files import read_bytes
 from bmrjax.run.digests import DIGEST, document_digest
+from bmrjax.run.stored_file import read_bytes
 
 LARGEST = 2**53
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, ndtri
-from scipy.stats import qmc
 
 from bmrjax.fitted.fitted_posterior import Whole
 from bmrjax.fitted.joint_normal import JointNormal
@@ -223,6 +222,8 @@ def _quadrature(
         standard = np.array(list(itertools.product(*[line] * size)))
         standard = standard[np.linalg.norm(standard, axis=1) <= reach]
         return [(mode + factor @ z, size * math.log(spacing) + log_det) for z in standard]
+    from scipy.stats import qmc  # takes longer to load than all that a plot needs beside it
+
     uniform = qmc.Sobol(size, rng=np.random.default_rng(0)).random(_DRAWN)
     standard = ndtri(np.clip(uniform, 1e-6, 1 - 1e-6))
     constant = size * (math.log(_WIDER) + 0.5 * math.log(2 * math.pi)) + log_det - math.log(_DRAWN)

@@ -31,9 +31,9 @@ from bmrjax.run.checkpoint_seal import (
     read_point,
     seal,
 )
-from bmrjax.run.document import read_bytes, require_file
 from bmrjax.run.flat_arrays import flatten_arrays, unflatten_arrays
 from bmrjax.run.point import Point
+from bmrjax.run.stored_file import read_bytes, require_file
 from bmrjax.run_lock import RunLock
 
 # Paths in the folder of a checkpoint.

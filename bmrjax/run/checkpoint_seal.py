@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bmrjax.run.digests import digest, document_digest
-from bmrjax.run.document import require_file
+from bmrjax.run.stored_file import require_file
 
 # Of the arrays, of the document, and of each point of the path, in a checkpoint's document.
 SEAL = "seal"

@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from bmrjax.errors import DamagedFileError
 from bmrjax.run.digests import DIGEST, document_digest
+from bmrjax.run.stored_file import read_bytes
 
 LARGEST = 2**53
 
@@ -58,30 +59,6 @@ def read_document(
             f"{path} is not what was written: its digest differs. Take a copy, or run again."
         )
     return {name: value for name, value in found.items() if name != DIGEST}
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return what a regular file holds.
-
-    Raises:
-        FileNotFoundError: If it is not there, or no regular file.
-        DamagedFileError: If it cannot be read.
-    """
-    require_file(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def require_file(path: Path) -> None:
-    """Refuse a path that is no regular file, such as a FIFO, on which reading may wait for ever.
-
-    Raises:
-        FileNotFoundError: If it is not.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there, or no regular file.")
 
 
 def _first(error: ValidationError) -> str:

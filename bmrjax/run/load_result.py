@@ -13,13 +13,14 @@ from bmrjax.backend.entry_point import not_after_fork
 from bmrjax.errors import DamagedFileError
 from bmrjax.infer.default_guide import guide_of
 from bmrjax.infer.pruned_guide import unpruned
-from bmrjax.run.document import read_bytes, read_document
+from bmrjax.run.document import read_document
 from bmrjax.run.flat_arrays import unflatten_arrays
 from bmrjax.run.inspection import Inspection
 from bmrjax.run.point import Point
 from bmrjax.run.result import Result
 from bmrjax.run.save_result import FILES, FORMAT, NAMES, PLAIN, file_digest
 from bmrjax.run.saved_schema import lacking, saved_schema
+from bmrjax.run.stored_file import read_bytes
 
 POINT = (
     "epoch", "vfe", "kept", "total", "metrics", "mask_cost", "taken_back", "judged", "vfe_error",

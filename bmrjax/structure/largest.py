@@ -13,7 +13,6 @@ from bmrjax.structure.attribute_sizes import Choice, FoundSizes, choices
 from bmrjax.structure.equivalence import Trial, difference
 from bmrjax.structure.network_arrays import Parts
 from bmrjax.structure.plan import Plan, Planner
-from bmrjax.structure.select import select_inputs
 from bmrjax.structure.traced_once import TracedOnce, trace_once
 
 # How many ways to set attributes are traced, and how many of those that run are compared.
@@ -222,6 +221,8 @@ class _Search:
             small = self._parts.build(arrays, sizes)
             if (self._flat if flat is None else flat) and not plan.input_keep[0][-1].all():
                 chosen = np.flatnonzero(plan.input_keep[0][-1])
+                from bmrjax.structure.select import select_inputs  # loads Equinox
+
                 small = select_inputs(small, chosen)
             parts = self._again(small)
             traced = trace_once(parts.call, parts.arrays, self._old.inputs[0])

@@ -1,5 +1,6 @@
 """Networks as a list of arrays and a function of them; one class a library."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -41,6 +42,8 @@ class Parts(Protocol):
 
 def is_equinox(network: Any) -> bool:
     """Say whether a network is an Equinox module, or one with its state."""
+    if "equinox" not in sys.modules:  # so nothing is one
+        return False
     import equinox as eqx
 
     if isinstance(network, tuple) and len(network) == 2:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import lazy_loader
 import numpy as np
 from jaxtyping import Array
 
@@ -14,6 +15,8 @@ from bmrjax.structure.equivalence import Trial, difference
 from bmrjax.structure.network_arrays import Parts
 from bmrjax.structure.plan import Plan, Planner
 from bmrjax.structure.traced_once import TracedOnce, trace_once
+
+_select: Any = lazy_loader.load("bmrjax.structure.select", suppress_warning=True)  # loads Equinox
 
 # How many ways to set attributes are traced, and how many of those that run are compared.
 MOST_TRACED, MOST_COMPARED = 64, 4
@@ -221,9 +224,7 @@ class _Search:
             small = self._parts.build(arrays, sizes)
             if (self._flat if flat is None else flat) and not plan.input_keep[0][-1].all():
                 chosen = np.flatnonzero(plan.input_keep[0][-1])
-                from bmrjax.structure.select import select_inputs  # loads Equinox
-
-                small = select_inputs(small, chosen)
+                small = _select.select_inputs(small, chosen)
             parts = self._again(small)
             traced = trace_once(parts.call, parts.arrays, self._old.inputs[0])
             self._old.check_shapes(traced.shapes)

@@ -261,11 +261,11 @@ def main() -> None:
             if not rows.has(set=name, seed=seed):
                 rows.add(run(name, seed, args.data_root))
                 found = rows.rows[-1]["rules"]["45"]
-                told = {
+                printed = {
                     rule: (round(each["nll"], 3), round(each["kept"]))
                     for rule, each in found.items()
                 }
-                print(name, seed, told, flush=True)
+                print(name, seed, printed, flush=True)
     write_table(rows)
 
 

@@ -112,6 +112,8 @@ def worse_than_linear(linear: LinearModel, log_prob: Float[np.ndarray, " rows"])
         log_prob: Log predictive probability of each test row by the run.
     """
     gap = linear.log_prob - np.asarray(log_prob, np.float64)
+    if not np.isfinite(gap).all():
+        return None  # the summary shows which of the two is not finite
     mean = float(gap.mean())
     error = float(gap.std(ddof=1) / math.sqrt(len(gap))) if len(gap) > 1 else math.inf
     if not mean > max(_LEAST, _ERRORS * error):

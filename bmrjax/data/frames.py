@@ -173,7 +173,8 @@ def from_csv(
         f"'{column}': {some} of {len(frame)} cells are numbers; it is taken as text"
         for column in frame.columns
         if is_text(frame[column]) and column not in (*categories, *drop)
-        if (some := numbers_among(as_text(frame[column])))
+        if formatted_numbers(cells := as_text(frame[column])) is None
+        if (some := numbers_among(cells))
     ]
     frame = frame.astype(dict.fromkeys(categories, "category"))
     counts = [] if target == "column 1" or "column 1" in drop else _row_numbers(frame, "column 1")

@@ -106,6 +106,7 @@ def reduce_by(
     Raises:
         ValueError: For another method, a share that is none, a pattern that is none or that comes with
             shares or units, and what `bmrjax.reduce_network` raises.
+        TypeError: For one number in place of a list as `keep`.
 
     Example:
         >>> import equinox as eqx, jax
@@ -127,6 +128,8 @@ def reduce_by(
     if method not in known:
         what = "units" if units else "single weights"
         raise ValueError(f"reduce_by: methods for {what} are {', '.join(known)}; got {method!r}.")
+    if not isinstance(keep, Sequence | np.ndarray):
+        raise TypeError(f"reduce_by: keep is a list of shares, such as [{keep}]; got {keep!r}.")
     if (pattern is None) == (len(keep) == 0):
         raise ValueError("reduce_by: give keep or a pattern, one of them.")
     for share in keep:

@@ -17,10 +17,11 @@ def check_pattern(pattern: Pattern, function: str, *, units: bool) -> None:
     """Raise ValueError, in the name of a public function, for a pattern that is none, or of units."""
     if units:
         raise ValueError(f"{function}: pattern is of single weights; leave units out.")
-    whole = len(pattern) == 2 and all(isinstance(x, int | np.integer) for x in pattern)
+    pair = isinstance(pattern, tuple | list) and len(pattern) == 2
+    whole = pair and all(isinstance(x, int | np.integer) for x in pattern)
     if not whole or not 0 < pattern[0] < pattern[1]:
         raise ValueError(
-            f"{function}: pattern is (n, m) with 0 < n < m, such as (2, 4); got {pattern}."
+            f"{function}: pattern is (n, m) with 0 < n < m, such as (2, 4); got {pattern!r}."
         )
 
 

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn import datasets
+from sklearn.linear_model import LassoCV, LogisticRegression, Ridge
 
 import bmrjax as bmr
 from bmrjax.cli import linear_model as module
@@ -97,3 +98,19 @@ def test_a_run_shows_it(tmp_path, capsys):
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     assert f"a ridge regression          RMSE {document['linear']['rmse']:.4g}, NLL" in printed
     assert "worse-than-linear" in [finding["code"] for finding in document["findings"]]
+
+
+def test_public_tables_are_predicted_as_scikit_learn_does():
+    wine = datasets.load_wine(as_frame=True).frame
+    found = bmr.data.from_frame(wine.assign(target=wine.target.astype(str)), target="target")
+    assert linear_model(found).metrics["accuracy"] >= 0.9
+    found = bmr.data.from_frame(datasets.load_diabetes(as_frame=True).frame, target="target")
+    by_lasso = LassoCV().fit(found.train[0], found.train[1].ravel()).predict(found.test[0])
+    other = np.sqrt(np.mean((by_lasso - found.test[1].ravel()) ** 2))
+    assert linear_model(found).metrics["rmse"] == pytest.approx(other, rel=0.05)
+
+
+def test_nothing_is_said_of_densities_that_are_not_finite():
+    log_prob = np.zeros(30)
+    linear = LinearModel("a ridge regression", {"rmse": 1.0, "nll": 0.0}, log_prob)
+    assert worse_than_linear(linear, np.where(np.arange(30) == 3, -np.inf, -1.0)) is None

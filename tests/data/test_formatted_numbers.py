@@ -100,6 +100,14 @@ def test_a_column_of_names_some_of_which_are_numbers_is_text(tmp_path):
     assert any(note.startswith("'model' is left out") for note in found.notes)
 
 
+def test_formatted_numbers_are_not_said_to_be_text(tmp_path):
+    prices = ["1,203.50", "853.20", "2,410.00"] * 20
+    _table().assign(price=prices)[["price", "y"]].to_csv(tmp_path / "a.csv", index=False)
+    notes = bmr.data.from_csv(tmp_path / "a.csv", target="y").notes
+    assert any("'price'" in note and "read as numbers" in note for note in notes)
+    assert not any("taken as text" in note for note in notes)
+
+
 def test_numbers_with_some_text_among_them_are_refused(tmp_path):
     cylinders = ["4"] * 31 + ["rotary"] * 29
     _table().assign(cylinders=cylinders)[["cylinders", "y"]].to_csv(tmp_path / "a.csv", index=False)

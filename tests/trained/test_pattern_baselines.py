@@ -70,9 +70,16 @@ def test_optimal_brain_surgeon_is_nearer_than_magnitude(perceptron):
         ({"keep": [0.5], "pattern": (2, 4)}, "give keep or a pattern"),
         ({"pattern": (4, 2)}, "reduce_by: pattern is"),
         ({"pattern": (2.5, 4)}, "reduce_by: pattern is"),
+        ({"pattern": 2}, "reduce_by: pattern is"),
+        ({"pattern": "2:4"}, "reduce_by: pattern is"),
         ({"pattern": (2, 4), "units": True}, "single weights"),
     ],
 )
 def test_what_is_no_pattern_is_refused(perceptron, options, words):
     with pytest.raises(ValueError, match=words):
         bmr.trained.reduce_by(*perceptron, "magnitude", **options)
+
+
+def test_one_share_is_to_be_a_list(perceptron):
+    with pytest.raises(TypeError, match=r"list of shares, such as \[0.5\]"):
+        bmr.trained.reduce_by(*perceptron, "magnitude", keep=0.5)

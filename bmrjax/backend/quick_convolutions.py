@@ -1,29 +1,26 @@
 """Convolutions that XLA is slow at on a CPU, in another form."""
 
-from collections.abc import Sequence
-from functools import reduce
-from itertools import product
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from bmrjax.backend.convolution_forms import FORMS, Convolution
 from bmrjax.backend.jaxprs import bind
+from bmrjax.backend.rewrite import Form, rewritten
 
-# Eigen's convolution packs what each position reads, one number at a time where there are fewer than four
-# channels: some 5 ns a number. A shifted product takes .1 ns a number and kernel. Of 256 images of 32×32,
-# 6 kernels of 5×5 over one channel took 30 ms of a core, and 5 ms so; 32 of 3×3 over one channel 19 and 5 ms,
-# 16 of 3×3 over three channels 32 and 13 ms.
-_FEW_CHANNELS = 3
-_MOST_KERNELS = 32
-# Each number that a kernel reads is a few lines of the program, which has to be compiled.
-_MOST_TERMS = 32
+# Each is a few lines of the program, which has to be compiled.
+_MOST_TERMS = 80
+_MOST_PLACES = 25
+# Numbers in a temporary array: 64 MiB, and what stays in the cache.
+_MOST_COLUMNS = 2**24
+_MOST_NEAR = 2**22
 
 
 def bind_quickly(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Run an operation of a jaxpr; some convolutions in a faster form.
+    """Run an operation of a program that is yet to be differentiated; some convolutions in a faster form.
 
     One whose kernels are as large as the image is a matrix product, and on a CPU one of few channels is a sum
     of shifted images. Results agree with those of the operation up to the rounding of sums.
@@ -41,79 +38,151 @@ def bind_quickly(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
         >>> bind_quickly(eqn, (x, w))[0].ravel().tolist()
         [8.0, 12.0, 20.0, 24.0]
     """
-    if reads_all_at_once(eqn):
-        return [_product(eqn, *inputs)]
-    if _is_small(eqn) and jax.default_backend() == "cpu":
-        return [_shifted_products(eqn, *inputs)]
+    if not is_convolution(eqn):
+        return bind(eqn, inputs)
+    what = Convolution.of(eqn)
+    if what.reads_all_at_once:
+        return [in_form("product", eqn, *inputs)]
+    if _is_of_few_channels(what) and jax.default_backend() == "cpu":
+        return [in_form("shifted images", eqn, *inputs)]
     return bind(eqn, inputs)
+
+
+def with_quick_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose convolutions are computed in the form that is fastest on a CPU; see `form_of`.
+
+    Args:
+        function: A pure, traceable function. Its derivatives must be taken before.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax.backend.quick_convolutions import with_quick_convolutions
+        >>> x, w = jnp.ones((1, 1, 4, 4)), jnp.ones((1, 1, 2, 2))
+        >>> convolve = lambda x, w: jax.lax.conv(x, w, (1, 1), "VALID")
+        >>> print(with_quick_convolutions(convolve)(x, w)[0, 0, 0])
+        [4. 4. 4.]
+    """
+
+    def rule(eqn: Any, _: str) -> Form | None:
+        if not is_convolution(eqn):
+            return None
+        name = form_of(Convolution.of(eqn))
+        return None if name is None else lambda inputs: [in_form(name, eqn, *inputs)]
+
+    return rewritten(function, rule)
+
+
+def is_convolution(eqn: Any) -> bool:
+    """Say whether an operation of a jaxpr is a convolution."""
+    return eqn.primitive.name == "conv_general_dilated"
 
 
 def reads_all_at_once(eqn: Any) -> bool:
     """Say whether an operation is a convolution of one position, which reads the whole image in its order."""
-    if eqn.primitive.name != "conv_general_dilated":
-        return False
-    params, (x, kernel) = eqn.params, [var.aval for var in eqn.invars]
-    numbers = params["dimension_numbers"]
-    space = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], strict=True)
-    return (
-        params["feature_group_count"] == params["batch_group_count"] == 1
-        and {*params["lhs_dilation"], *params["rhs_dilation"]} == {1}
-        and all(pair == (0, 0) for pair in params["padding"])
-        and all(x.shape[a] == kernel.shape[b] for a, b in space)
-    )
+    return is_convolution(eqn) and Convolution.of(eqn).reads_all_at_once
 
 
-def _product(eqn: Any, x: Float[Array, "..."], kernels: Float[Array, "..."]) -> Float[Array, "..."]:
-    # Backwards, the convolution reads mostly padding: 120 kernels of 5×5 over 16 channels, 256 images, took
-    # 30 ms more.
+def in_form(name: str, eqn: Any, x: Array, w: Array) -> Array:
+    """Run a convolution in the form of a name, on arrays with the axes that the operation has."""
     numbers = eqn.params["dimension_numbers"]
-    some = {name: eqn.params[name] for name in ("precision", "preferred_element_type")}
-    contracted = numbers.lhs_spec[1:], numbers.rhs_spec[1:]
-    found = jax.lax.dot_general(x, kernels, (contracted, ((), ())), **some)
-    return _placed(found.reshape(*found.shape, *[1] * (x.ndim - 2)), numbers)
+    images, kernels = x.transpose(numbers.lhs_spec), w.transpose(numbers.rhs_spec)
+    found = FORMS[name](Convolution.of(eqn), images, kernels)
+    return found.transpose([numbers.out_spec.index(d) for d in range(found.ndim)])
 
 
-def _is_small(eqn: Any) -> bool:
-    """Say whether an operation is a convolution of few channels, in steps of one."""
-    if eqn.primitive.name != "conv_general_dilated":
-        return False
-    params, (x, kernel) = eqn.params, [var.aval for var in eqn.invars]
-    outputs, channels, *space = [kernel.shape[d] for d in params["dimension_numbers"].rhs_spec]
+def form_of(what: Convolution) -> str | None:
+    """Return the name of the form that takes least time on a CPU; None where that is the operation itself.
+
+    The rule looks at shapes only, so the same program computes the same numbers on every machine and after
+    each restart, which a choice by measuring would not: `benchmarks/costs/convolutions.py` measures. Eigen,
+    which XLA convolves with, packs what each position reads, one number at a time unless the channels are a
+    multiple of its vectors; and where a convolution goes back, it multiplies the padding too.
+
+    Args:
+        what: The convolution.
+
+    Returns:
+        A key of `bmrjax.backend.convolution_forms.FORMS`, or None.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from bmrjax.backend.convolution_forms import Convolution
+        >>> x, w = jnp.ones((128, 1, 28, 28)), jnp.ones((6, 1, 5, 5))
+        >>> convolve = lambda x, w: jax.lax.conv(x, w, (1, 1), "SAME")
+        >>> form_of(Convolution.of(jax.make_jaxpr(convolve)(x, w).jaxpr.eqns[0]))
+        'shifted images'
+    """
+    if what.is_empty:
+        return None
+    if what.reads_all_at_once:
+        return "product"
+    if not what.is_plain:
+        return None
+    if _is_of_few_channels(what):
+        return "shifted images"
+    if {*what.image} == {1} and {*what.strides} == {1} and _columns(what) <= _MOST_COLUMNS:
+        return "summed columns"
+    if prod(what.taps) >= prod(what.positions):
+        if _is_of_many_kernels(what):
+            return "product per position"
+        return "banded product" if _is_of_one_channel(what) else None
+    if not 1 < prod(what.taps) <= _MOST_PLACES:
+        return None
+    return _of_columns(what) or ("patches" if _is_packed_slowly(what) else None)
+
+
+def _is_of_few_channels(what: Convolution) -> bool:
+    taps = prod(what.taps)
     return (
-        x.dtype == kernel.dtype == eqn.outvars[0].aval.dtype == jnp.float32
-        and params["feature_group_count"] == params["batch_group_count"] == 1
-        and {*params["lhs_dilation"], *params["window_strides"]} == {1}
-        and all(low >= 0 and high >= 0 for low, high in params["padding"])
-        and channels <= _FEW_CHANNELS
-        and outputs <= _MOST_KERNELS
-        and 1 < prod(space)
-        and channels * prod(space) <= _MOST_TERMS
+        what.is_plain
+        and not what.is_empty
+        and {*what.image_dilation, *what.strides} == {1}
+        and all(low >= 0 and high >= 0 for low, high in what.padding)
+        and what.channels <= 3
+        and what.kernels <= 32
+        and 1 < taps
+        and what.channels * taps <= _MOST_TERMS
     )
 
 
-def _shifted_products(
-    eqn: Any, x: Float[Array, "..."], kernels: Float[Array, "..."]
-) -> Float[Array, "..."]:
-    params = eqn.params
-    numbers = params["dimension_numbers"]
-    x, kernels = x.transpose(numbers.lhs_spec), kernels.transpose(numbers.rhs_spec)
-    padding = [(low, high, 0) for low, high in params["padding"]]
-    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *padding])
-    counts = [eqn.outvars[0].aval.shape[d] for d in numbers.out_spec[2:]]
-
-    def image(kernel: Array) -> Array:
-        terms = []
-        for channel, *place in product(*map(range, kernel.shape)):
-            starts = [i * step for i, step in zip(place, params["rhs_dilation"], strict=True)]
-            some = [slice(i, i + n) for i, n in zip(starts, counts, strict=True)]
-            terms.append(kernel[(channel, *place)] * x[(slice(None), channel, *some)])
-        return reduce(jnp.add, terms)
-
-    # A loop over the kernels. As one expression, it would be merged with what reads the images, and computed
-    # again there for each of their neighbours.
-    return _placed(jnp.moveaxis(jax.lax.map(image, kernels), 0, 1), numbers)
+def _is_of_many_kernels(what: Convolution) -> bool:
+    """Say whether the gradient by the kernels of a convolution is faster position by position."""
+    return (
+        3 <= what.num_images < 64
+        and what.kernels >= max(18, 1.5 * what.num_images)
+        and prod(what.positions) <= _MOST_PLACES
+    )
 
 
-def _placed(images: Float[Array, "n channels *space"], numbers: Any) -> Float[Array, "..."]:
-    """Return images with the axes that the dimension numbers of a convolution say."""
-    return images.transpose([numbers.out_spec.index(d) for d in range(images.ndim)])
+def _is_of_one_channel(what: Convolution) -> bool:
+    """Say whether the gradient by the kernels of a convolution is faster by rows."""
+    few = what.num_images == 1 and what.kernels <= 24
+    return few and what.goes_by_rows and 16 <= prod(what.positions) <= _MOST_PLACES
+
+
+def _columns(what: Convolution) -> int:
+    """Return how many numbers the products of all pixels with all that reads them are."""
+    return what.num_images * prod(what.image) * prod(what.taps) * what.kernels
+
+
+def _of_columns(what: Convolution) -> str | None:
+    """Return the form that multiplies each pixel once, where that pays."""
+    columns = _columns(what)
+    if {*what.strides} != {1} or columns > _MOST_COLUMNS:
+        return None
+    few = what.kernels <= 3 or (what.kernels <= 8 and columns <= _MOST_NEAR)
+    if few and 2 * what.kernels <= what.channels:
+        return "summed columns"
+    middle = all(64 <= n < 128 for n in (what.kernels, what.channels))
+    small = prod(what.taps) <= 9 and {*what.image_dilation} == {1}
+    return "summed planes" if middle and small else None
+
+
+def _is_packed_slowly(what: Convolution) -> bool:
+    return (
+        what.channels % 8 != 0
+        and {*what.image_dilation} == {1}
+        and all(pair == (0, 0) for pair in what.padding)
+        and prod(what.taps) >= 16
+        and what.kernels >= 18
+    )

@@ -2,9 +2,10 @@
 
 XLA runs convolutions on CPU three to four times slower inside a loop body than outside it
 (JAX issue 12868), while everything else gains from one program. Both drivers take the same step
-and give the same numbers.
+and give the same numbers. On a CPU, convolutions take the form that is fastest there.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array
 
 from bmrjax.backend.quick_compile import compiled_for
+from bmrjax.backend.quick_convolutions import is_convolution, with_quick_convolutions
+from bmrjax.backend.rewrite import any_operation
 
 LoopMode = Literal["auto", "fused", "dispatch"]
 Step = Callable[..., Any]
@@ -27,20 +30,6 @@ STEPS_OF_A_MEASUREMENT = 500
 # Seconds from which a watched call is split into parts, and how long a part takes. The host waits between two
 # parts, for less than a millisecond.
 _LONG, _PART = 2.0, 0.5
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return hasattr(value, "eqns")
-
-
-def _has_convolution(jaxpr: Any) -> bool:
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "conv_general_dilated":
-            return True
-        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
-        if any(_is_jaxpr(value) and _has_convolution(value) for value in inner):
-            return True
-    return False
 
 
 def _stays(carry: Any) -> dict[str, Any]:
@@ -160,23 +149,29 @@ class Loop:
 
     def traced(self, carry: Any, *args: Any) -> Any:
         """Return the program for these shapes traced, which can be lowered for any device."""
-        traced, settings = None, {"donate_argnums": 0, **_stays(carry)}
-        if self.mode != "dispatch":
-            traced = jax.jit(self._whole, **settings).trace(carry, np.int32(0), np.int32(1), *args)
-        if self.mode == "auto":
-            assert traced is not None
-            slow = jax.default_backend() == "cpu" and _has_convolution(traced.jaxpr.jaxpr)
-            self.mode = "dispatch" if slow else "fused"
-        if self.mode == "dispatch":
-            traced = jax.jit(self._step, **settings).trace(carry, np.int32(0), *args)
-        assert traced is not None
-        return traced
+        settings = {"donate_argnums": 0, **_stays(carry)}
 
-    def _whole(self, carry: Any, first: Any, n: Any, *args: Any) -> Any:
+        def of(step: Step, *, fused: bool) -> Any:
+            if fused:
+                program = jax.jit(functools.partial(self._whole, step), **settings)
+                return program.trace(carry, np.int32(0), np.int32(1), *args)
+            return jax.jit(step, **settings).trace(carry, np.int32(0), *args)
+
+        traced = of(self._step, fused=self.mode != "dispatch")
+        convolves = jax.default_backend() == "cpu" and any_operation(
+            traced.jaxpr.jaxpr, is_convolution
+        )
+        if self.mode == "auto":
+            self.mode = "dispatch" if convolves else "fused"
+        if not convolves:
+            return traced
+        return of(with_quick_convolutions(self._step), fused=self.mode == "fused")
+
+    def _whole(self, step: Step, carry: Any, first: Any, n: Any, *args: Any) -> Any:
         """Take the steps from `first` to n - 1, unless the condition ends them."""
 
         def steps(begin: Any, end: Any, carry: Any) -> Any:
-            return lax.fori_loop(begin, end, lambda i, c: self._step(c, i, *args), carry)
+            return lax.fori_loop(begin, end, lambda i, c: step(c, i, *args), carry)
 
         if self._until is None:
             return steps(first, n, carry)

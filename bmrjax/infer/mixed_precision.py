@@ -1,21 +1,19 @@
 """Matrix products and convolutions of a program in bfloat16, and everything else in float32."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
-import jax.extend.core as jec
 import jax.numpy as jnp
 
-from bmrjax.backend.jaxprs import CALLS, bind, closed
+from bmrjax.backend.jaxprs import bind
+from bmrjax.backend.rewrite import Form, rewritten
 
 MatmulDtype = Literal["bfloat16"]
 
 # Marks the operations of a program, and those of its derivative, among those of a loss.
 _SCOPE = "bmrjax.program"
 _PRODUCTS = ("dot_general", "conv_general_dilated")
-# Operations whose functions may be written anew. What others hold (a linear solve, a kernel) stays as it is.
-_HOLDERS = (*CALLS, "scan", "while", "cond")
 
 
 def check_matmul_dtype(name: Any) -> None:
@@ -63,75 +61,23 @@ def with_low_matmuls(function: Callable[..., Any]) -> Callable[..., Any]:
         Kalamkar et al. (2019), A study of bfloat16 for deep learning training. Micikevicius et al. (2018),
         Mixed precision training.
     """
-
-    def lowered(*args: Any) -> Any:
-        whole, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-        found = _run(whole.jaxpr, whole.consts, jax.tree.leaves(args), inside=False)
-        return jax.tree.unflatten(jax.tree.structure(shape), found)
-
-    return lowered
+    return rewritten(function, _lowered)
 
 
-def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], *, inside: bool) -> list[Any]:
-    """Run a jaxpr with the products of the program in bfloat16."""
-    values: dict[Any, Any] = dict(
-        zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True)
-    )
-
-    def read(var: Any) -> Any:
-        return var.val if isinstance(var, jec.Literal) else values[var]
-
-    for eqn in jaxpr.eqns:
-        # A function inside of an operation has names of its own.
-        of_this = inside or _SCOPE in str(eqn.source_info.name_stack)
-        found = _apply(eqn, [read(var) for var in eqn.invars], inside=of_this)
-        values.update(zip(eqn.outvars, found, strict=True))
-    return [read(var) for var in jaxpr.outvars]
-
-
-def _apply(eqn: Any, inputs: list[Any], *, inside: bool) -> list[Any]:
-    if _is_lowered(eqn, inside=inside):
-        low = [x.astype(jnp.bfloat16) for x in inputs]
-        params = {**eqn.params, "preferred_element_type": jnp.dtype(jnp.float32)}
-        return bind(eqn.replace(params=params), low)
-    if eqn.primitive.name in _HOLDERS and _lowers(eqn, inside=inside):
-        params = {name: _anew(value, inside=inside) for name, value in eqn.params.items()}
-        eqn = eqn.replace(params=params)
-    return bind(eqn, inputs)
-
-
-def _is_lowered(eqn: Any, *, inside: bool) -> bool:
-    if not inside or eqn.primitive.name not in _PRODUCTS or _is_precise(eqn.params["precision"]):
-        return False
-    return all(v.aval.dtype == jnp.float32 for v in (*eqn.invars, *eqn.outvars))
+def _lowered(eqn: Any, names: str) -> Form | None:
+    """Return an operation of a program in bfloat16, if it is a product in float32."""
+    if _SCOPE not in names or eqn.primitive.name not in _PRODUCTS:
+        return None
+    if _is_precise(eqn.params["precision"]):
+        return None
+    if any(v.aval.dtype != jnp.float32 for v in (*eqn.invars, *eqn.outvars)):
+        return None
+    params = {**eqn.params, "preferred_element_type": jnp.dtype(jnp.float32)}
+    low = eqn.replace(params=params)
+    return lambda inputs: bind(low, [x.astype(jnp.bfloat16) for x in inputs])
 
 
 def _is_precise(precision: Any) -> bool:
     return jax.lax.Precision.HIGHEST in (
         precision if isinstance(precision, tuple) else (precision,)
     )
-
-
-def _lowers(eqn: Any, *, inside: bool) -> bool:
-    """Say whether an operation is, or holds, one to be lowered."""
-    inside = inside or _SCOPE in str(eqn.source_info.name_stack)
-    return _is_lowered(eqn, inside=inside) or any(
-        _lowers(inner, inside=inside)
-        for jaxpr in jec.jaxprs_in_params(eqn.params)
-        for inner in jaxpr.eqns
-    )
-
-
-def _anew(value: Any, *, inside: bool) -> Any:
-    """Return a parameter of an operation with the functions in it written anew."""
-    if isinstance(value, tuple) and any(hasattr(part, "eqns") for part in value):
-        return tuple(_anew(part, inside=inside) for part in value)
-    if not hasattr(value, "eqns"):
-        return value
-    jaxpr, consts = closed(value)
-
-    def run(*args: Any) -> list[Any]:
-        return _run(jaxpr, consts, args, inside=inside)
-
-    found = jax.make_jaxpr(run)(*[v.aval for v in jaxpr.invars])
-    return found if hasattr(value, "consts") else found.jaxpr

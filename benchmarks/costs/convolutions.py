@@ -1,0 +1,159 @@
+"""Convolutions of training on a CPU: XLA's own, every other form, and the one that bmrjax chooses.
+
+    python -m benchmarks.costs.convolutions
+
+For each layer the convolution itself, the gradient by its input and the gradient by its kernels. Forms are
+timed in turns; of each the least of several times counts, in milliseconds by the clock. The last column is
+what the choice takes, as a part of what XLA's takes.
+"""
+
+import argparse
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.common import options
+from benchmarks.common.rows import Rows, environment, table
+from bmrjax.backend.convolution_forms import FORMS, Convolution, possible_forms
+from bmrjax.backend.jaxprs import bind_one
+from bmrjax.backend.quick_convolutions import form_of, in_form
+
+# Batch, channels, image, kernels, taps, stride, padding.
+LAYERS: dict[str, tuple[int, int, int, int, int, int, str]] = {
+    "LeNet-5, 1st": (128, 1, 32, 6, 5, 1, "VALID"),
+    "LeNet-5, 2nd": (128, 6, 14, 16, 5, 1, "VALID"),
+    "LeNet-5, 3rd": (128, 16, 5, 120, 5, 1, "VALID"),
+    "LeNet-5-Caffe, 1st": (128, 1, 28, 20, 5, 1, "VALID"),
+    "LeNet-5-Caffe, 2nd": (128, 20, 12, 50, 5, 1, "VALID"),
+    "wide LeNet-5, 1st": (128, 3, 32, 18, 5, 1, "VALID"),
+    "wide LeNet-5, 2nd": (128, 18, 14, 48, 5, 1, "VALID"),
+    "wide LeNet-5, 3rd": (128, 48, 5, 360, 5, 1, "VALID"),
+    "tutorial, 3 to 32": (64, 3, 32, 32, 3, 1, "SAME"),
+    "tutorial, 32 to 64": (64, 32, 16, 64, 3, 1, "SAME"),
+    "5x5, 32 to 64": (64, 32, 14, 64, 5, 1, "SAME"),
+    "5x5, 64 to 64": (64, 64, 14, 64, 5, 1, "VALID"),
+    "ResNet-20, stem": (128, 3, 32, 16, 3, 1, "SAME"),
+    "ResNet-20, 16": (128, 16, 32, 16, 3, 1, "SAME"),
+    "ResNet-20, 16 to 32": (128, 16, 32, 32, 3, 2, "SAME"),
+    "ResNet-20, 64": (128, 64, 8, 64, 3, 1, "SAME"),
+    "ResNet-18, 64": (8, 64, 32, 64, 3, 1, "SAME"),
+    "ResNet-18, 256": (8, 256, 8, 256, 3, 1, "SAME"),
+    # The choice was made by those above; two of its bounds by the next fourteen also, and none by the last.
+    "batch 32, 1 to 32": (32, 1, 28, 32, 3, 1, "VALID"),
+    "batch 32, 32 to 64": (32, 32, 26, 64, 3, 1, "VALID"),
+    "batch 64, 1 to 10": (64, 1, 28, 10, 5, 1, "VALID"),
+    "batch 64, 10 to 20": (64, 10, 12, 20, 5, 1, "VALID"),
+    "batch 4, 3 to 6": (4, 3, 32, 6, 5, 1, "VALID"),
+    "batch 4, 6 to 16": (4, 6, 14, 16, 5, 1, "VALID"),
+    "batch 512, 1 to 6": (512, 1, 32, 6, 5, 1, "VALID"),
+    "batch 512, 6 to 16": (512, 6, 14, 16, 5, 1, "VALID"),
+    "batch 256, 8 to 16": (256, 8, 14, 16, 3, 1, "SAME"),
+    "batch 32, 64 to 128": (32, 64, 16, 128, 3, 2, "SAME"),
+    "batch 16, 128": (16, 128, 16, 128, 3, 1, "SAME"),
+    "batch 16, 32, 7x7": (16, 32, 28, 32, 7, 1, "SAME"),
+    "batch 64, 64 to 192, 5x5": (64, 64, 8, 192, 5, 1, "SAME"),
+    "batch 64, 48 to 128": (64, 48, 14, 128, 3, 1, "VALID"),
+    "batch 16, 64 to 96": (16, 64, 16, 96, 3, 1, "SAME"),
+    "batch 50, 80": (50, 80, 8, 80, 3, 1, "VALID"),
+    "batch 100, 3 to 24": (100, 3, 28, 24, 5, 1, "SAME"),
+    "batch 100, 24 to 40": (100, 24, 14, 40, 5, 1, "VALID"),
+    "batch 256, 2 to 8": (256, 2, 20, 8, 3, 1, "SAME"),
+    "batch 256, 5 to 12": (256, 5, 18, 12, 4, 1, "VALID"),
+    "batch 20, 12 to 30": (20, 12, 24, 30, 5, 2, "VALID"),
+}
+KINDS = ("forward", "by input", "by kernels")
+
+
+def operation(layer: tuple[int, int, int, int, int, int, str], kind: str) -> Any:
+    """Return the equation of a layer's convolution, or of one of its gradients."""
+    n, channels, size, kernels, taps, stride, padding = layer
+    x, w = jnp.zeros((n, channels, size, size)), jnp.zeros((kernels, channels, taps, taps))
+
+    def forward(x: Any, w: Any) -> Any:
+        return jax.lax.conv(x, w, (stride, stride), padding)
+
+    def gradient(x: Any, w: Any, y: Any) -> Any:
+        if kind == "by input":
+            return jax.vjp(lambda x: forward(x, w), x)[1](y)
+        return jax.vjp(lambda w: forward(x, w), w)[1](y)
+
+    if kind == "forward":
+        jaxpr = jax.make_jaxpr(forward)(x, w)
+    else:
+        jaxpr = jax.make_jaxpr(gradient)(x, w, jax.eval_shape(forward, x, w))
+    return [e for e in jaxpr.jaxpr.eqns if e.primitive.name == "conv_general_dilated"][-1]
+
+
+def calls(eqn: Any) -> dict[str, Callable[[Any, Any], Any]]:
+    """Return the operation compiled in each form that it has; XLA's own is called ``xla``."""
+    names = possible_forms(Convolution.of(eqn))
+    others = {name: jax.jit(functools.partial(in_form, name, eqn)) for name in names}
+    return {"xla": jax.jit(lambda x, w: bind_one(eqn, (x, w))), **others}
+
+
+def least_times(eqn: Any, repeats: int) -> dict[str, float]:
+    """Return the least time of each form, in milliseconds."""
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal(v.aval.shape), jnp.float32) for v in eqn.invars]
+    forms, least = calls(eqn), {}
+    expected = jax.block_until_ready(forms["xla"](*args))
+    for name, call in forms.items():
+        gap = float(jnp.abs(call(*args) - expected).max() / jnp.abs(expected).max())
+        if gap > 1e-4:
+            raise RuntimeError(f"The form {name!r} differs by {gap:.1e} of the largest number.")
+        least[name] = float("inf")
+    for _ in range(repeats):
+        for name, call in forms.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(call(*args))
+            least[name] = min(least[name], 1e3 * (time.perf_counter() - begin))
+    return least
+
+
+def measure(name: str, kind: str, repeats: int) -> dict[str, Any]:
+    """Return the row of a layer and a kind of convolution."""
+    eqn = operation(LAYERS[name], kind)
+    least = least_times(eqn, repeats)
+    chosen = form_of(Convolution.of(eqn)) or "xla"
+    return {"layer": name, "kind": kind, "ms": least, "chosen": chosen, **environment()}
+
+
+def write_table(rows: Rows) -> None:
+    """Write the times of all forms."""
+    names = ["xla", *FORMS]
+    lines = []
+    for row in rows.rows:
+        ms = row["ms"]
+        times = [f"{ms[name]:.2f}" if name in ms else "–" for name in names]
+        ratio = ms[row["chosen"]] / ms["xla"]
+        lines.append([row["layer"], row["kind"], *times, row["chosen"], f"{ratio:.2f}"])
+    rows.write_table(table(["layer", "", *names, "chosen", "its time / XLA's"], lines))
+
+
+def main() -> None:
+    """Time all layers."""
+    parser = options.parser(__doc__, "convolutions", seeds=None, report=True)
+    parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="all")
+    parser.add_argument("--repeats", type=int, default=15, help="times of each form: 15")
+    args: argparse.Namespace = options.parse(parser)
+    rows = Rows(args.out)
+    for name in () if args.report else args.layers:
+        for kind in KINDS:
+            rows.rows = [r for r in rows.rows if (r["layer"], r["kind"]) != (name, kind)]
+            rows.add(measure(name, kind, args.repeats))
+            print(rows.rows[-1], flush=True)
+    places = {
+        (name, kind): i for i, (name, kind) in enumerate((n, k) for n in LAYERS for k in KINDS)
+    }
+    rows.rows.sort(key=lambda row: places[row["layer"], row["kind"]])
+    rows.save()
+    write_table(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,10 +13,9 @@ from bmrjax.backend.shared_programs import compiled
 
 # Settings of XLA's CPU compiler, from those that compile soonest to its own defaults (and what ``XLA_FLAGS``
 # says), with the seconds that a line of a program's text takes to compile, and an element that it computes.
-# Measured in seconds of a core, on the steps of five networks and two regressions. One of 501 weights and
-# batches of 128 rows (4,231 lines, 321,000 elements) took 2.1, 3.3 and 5.0 s to compile and .29, .13 and
-# .10 ms to run; one of 89,610 weights (5,069 lines, 27.8 million elements) 1.8, 3.8 and 5.2 s, and 9.6, 3.5
-# and 2.3 ms.
+# Measured in seconds of a core, on the training programs of six jobs: a regression and five networks, of 1,307
+# to 5,401 lines and .3 to 296 million elements. A line took .19 to .27 ms to compile with the first settings,
+# .39 to .82 with the second and .81 to 1.8 with the defaults; an element .3 to .9, .12 to .32 and .07 to .23 ns.
 _QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -31,9 +30,9 @@ _MIDDLE: dict[str, Any] = {
 }
 _DEFAULT: dict[str, Any] = {}
 _COSTS = (
-    (_QUICK, 0.45e-3, 0.40e-9),
-    (_MIDDLE, 0.80e-3, 0.14e-9),
-    (_DEFAULT, 1.15e-3, 0.10e-9),
+    (_QUICK, 0.22e-3, 0.60e-9),
+    (_MIDDLE, 0.60e-3, 0.17e-9),
+    (_DEFAULT, 1.05e-3, 0.14e-9),
 )
 
 

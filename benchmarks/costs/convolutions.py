@@ -2,26 +2,34 @@
 
     python -m benchmarks.costs.convolutions
 
-For each layer the convolution itself, the gradient by its input and the gradient by its kernels. Forms are
-timed in turns; of each the least of several times counts, in milliseconds by the clock. The last column is
-what the choice takes, as a part of what XLA's takes.
+For each layer the convolution itself, and its gradients by the input and by the kernels. Forms are timed in
+turns; of each the least of several times counts, in milliseconds by the clock. The last column is what the
+choice takes, as a part of what XLA's takes.
+
+Then whole networks: the gradient of a loss on a batch, and the outputs for a batch, as they are and with the
+convolutions chosen, in turns, by the clock and in CPU time of all threads. In a program, other operations
+want their arrays in another order, so whole networks gain less than their layers.
 """
 
 import argparse
 import functools
+import itertools
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from benchmarks.common import options
+from benchmarks.common import networks, options
 from benchmarks.common.rows import Rows, environment, table
 from bmrjax.backend.convolution_forms import FORMS, Convolution, possible_forms
 from bmrjax.backend.jaxprs import bind_one
-from bmrjax.backend.quick_convolutions import form_of, in_form
+from bmrjax.backend.quick_convolutions import form_of, in_form, with_quick_convolutions
 
 # Batch, channels, image, kernels, taps, stride, padding.
 LAYERS: dict[str, tuple[int, int, int, int, int, int, str]] = {
@@ -66,6 +74,21 @@ LAYERS: dict[str, tuple[int, int, int, int, int, int, str]] = {
     "batch 256, 5 to 12": (256, 5, 18, 12, 4, 1, "VALID"),
     "batch 20, 12 to 30": (20, 12, 24, 30, 5, 2, "VALID"),
 }
+# The shape of an image, and images in a batch.
+NETWORKS: dict[str, tuple[tuple[int, int, int], int]] = {
+    "LeNet-5": ((1, 28, 28), 128),
+    "LeNet-5-Caffe": ((1, 28, 28), 128),
+    "wide LeNet-5": ((3, 32, 32), 128),
+    "ResNet-18": ((3, 32, 32), 8),
+    "3×3, 32 and 64": ((1, 28, 28), 32),
+    "3×3, 16 to 64": ((3, 32, 32), 64),
+    "5×5, 10 and 20": ((1, 28, 28), 64),
+}
+PLAIN = {
+    "3×3, 32 and 64": (3, (32, 64), "VALID"),
+    "3×3, 16 to 64": (3, (16, 32, 64), "SAME"),
+    "5×5, 10 and 20": (5, (10, 20), "VALID"),
+}
 KINDS = ("forward", "by input", "by kernels")
 
 
@@ -104,7 +127,7 @@ def least_times(eqn: Any, repeats: int) -> dict[str, float]:
     expected = jax.block_until_ready(forms["xla"](*args))
     for name, call in forms.items():
         gap = float(jnp.abs(call(*args) - expected).max() / jnp.abs(expected).max())
-        if gap > 1e-4:
+        if gap > 1e-3:
             raise RuntimeError(f"The form {name!r} differs by {gap:.1e} of the largest number.")
         least[name] = float("inf")
     for _ in range(repeats):
@@ -123,34 +146,129 @@ def measure(name: str, kind: str, repeats: int) -> dict[str, Any]:
     return {"layer": name, "kind": kind, "ms": least, "chosen": chosen, **environment()}
 
 
+def plain_network(
+    shape: tuple[int, int, int], taps: int, channels: tuple[int, ...], padding: str
+) -> eqx.nn.Sequential:
+    """Return convolutions with ReLU and max pooling, and a hidden layer of 50, as in many tutorials."""
+    keys = iter(jax.random.split(jax.random.key(0), len(channels) + 2))
+    layers: list[Any] = []
+    for before, after in itertools.pairwise((shape[0], *channels)):
+        layer = eqx.nn.Conv2d(before, after, taps, padding=padding, key=next(keys))
+        layers += [layer, eqx.nn.Lambda(jax.nn.relu), eqx.nn.MaxPool2d(2, 2)]
+    features = eqx.nn.Sequential([*layers, eqx.nn.Lambda(jnp.ravel)])
+    (width,) = eqx.filter_eval_shape(features, jnp.zeros(shape)).shape
+    hidden = [eqx.nn.Linear(width, 50, key=next(keys)), eqx.nn.Lambda(jax.nn.relu)]
+    return eqx.nn.Sequential([*features, *hidden, eqx.nn.Linear(50, 10, key=next(keys))])
+
+
+def network_programs(name: str, kind: str) -> dict[str, Callable[[], Any]]:
+    """Return what computes a network's gradient or outputs on a batch, by the form of its convolutions."""
+    shape, rows = NETWORKS[name]
+    if name == "wide LeNet-5":
+        network = networks.classifier_of("lenet5", shape, 10, 0)
+    elif name in PLAIN:
+        network = plain_network(shape, *PLAIN[name])
+    else:
+        network = networks.build(name)
+    network, *state = network if isinstance(network, tuple) else (network,)
+    arrays, rest = eqx.partition(network, eqx.is_array)
+    x = jax.random.normal(jax.random.key(1), (rows, *shape))
+    labels = jnp.arange(rows) % 10
+
+    def outputs(arrays: Any, x: Any) -> Any:
+        network = eqx.combine(arrays, rest)
+        if not state:
+            return jax.vmap(network)(x)
+        axes = {"in_axes": (0, None), "out_axes": (0, None), "axis_name": "batch"}
+        return jax.vmap(network, **axes)(x, *state)[0]
+
+    def loss(arrays: Any, x: Any) -> Any:
+        log_probs = jax.nn.log_softmax(outputs(arrays, x))
+        return -jnp.mean(jnp.take_along_axis(log_probs, labels[:, None], 1))
+
+    function = outputs if kind == "outputs" else jax.grad(loss)
+    forms = {"xla": function, "chosen": with_quick_convolutions(function)}
+    programs = {n: jax.jit(f).trace(arrays, x).lower().compile() for n, f in forms.items()}
+    a, b = (jax.tree.leaves(program(arrays, x)) for program in programs.values())
+    gap = optax.global_norm([x - y for x, y in zip(a, b, strict=True)]) / optax.global_norm(a)
+    if gap > 1e-3:
+        raise RuntimeError(f"{name}: the {kind} differ by {gap:.1e} of their norm.")
+    return {n: functools.partial(program, arrays, x) for n, program in programs.items()}
+
+
+def measure_network(name: str, kind: str, repeats: int) -> dict[str, Any]:
+    """Return the row of a network."""
+    programs = network_programs(name, kind)
+    ms: dict[str, list[float]] = {n: [] for n in programs}
+    cpu: dict[str, list[float]] = {n: [] for n in programs}
+    for _ in range(repeats):
+        for n, call in programs.items():
+            begin, begin_cpu = time.perf_counter(), time.process_time()
+            jax.block_until_ready(call())
+            ms[n].append(1e3 * (time.perf_counter() - begin))
+            cpu[n].append(1e3 * (time.process_time() - begin_cpu))
+    middle = {n: statistics.median(times) for n, times in ms.items()}
+    return {
+        "network": name,
+        "kind": kind,
+        "ms": middle,
+        "cpu_ms": {n: statistics.median(times) for n, times in cpu.items()},
+        **environment(),
+    }
+
+
+def network_table(rows: list[dict[str, Any]]) -> str:
+    """Return the times of whole networks."""
+    lines = []
+    for row in rows:
+        (shape, size), ms, cpu = NETWORKS[row["network"]], row["ms"], row["cpu_ms"]
+        times = [f"{by[n]:.1f}" for by in (ms, cpu) for n in ("xla", "chosen")]
+        ratios = [f"{by['chosen'] / by['xla']:.2f}" for by in (ms, cpu)]
+        of = f"{size} × {'×'.join(map(str, shape))}"
+        lines.append(
+            [row["network"], of, row["kind"], *times[:2], ratios[0], *times[2:], ratios[1]]
+        )
+    header = ["network", "batch", "", "XLA's, ms", "chosen, ms", "ratio"]
+    return table([*header, "XLA's, CPU ms", "chosen, CPU ms", "ratio, CPU"], lines)
+
+
 def write_table(rows: Rows) -> None:
-    """Write the times of all forms."""
+    """Write the times of all forms, and those of whole networks."""
     names = ["xla", *FORMS]
     lines = []
     for row in rows.rows:
+        if "network" in row:
+            continue
         ms = row["ms"]
         times = [f"{ms[name]:.2f}" if name in ms else "–" for name in names]
         ratio = ms[row["chosen"]] / ms["xla"]
         lines.append([row["layer"], row["kind"], *times, row["chosen"], f"{ratio:.2f}"])
-    rows.write_table(table(["layer", "", *names, "chosen", "its time / XLA's"], lines))
+    layers = table(["layer", "", *names, "chosen", "its time / XLA's"], lines)
+    whole = network_table([row for row in rows.rows if "network" in row])
+    rows.write_table(f"{layers}\n\nWhole networks, medians:\n\n{whole}")
 
 
 def main() -> None:
     """Time all layers."""
     parser = options.parser(__doc__, "convolutions", seeds=None, report=True)
-    parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="all")
+    parser.add_argument("--layers", nargs="*", choices=LAYERS, default=list(LAYERS), help="all")
+    parser.add_argument(
+        "--networks", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="all"
+    )
     parser.add_argument("--repeats", type=int, default=15, help="times of each form: 15")
     args: argparse.Namespace = options.parse(parser)
     rows = Rows(args.out)
-    for name in () if args.report else args.layers:
-        for kind in KINDS:
-            rows.rows = [r for r in rows.rows if (r["layer"], r["kind"]) != (name, kind)]
-            rows.add(measure(name, kind, args.repeats))
-            print(rows.rows[-1], flush=True)
-    places = {
-        (name, kind): i for i, (name, kind) in enumerate((n, k) for n in LAYERS for k in KINDS)
-    }
-    rows.rows.sort(key=lambda row: places[row["layer"], row["kind"]])
+    jobs = [("layer", name, kind) for name in args.layers for kind in KINDS]
+    jobs += [("network", name, kind) for name in args.networks for kind in ("gradient", "outputs")]
+    for of, name, kind in () if args.report else jobs:
+        rows.rows = [r for r in rows.rows if (r.get(of), r["kind"]) != (name, kind)]
+        measured = measure if of == "layer" else measure_network
+        rows.add(measured(name, kind, args.repeats))
+        print(f"{name}, {kind}: {rows.rows[-1]['ms']}", flush=True)
+    names = [*LAYERS, *NETWORKS]
+    rows.rows.sort(
+        key=lambda row: ("network" in row, names.index(row.get("layer", row.get("network"))))
+    )
     rows.save()
     write_table(rows)
 

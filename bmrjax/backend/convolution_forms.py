@@ -117,11 +117,6 @@ class Convolution:
         steps = zip(self.kernel_dilation, self.positions, self.strides, strict=True)
         yield from _shifts(self.padded(x), self.taps, tuple(steps))
 
-    def under_kernels(self, x: Images) -> Iterator[tuple[tuple[int, ...], Images]]:
-        """Yield each position, and what a kernel reads there: ``[n, channels, *taps]``."""
-        steps = zip(self.strides, self.taps, self.kernel_dilation, strict=True)
-        yield from _shifts(self.padded(x), self.positions, tuple(steps))
-
     def padded(self, x: Images) -> Images:
         """Return the images with what is added around them and between their pixels."""
         space = zip(self.padding, self.image_dilation, strict=True)
@@ -171,26 +166,6 @@ def shifted_images(what: Convolution, x: Images, w: Kernels) -> Images:
     return jnp.moveaxis(jax.lax.map(image, w), 0, 1)
 
 
-def shifted_products(what: Convolution, x: Images, w: Kernels) -> Images:
-    """Add up a matrix product of shifted images for each place in the kernels: for many channels."""
-
-    def image(place: tuple[int, ...], part: Images) -> Array:
-        rows = jnp.moveaxis(part, 1, -1).reshape(-1, what.channels)
-        return rows @ w[(slice(None), slice(None), *place)].T
-
-    total = reduce(jnp.add, (image(*each) for each in what.under_taps(x)))
-    return jnp.moveaxis(total.reshape(what.num_images, *what.positions, -1), -1, 1)
-
-
-def patches_product(what: Convolution, x: Images, w: Kernels) -> Images:
-    """Multiply a matrix, whose rows hold what a kernel reads at each position, with the kernels."""
-    parts = [jnp.moveaxis(part, 1, -1) for _, part in what.under_taps(x)]
-    rows = jnp.concatenate(parts, axis=-1).reshape(-1, what.channels * prod(what.taps))
-    columns = jnp.moveaxis(w, (0, 1), (-1, -2)).reshape(-1, what.kernels)
-    found = (rows @ columns).reshape(what.num_images, *what.positions, -1)
-    return jnp.moveaxis(found, -1, 1)
-
-
 def summed_columns(what: Convolution, x: Images, w: Kernels) -> Images:
     """Multiply each pixel with all numbers that read it, and add these up where they belong.
 
@@ -212,14 +187,6 @@ def summed_columns(what: Convolution, x: Images, w: Kernels) -> Images:
     return found.reshape(-1, *found.shape[2:])
 
 
-def summed_planes(what: Convolution, x: Images, w: Kernels) -> Images:
-    """Do the same with the terms of each place in the kernels side by side: for many channels."""
-    columns = jnp.moveaxis(w, 0, 1)
-    found = jnp.tensordot(jnp.moveaxis(x, 1, -1), columns, 1)
-    parts = ((place, found[(..., *place)]) for place in _places(what.taps))
-    return jnp.moveaxis(_added_where_read(what, parts), -1, 1)
-
-
 def _added_where_read(
     what: Convolution, parts: Iterable[tuple[tuple[int, ...], Array]]
 ) -> Float[Array, "n *space kernels"]:
@@ -238,19 +205,6 @@ def _added_where_read(
 
 def _places(counts: Sequence[int]) -> Iterable[tuple[int, ...]]:
     return product(*map(range, counts))
-
-
-def product_per_position(what: Convolution, x: Images, w: Kernels) -> Images:
-    """Multiply what the kernels read at each position with them: for gradients by kernels."""
-    columns = jnp.moveaxis(w, 0, -1).reshape(-1, what.kernels)
-    contract = (((0,), (0,)), ((), ()))
-    parts = [
-        jax.lax.dot_general(
-            jnp.moveaxis(part, 0, -1).reshape(-1, what.num_images), columns, contract
-        )
-        for _, part in what.under_kernels(x)
-    ]
-    return jnp.stack(parts, axis=-1).reshape(what.num_images, what.kernels, *what.positions)
 
 
 def banded_product(what: Convolution, x: Images, w: Kernels) -> Images:
@@ -278,11 +232,7 @@ def banded_product(what: Convolution, x: Images, w: Kernels) -> Images:
 FORMS: dict[str, Callable[[Convolution, Images, Kernels], Images]] = {
     "product": as_product,
     "shifted images": shifted_images,
-    "shifted products": shifted_products,
-    "patches": patches_product,
     "summed columns": summed_columns,
-    "summed planes": summed_planes,
-    "product per position": product_per_position,
     "banded product": banded_product,
 }
 """Names of the forms, which all compute the same up to the rounding of sums."""
@@ -298,11 +248,7 @@ def possible_forms(what: Convolution, most_terms: int = 80) -> list[str]:
         for name, possible in {
             "product": what.reads_all_at_once,
             "shifted images": taps * what.channels <= most_terms,
-            "shifted products": taps <= most_terms,
-            "patches": taps <= most_terms,
             "summed columns": taps <= most_terms and {*what.strides} <= {1},
-            "summed planes": taps <= most_terms and {*what.strides} <= {1},
-            "product per position": positions <= most_terms,
             "banded product": what.goes_by_rows and positions <= most_terms,
         }.items()
         if possible

@@ -13,9 +13,10 @@ from bmrjax.backend.shared_programs import compiled
 
 # Settings of XLA's CPU compiler, from those that compile soonest to its own defaults (and what ``XLA_FLAGS``
 # says), with the seconds that a line of a program's text takes to compile, and an element that it computes.
-# Measured in seconds of a core, on the training programs of six jobs: a regression and five networks, of 1,307
-# to 5,401 lines and .3 to 296 million elements. A line took .19 to .27 ms to compile with the first settings,
-# .39 to .82 with the second and .81 to 1.8 with the defaults; an element .3 to .9, .12 to .32 and .07 to .23 ns.
+# Measured in seconds of a core, on the training programs of six jobs: a regression and five networks, of
+# 1,307 to 5,401 lines and .3 to 296 million elements. A line took .19 to .27 ms to compile with the first
+# settings, .39 to .82 with the second and .81 to 1.8 with the defaults; an element .3 to .9, .12 to .32 and
+# .07 to .23 ns.
 _QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,

@@ -14,6 +14,8 @@ from bmrjax.backend.rewrite import Form, rewritten
 # Each is a few lines of the program, which has to be compiled.
 _MOST_TERMS = 80
 _MOST_PLACES = 25
+# In networks, other forms of kernels of 3×3 gain nothing: what reads and writes them is slower.
+_FEWEST_PLACES = 16
 # Numbers in a temporary array: 64 MiB, and what stays in the cache.
 _MOST_COLUMNS = 2**24
 _MOST_NEAR = 2**22
@@ -118,17 +120,15 @@ def form_of(what: Convolution) -> str | None:
         return "product"
     if not what.is_plain:
         return None
-    if _is_of_few_channels(what):
-        return "shifted images"
     if {*what.image} == {1} and {*what.strides} == {1} and _columns(what) <= _MOST_COLUMNS:
         return "summed columns"
     if prod(what.taps) >= prod(what.positions):
-        if _is_of_many_kernels(what):
-            return "product per position"
         return "banded product" if _is_of_one_channel(what) else None
-    if not 1 < prod(what.taps) <= _MOST_PLACES:
+    if prod(what.taps) < _FEWEST_PLACES:
         return None
-    return _of_columns(what) or ("patches" if _is_packed_slowly(what) else None)
+    if _is_of_few_channels(what):
+        return "shifted images"
+    return "summed columns" if _has_few_columns(what) else None
 
 
 def _is_of_few_channels(what: Convolution) -> bool:
@@ -145,19 +145,10 @@ def _is_of_few_channels(what: Convolution) -> bool:
     )
 
 
-def _is_of_many_kernels(what: Convolution) -> bool:
-    """Say whether the gradient by the kernels of a convolution is faster position by position."""
-    return (
-        3 <= what.num_images < 64
-        and what.kernels >= max(18, 1.5 * what.num_images)
-        and prod(what.positions) <= _MOST_PLACES
-    )
-
-
 def _is_of_one_channel(what: Convolution) -> bool:
     """Say whether the gradient by the kernels of a convolution is faster by rows."""
     few = what.num_images == 1 and what.kernels <= 24
-    return few and what.goes_by_rows and 16 <= prod(what.positions) <= _MOST_PLACES
+    return few and what.goes_by_rows and _FEWEST_PLACES <= prod(what.positions) <= _MOST_PLACES
 
 
 def _columns(what: Convolution) -> int:
@@ -165,24 +156,13 @@ def _columns(what: Convolution) -> int:
     return what.num_images * prod(what.image) * prod(what.taps) * what.kernels
 
 
-def _of_columns(what: Convolution) -> str | None:
-    """Return the form that multiplies each pixel once, where that pays."""
+def _has_few_columns(what: Convolution) -> bool:
+    """Say whether multiplying each pixel once, with all that reads it, pays."""
     columns = _columns(what)
-    if {*what.strides} != {1} or columns > _MOST_COLUMNS:
-        return None
     few = what.kernels <= 3 or (what.kernels <= 8 and columns <= _MOST_NEAR)
-    if few and 2 * what.kernels <= what.channels:
-        return "summed columns"
-    middle = all(64 <= n < 128 for n in (what.kernels, what.channels))
-    small = prod(what.taps) <= 9 and {*what.image_dilation} == {1}
-    return "summed planes" if middle and small else None
-
-
-def _is_packed_slowly(what: Convolution) -> bool:
     return (
-        what.channels % 8 != 0
-        and {*what.image_dilation} == {1}
-        and all(pair == (0, 0) for pair in what.padding)
-        and prod(what.taps) >= 16
-        and what.kernels >= 18
+        {*what.strides} == {1}
+        and columns <= _MOST_COLUMNS
+        and few
+        and 2 * what.kernels <= what.channels
     )

@@ -122,7 +122,7 @@ def line(rows):
 
 def write_table(rows: Rows) -> None:
     """Write the table of the rows."""
-    grouped = group(rows.rows, "estimator", "fraction")
+    grouped = group(rows.rows, lambda row: (row["estimator"], row["fraction"]))
     header = "estimator | units removed | parameters | ms per step, masked | compacted | ratio"
     header += " | taken out in, s | compiled in, s | largest difference | seeds"
     rows.write_table(table(header, [line(found) for found in grouped.values()]))

@@ -72,6 +72,7 @@ def compact_fit(fit: Fit, state: FitState) -> CompactFit:
     kept of the weights of a removed unit leaves the divergence, so the free energy is lower by that.
     The next update of each kept weight is the one that it would have had, for optimisers that treat elements
     by themselves (Adam, AdaBelief, RMSProp); `infer.NaturalGradient` limits its steps by means over a site.
+    Criteria that count how much of a layer is kept, such as `criteria.SpikeAndSlab`, count what is left.
 
     Args:
         fit: After `Fit.init`. Its guide is an `infer.AutoMeanField` or NumPyro's `AutoNormal`.

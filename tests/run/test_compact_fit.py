@@ -304,6 +304,21 @@ def test_rows_of_a_horseshoe_are_cut_where_it_is_clear_which():
         bmr.compact_fit(fit, bmr.FitState(state.svi, keep, state.memory))
 
 
+def test_the_memory_of_the_criterion_is_cut():
+    network = bmr.zoo.MLP(6, (10,), 3, key=jax.random.key(4))
+    criterion = bmr.criteria.RegularizedHorseshoe()
+    fit, state = started(
+        network, bmr.priors.NormalPrior(1.0), data((6,)), gone=4, criterion=criterion
+    )
+    state, _ = fit.reduce(state, 0.0)  # nothing is removed, and all is remembered
+    small = bmr.compact_fit(fit, state)
+    name = "net.layers.0.weight"
+    assert float(jnp.std(state.memory[name].loc[4:])) > 0
+    np.testing.assert_array_equal(small.state.memory[name].loc, state.memory[name].loc[4:])
+    state, round_ = small.fit.reduce(small.state, 0.5)
+    assert round_.decision.keep[name].shape == (6, 6)
+
+
 def test_what_cannot_be_cut_is_said(mlp):
     fit, state, small = mlp
     with pytest.raises(TypeError, match="fit is a Result; give a bmr.Fit"):

@@ -40,6 +40,19 @@ def started(network, prior, rows, *, gone, steps=20, groups=None, **options):
     return fit, state
 
 
+class ByInputs(bmr.priors.Prior):
+    """Normals whose variance is one over the number of inputs."""
+
+    def layer(self, layer):
+        values = {}
+        for part, tensor in layer.tensors.items():
+            each = dist.Normal(0.0, tensor.fan_in**-0.5).expand(tensor.shape)
+            infer = {"layer": layer.name, "init": tensor.init}
+            each = each.to_event(len(tensor.shape))
+            values[part] = numpyro.sample(layer.site(part), each, infer=infer)
+        return values
+
+
 class LeNet5(eqx.Module):
     """Two convolutions and three dense layers, small enough for a test."""
 
@@ -70,7 +83,7 @@ class LeNet5(eqx.Module):
 @pytest.fixture(scope="module")
 def mlp():
     network = bmr.zoo.MLP(6, (10, 8), 3, key=jax.random.key(4))
-    fit, state = started(network, bmr.priors.NormalPrior(1.0), data((6,)), gone=5)
+    fit, state = started(network, ByInputs(), data((6,)), gone=5)
     return fit, state, bmr.compact_fit(fit, state)
 
 

@@ -35,6 +35,23 @@ class CompactFit:
         state: Where it is. Its arrays are its own.
         networks: What became of each network, by the name of its random module. Printed, each is a table of
             what was removed, and of what stays, with the reason. Their weights are the posterior means.
+
+    Example:
+        A draw of the old weights, as the smaller network has them:
+
+        >>> import dataclasses, jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> x, network = jnp.ones((20, 4)), bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> program = bmr.programs.classifier(network, bmr.priors.NormalPrior(1.0))
+        >>> fit = bmr.Fit(program, (x, jnp.zeros(20, int)), batch_size=None)
+        >>> state = fit.init(jax.random.key(1))
+        >>> reads = jnp.zeros((2, 8), bool).at[:, :3].set(True)  # the last five are not read
+        >>> state = dataclasses.replace(state, keep={**state.keep, "net.layers.1.weight": reads})
+        >>> small = bmr.compact_fit(fit, state)
+        >>> draws = fit.result(state).sample(jax.random.key(2), 1, x)
+        >>> draw = small.cut({name: value[0] for name, value in draws.items()})
+        >>> draw["net.layers.0.weight"].shape, small.networks["net"].after.parameters
+        ((3, 4), 23)
     """
 
     fit: Fit

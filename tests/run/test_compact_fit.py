@@ -396,3 +396,43 @@ def test_a_result_of_a_smaller_fit_is_saved_and_read(mlp, tmp_path):
     x = data((6,))[0]
     one, two = (r.predict(jax.random.key(0), x, num_samples=3).mean for r in (result, loaded))
     np.testing.assert_array_equal(one, two)
+
+
+def test_runs_of_sparsify_go_on_with_a_smaller_network():
+    """A result starts a fit, which is compacted, and its result starts the next run."""
+    x, y = data((6,))
+    network = bmr.zoo.MLP(6, (10,), 3, key=jax.random.key(4))
+    program = bmr.programs.classifier(network, bmr.priors.NormalPrior(1.0))
+    units = bmr.structure.unit_groups(network, x[0])
+    settings = {"batch_size": 16, "num_epochs": 4, "progress": False}
+    result = bmr.sparsify(
+        program,
+        (x, y),
+        key=jax.random.key(1),
+        criterion=bmr.criteria.Shrinkage(groups=units),
+        schedule=bmr.schedules.Every(wait=1, fraction=0.3),
+        **settings,
+    )
+    fit = bmr.Fit(
+        program,
+        (x, y),
+        batch_size=16,
+        criterion=bmr.criteria.Shrinkage(groups=units),
+        options=bmr.FitOptions(start=result),
+    )
+    small = bmr.compact_fit(fit, fit.init(jax.random.key(2)))
+    start = small.fit.result(small.state)
+    again = bmr.sparsify(
+        small.fit.model,
+        (x, y),
+        key=jax.random.key(3),
+        criterion=small.fit.criterion,
+        schedule=bmr.schedules.Every(wait=10),
+        options=bmr.FitOptions(start=start),
+        **settings,
+    )
+    assert again.keep["net.layers.0.weight"].shape == start.keep["net.layers.0.weight"].shape
+    assert again.keep["net.layers.0.weight"].shape[0] < 10
+    small_network = start.network(x[:2])["net"]
+    whole = result.network(x[:2])["net"]
+    np.testing.assert_allclose(jax.vmap(small_network)(x), jax.vmap(whole)(x), atol=1e-5)

@@ -20,6 +20,7 @@ PAGES = ("results.md", "trained.md")
 TABLES = {
     "costs.codec": "codec",
     "costs.compact": "compact",
+    "costs.compact_fit": "compact_fit",
     "costs.device": "device",
     "costs.estimators": "estimators",
     "costs.horseshoe": "markovic2024/speed",

@@ -52,6 +52,8 @@ from .run.batches import Batches as Batches
 from .run.checkpoint import CheckpointWarning as CheckpointWarning
 from .run.checkpoint_options import Checkpoints as Checkpoints
 from .run.choose import choose as choose
+from .run.compact_fit import CompactFit as CompactFit
+from .run.compact_fit import compact_fit as compact_fit
 from .run.diagnose import Finding as Finding
 from .run.ensemble import ensemble as ensemble
 from .run.fit import Fit as Fit

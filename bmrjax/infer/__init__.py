@@ -21,3 +21,4 @@ from bmrjax.infer.pruned_guide import unpruned as unpruned
 from bmrjax.infer.readable_guide import ReadableGuide as ReadableGuide
 from bmrjax.infer.state import EpochInfo as EpochInfo
 from bmrjax.infer.state import State as State
+from bmrjax.infer.with_networks import with_networks as with_networks

@@ -108,7 +108,7 @@ class Engine:
         self.num_data, self.batch_size = num_data, batch_size
         self.row_sites = row_sites
         self.kl_weight = kl_weight
-        self.matmul_dtype = matmul_dtype
+        self.matmul_dtype: MatmulDtype | None = matmul_dtype
         self.loop: LoopMode = loop
         self._unconstrain: Callable | None = None
         self.until = until

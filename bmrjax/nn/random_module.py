@@ -1,6 +1,7 @@
 """Turning a network into random weights inside a NumPyro program."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from numpyro.primitives import apply_stack, mutable
 from bmrjax.distributions import PerDatum, TruncatedLogUniform
 from bmrjax.handlers import noise_draws
 from bmrjax.infer.network_at_start import network_at_start
+from bmrjax.infer.with_networks import network_in_place
 from bmrjax.nn.adapter import Adapter, Values
 from bmrjax.nn.equinox_adapter import EquinoxAdapter
 from bmrjax.priors import Prior
@@ -55,6 +57,11 @@ class RandomModule:
     def module(self) -> Any:
         """The network itself, of its own class, holding the sampled weights."""
         return self._adapter.build(self.values)
+
+    @property
+    def buffers(self) -> dict[str, Array]:
+        """The running statistics of the network as it was given, by name; empty without any."""
+        return self._adapter.buffers()
 
     def whole(self, buffers: Mapping[str, Array] | None = None) -> Any:
         """Return the network as it was given (module, or module and state), holding the sampled weights.
@@ -157,11 +164,15 @@ def random_module(
         )
     adapter = _adapter(name, network)
     layers = adapter.layers()
+    smaller = network_in_place(name)
+    if smaller is not None:
+        adapter = _adapter(name, smaller)
+        layers = _with_fan_in(name, adapter.layers(), layers)
     other = network_at_start()
     if other is not None:
         started = _adapter(name, other)
         _check_alike(name, layers, started.layers())
-        adapter, layers = started, started.layers()
+        adapter, layers = started, _with_fan_in(name, started.layers(), layers)
     if not layers:
         raise TypeError(
             f"random_module('{name}'): {type(network).__name__} has no floating-point arrays."
@@ -200,6 +211,23 @@ def random_module(
                 for part, tensor in layer.tensors.items()
             }
     return RandomModule(name, adapter, values, num_drawn)
+
+
+def _with_fan_in(name: str, layers: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
+    """Return layers whose tensors count as many inputs as those of other layers, on which priors depend."""
+    places, others = (
+        {path: list(tensors) for path, (_, tensors) in found.items()} for found in (layers, of)
+    )
+    if places != others:
+        differs = sorted({*places} ^ {*others}) or [p for p in places if places[p] != others[p]]
+        raise ValueError(
+            f"random_module('{name}'): the network that with_networks gives has other layers than the "
+            f"program's: '{differs[0]}' is not the same in both. Give a network of the same class."
+        )
+    return {
+        path: (kind, {k: replace(t, fan_in=of[path][1][k].fan_in) for k, t in tensors.items()})
+        for path, (kind, tensors) in layers.items()
+    }
 
 
 def _check_alike(name: str, layers: Mapping[str, Any], start: Mapping[str, Any]) -> None:

@@ -204,6 +204,58 @@ def compact(network: Any, *inputs: Any, drop_inputs: bool = False) -> Compact:
         >>> bmr.compact(network, jnp.ones(4)).network.layers[0].weight.shape
         (3, 4)
     """
+    return _compacted(network, inputs, drop_inputs=drop_inputs)
+
+
+@not_after_fork
+def compact_for_any(network: Any, *inputs: Any, varies: Mapping[str, Any]) -> Compact:
+    """Return the same network without what adds nothing to it, whatever values its arrays have.
+
+    Elements outside of the masks are zero; all others may have any value. So the same units can be removed
+    from all draws from a posterior with masks: `Compact.cut` cuts any of them. No constant is folded into a
+    bias, and no axis loses all of its indices.
+
+    Args:
+        network: See `compact`.
+        *inputs: Example inputs; see `compact`.
+        varies: Path in the network to a mask of the elements that are not always zero, shaped as the array;
+            by default all elements of an array.
+
+    Raises:
+        TypeError: See `compact`.
+        ValueError: See `compact`.
+
+    Example:
+        A neuron with a bias, but without weights, is a constant, which `compact` folds. If the bias is
+        not known, the neuron stays:
+
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> import bmrjax as bmr
+        >>> from bmrjax.structure.compact import compact_for_any
+        >>> network = bmr.zoo.MLP(4, (8,), 2, key=jax.random.key(0))
+        >>> weight = network.layers[0].weight.at[3:].set(0.0)
+        >>> network = eqx.tree_at(lambda n: n.layers[0].weight, network, weight)
+        >>> varies = {"layers.0.weight": weight != 0}
+        >>> small = compact_for_any(network, jnp.ones(4), varies=varies)
+        >>> small.network.layers[0].weight.shape
+        (8, 4)
+        >>> bmr.compact(network, jnp.ones(4)).network.layers[0].weight.shape
+        (3, 4)
+        >>> varies["layers.0.bias"] = jnp.arange(8) < 3
+        >>> small = compact_for_any(network, jnp.ones(4), varies=varies)
+        >>> small.network.layers[0].weight.shape
+        (3, 4)
+    """
+    return _compacted(network, inputs, varies=varies)
+
+
+def _compacted(
+    network: Any,
+    inputs: tuple[Any, ...],
+    *,
+    drop_inputs: bool = False,
+    varies: Mapping[str, Any] | None = None,
+) -> Compact:
     if is_equinox(network):
         network = _weight_norm.finite_weight_norms(network)
     parts = parts_of(network, caller="compact")
@@ -221,7 +273,11 @@ def compact(network: Any, *inputs: Any, drop_inputs: bool = False) -> Compact:
     taken = inputs if flat is None else (flat,)
     whole = arguments.traced
     seen = whole if flat is None else trace_once(parts.call, parts.arrays, taken)
-    planner = Planner(seen, parts.arrays, taken, free_inputs=flat is not None)
+    masks = None
+    if varies is not None:
+        ones = [np.ones(array.shape, bool) for array in parts.arrays]
+        masks = [varies.get(name, one) for name, one in zip(parts.names, ones, strict=True)]
+    planner = Planner(seen, parts.arrays, taken, free_inputs=flat is not None, varies=masks)
     old = Trial(whole, parts.arrays, random_inputs(inputs), shake=True)
     again = lambda small: WithArguments(parts_of(small, caller="compact"), arguments)  # noqa: E731
     tried = largest(parts, again, planner, old, flat=flat is not None)

@@ -5,7 +5,7 @@ operation that is not known is taken to let everything through.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,10 +130,10 @@ class Dataflow:
         jaxpr: Without calls.
         consts: Values of its constants.
         args: Parameters, then inputs.
-        varies: For each argument, whether it is an input.
+        varies: For each argument, whether it is an input; or which of its elements vary.
     """
 
-    def __init__(self, jaxpr: Any, consts: Any, args: Any, varies: list[bool]):
+    def __init__(self, jaxpr: Any, consts: Any, args: Any, varies: Sequence[bool | Array]):
         self.jaxpr = jaxpr
         self.values: dict[Any, Any] = {}
         self.depends: dict[Any, Array] = {}
@@ -141,12 +141,12 @@ class Dataflow:
         # Of products whose first operand varies: which of its elements reach an output.
         self._pulled: dict[int, Array] = {}
         # What inputs reach. All else is constant, without a mask that says so.
-        inputs = [v for v, flag in zip(jaxpr.invars, varies, strict=True) if flag]
+        inputs = [v for v, flag in zip(jaxpr.invars, varies, strict=True) if flag is not False]
         self._reached = reached_by(jaxpr, inputs)
         for var, value in zip(jaxpr.constvars, consts, strict=True):
             self._write(var, value, jnp.zeros(jnp.shape(value), jnp.float32))
         for var, value, flag in zip(jaxpr.invars, args, varies, strict=True):
-            self._write(var, value, jnp.full(jnp.shape(value), float(flag), jnp.float32))
+            self._write(var, value, jnp.broadcast_to(_mask(flag), jnp.shape(value)))
         for eqn in jaxpr.eqns:
             self._forward(eqn)
         for var in jaxpr.outvars:

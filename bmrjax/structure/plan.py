@@ -85,6 +85,9 @@ class Planner:
         arrays: The parameters.
         inputs: Example inputs. Only their shapes count.
         free_inputs: Whether indices of the last axis of an input may go.
+        varies: For each parameter, which of its elements may have any value; the others are zero. Only what
+            adds nothing for any such values goes then, and no constant is folded. By default parameters are
+            what they are.
     """
 
     def __init__(
@@ -94,7 +97,9 @@ class Planner:
         inputs: Sequence[Array],
         *,
         free_inputs: bool = False,
+        varies: Sequence[Array] | None = None,
     ):
+        self._only_nothing = varies is not None
         self.arrays: list[Array] = list(arrays)
         self.inputs: list[Array] = list(inputs)
         args = [*self.arrays, *self.inputs]
@@ -114,15 +119,15 @@ class Planner:
         self._targets = Targets(self._jaxpr, count)
         self._targets_of: dict[int, Target | None] = {}
         self._kinds = _kinds(self._units, self._dims, self._products)
-        varies = [i >= count for i in range(len(args))]
+        flags = [*([False] * count if varies is None else varies), *([True] * len(inputs))]
         self._reached = reached_by(self._jaxpr, self._jaxpr.invars[count:])
         jaxpr = self._jaxpr
 
         where = sorted({site.index for site in self._sites})
 
         def facts(consts: Any, args: Any) -> Any:
-            flow = Dataflow(jaxpr, consts, args, varies)
-            norms = [flow.value(eqn.invars[0]) != 0 for eqn in self._norms]
+            flow = Dataflow(jaxpr, consts, args, flags)
+            norms = [flow.nonzero(eqn.invars[0]) > 0 for eqn in self._norms]
             return (
                 [flow.needed(site) for site in self._sites],
                 norms,
@@ -161,7 +166,7 @@ class Planner:
 
         goes = going()
         for place, labels in dims.items():
-            may_be_empty = empty is None or place in empty
+            may_be_empty = (empty is None or place in empty) and not self._only_nothing
             if not may_be_empty and len(labels) and goes[labels].all():
                 stay[labels[0]] = True
                 goes = going()
@@ -220,6 +225,8 @@ class Planner:
             goes = plan.goes[self._units.roots(self._labels(site))]
             if not all(v in self._reached for v in eqn.invars) or not goes.any() or goes.all():
                 continue
+            if self._only_nothing:
+                return None
             factor = np.sqrt((~goes).sum() / len(goes))
             weights = None
             for var in eqn.invars:
@@ -271,7 +278,7 @@ class Planner:
         refused: set[int] = set()
         by_target: dict[int, list[_Lost]] = {}
         for one in lost:
-            if one.target is None:
+            if one.target is None or self._only_nothing:
                 refused |= self._guilty(one)
             else:
                 by_target.setdefault(one.target.argument, []).append(one)

@@ -21,6 +21,7 @@ TABLES = {
     "costs.codec": "codec",
     "costs.compact": "compact",
     "costs.compact_fit": "compact_fit",
+    "costs.convolutions": "convolutions",
     "costs.device": "device",
     "costs.estimators": "estimators",
     "costs.horseshoe": "markovic2024/speed",

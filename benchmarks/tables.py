@@ -15,7 +15,7 @@ from benchmarks.common.rows import Rows, mean_and_error, table
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Pages with blocks that are filled.
-PAGES = ("results.md", "trained.md")
+PAGES = ("results.md", "scale.md", "trained.md")
 # Module with `write_table`, and the folder of its rows.
 TABLES = {
     "costs.codec": "codec",
@@ -30,6 +30,7 @@ TABLES = {
     "costs.precision": "precision",
     "costs.reduce_at_size": "reduce_at_size",
     "costs.scale": "scale",
+    "costs.sharded_block": "scale/block",
     "costs.speed_report": "speed",
     "costs.step_cost": "step_cost",
     "costs.where": "where",

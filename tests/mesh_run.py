@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 
 NUM_DEVICES = int(os.environ.get("MESH_DEVICES", "8"))
 _FLAGS = os.environ.get("XLA_FLAGS", "")
@@ -21,6 +22,7 @@ import numpy as np  # noqa: E402
 import optax  # noqa: E402
 
 import bmrjax as bmr  # noqa: E402
+from bmrjax.criteria.reduce_once import reduce_once  # noqa: E402
 
 BATCH = 48
 COLLECTIVE = re.compile(
@@ -114,6 +116,32 @@ def layout(axes):
             ]
             for shapes, kind in COLLECTIVE.findall(text)
         ],
+    }
+
+
+def reduction(axes):
+    """How what is reduced is parted, what a round sends between devices, and its masks."""
+    fit = bmr.Fit(
+        program(),
+        data(),
+        batch_size=BATCH,
+        options=bmr.FitOptions(mesh=mesh_of(axes), kl_warmup=0),
+    )
+    state = fit.init(jax.random.key(0))
+    found = fit.site_posteriors(state)
+    once = partial(reduce_once, fit.criterion, fit.order)
+    args = found.only(list(state.keep)), state.keep, state.memory, np.float32(0.02)
+    text = jax.jit(once).lower(*args).compile().as_text()
+    arrays = jax.tree_util.tree_leaves_with_path((found.posterior, found.prior))
+    # Fewer than there are biases, which all start at zero.
+    state, _ = fit._reducers[0].reduce(state, 0.02, beyond=True)
+    return {
+        "arrays": [
+            [jax.tree_util.keystr(path), x.size, x.addressable_shards[0].data.size]
+            for path, x in arrays
+        ],
+        "collectives": [[kind, shapes] for shapes, kind in COLLECTIVE.findall(text)],
+        "keep": {name: np.asarray(mask).ravel().tolist() for name, mask in state.keep.items()},
     }
 
 

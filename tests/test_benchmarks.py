@@ -39,12 +39,17 @@ def test_the_committed_table_is_made_from_the_committed_rows(copied, module):
     assert made.read_text() == committed.read_text()
 
 
-def test_the_page_of_results_holds_the_committed_tables(copied):
-    page = (ROOT / "docs/results.md").read_text()
-    assert (tables.RESULTS / "summary/table.md").read_text() == tables.summary(copied)
+@pytest.mark.parametrize("name", tables.PAGES)
+def test_the_pages_hold_the_committed_tables(name):
+    page = (ROOT / "docs" / name).read_text()
     names = [line.split()[2] for line in page.splitlines() if line.startswith("<!-- table:")]
-    assert "summary" in names
+    assert names
     assert all((tables.RESULTS / name / "table.md").read_text() in page for name in names)
+
+
+def test_the_summary_is_made_from_the_committed_rows(copied):
+    assert (tables.RESULTS / "summary/table.md").read_text() == tables.summary(copied)
+    assert "<!-- table: summary -->" in (ROOT / "docs/results.md").read_text()
 
 
 def test_rows_are_there_again_after_a_stop(tmp_path):

@@ -35,6 +35,13 @@ def measured(module: str, *words: str, env: Mapping[str, str] | None = None) -> 
     return printed_row(done.stdout)
 
 
+def virtual_devices(number: int) -> dict[str, str]:
+    """Return the environment in which a process has so many virtual devices on the CPU."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={number}"
+    # A virtual device that waits for the others holds a thread of XLA's pool, at times more than one.
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip(), "NPROC": str(8 * number)}
+
+
 def printed_row(text: str) -> dict[str, Any]:
     """Return the last row that `print_row` put into a text."""
     lines = [line for line in text.splitlines() if line.startswith("ROW ")]

@@ -205,23 +205,29 @@ def set_up(
 
     traced = jax.make_jaxpr(run)(key, batch)
     inputs = jtu.tree_leaves((key, batch))
-    values = _compiled(traced, inputs)(traced.consts, inputs)
-    found, *learned = _join(values, static[-1])
+    # A start is also in what a guide keeps, a few times over: one array for all.
+    places: dict[int, int] = {}
+    firsts = [places.setdefault(id(each), i) for i, each in enumerate(traced.jaxpr.outvars)]
+    distinct = sorted(set(firsts))
+    values = _compiled(traced, inputs, distinct)(traced.consts, inputs)
+    by_place = dict(zip(distinct, values, strict=True))
+    found, *learned = _join([by_place[first] for first in firsts], static[-1])
     for g, attributes in zip(fresh, learned, strict=True):
         vars(g).update(attributes)
         rebuild(g, *arguments(batch))
     return found
 
 
-def _compiled(traced: ClosedJaxpr, inputs: list[Any]) -> Any:
-    """Return the program of a jaxpr, compiled unless the same one is there.
+def _compiled(traced: ClosedJaxpr, inputs: list[Any], which: list[int]) -> Any:
+    """Return the program of some outputs of a jaxpr, compiled unless the same one is there.
 
     What the jaxpr closes over, such as a network's weights, are arguments: XLA takes long over large
     constants, and a program that starts at another network is the same one.
     """
 
     def call(consts: list[Array], inputs: list[Array]) -> list[Array]:
-        return jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, consts))(*inputs)
+        outputs = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, consts))(*inputs)
+        return [outputs[i] for i in which]
 
     if jax.default_backend() != "cpu":
         return partial(on_host, call)

@@ -70,11 +70,22 @@ class Placement:
 
     def parted(self, tree: Tree) -> Tree:
         """Put arrays that are shaped as parameters where they live."""
-        if self.mesh is None:
-            return tree
+        return tree if self.mesh is None else _put(tree, self.places(tree))
+
+    def places(self, tree: Tree) -> Tree:
+        """Return where arrays that are shaped as parameters live, on a mesh."""
+        assert self.mesh is not None
         mesh = self.mesh
-        where = jax.tree.map(lambda x: NamedSharding(mesh, self.spec(jnp.shape(x))), tree)
-        return _put(tree, where)
+        return jax.tree.map(lambda x: NamedSharding(mesh, self.spec(jnp.shape(x))), tree)
+
+    def constrain_parted(self, tree: Tree) -> Tree:
+        """Put arrays that are shaped as parameters where they live, inside a compiled program.
+
+        What comes from no parameter, such as a prior of constants, would be whole on each device.
+        """
+        if self.size(MODEL) == 1:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, self.places(tree))
 
     def everywhere(self, tree: Tree) -> Tree:
         """Put arrays on every device."""

@@ -111,6 +111,18 @@ def test_no_tracer_leaks():
     assert set(params) == {f"{s}_auto_{p}" for s in ("beta", "top") for p in ("loc", "scale")}
 
 
+def test_a_start_is_held_once():
+    """Of 1e8 weights, each array takes 400 MB."""
+    network = bmr.zoo.MLP(3, [4], 2, key=jax.random.key(0))
+    classes = bmr.programs.classifier(network, bmr.priors.Flat())
+    guide = AutoMeanField(classes)
+    loss = TraceMeanField_ELBO()
+    initialise(classes, guide, loss, jax.random.key(0), (jnp.ones((8, 3)), jnp.zeros(8, int)))
+    site = guide.prototype_trace["net.layers.0.weight"]
+    np.testing.assert_allclose(site["value"], network.layers[0].weight / 0.1, rtol=1e-6)
+    assert site["infer"]["init"] is site["value"]
+
+
 def test_the_model_is_traced_once_inside_jit():
     calls = []
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -44,6 +45,8 @@ def found(tmp_path_factory):
     cases = {
         "data": ["layout", {"data": 8}],
         "model": ["layout", {"model": 8}],
+        "reduced": ["reduction", {"model": 8}],
+        "reduced on one": ["reduction", {}],
         "iterated": ["from_iterator", {}],
         "moved": ["moved", {"model": 8}, BOTH, str(folder / "a")],
     }
@@ -110,6 +113,31 @@ def test_parted_state_is_divided_by_the_devices(found):
     for part in ("].params[", ".mu", ".nu"):
         assert any(part in name for name in divided), part
     assert any(name.startswith("[1]") and whole[name][0] == 768 for name in divided)
+
+
+def test_reduction_moves_scalars_only(found):
+    """A cumulative sum would gather each mask on all devices, in a time quadratic in its size."""
+    collectives = found["reduced"]["collectives"]
+    assert collectives
+    assert {kind for kind, _ in collectives} == {"all-reduce"}
+    sizes = [dims for _, shapes in collectives for dims in re.findall(r"\w+\[([\d,]*)\]", shapes)]
+    assert set(sizes) == {""}
+
+
+def test_reduction_reads_parts_of_posterior_and_prior(found):
+    arrays = {name: (size, part) for name, size, part in found["reduced"]["arrays"]}
+    weights = [both for both in arrays.values() if both[0] == 768]
+    # Mean and standard deviation, of the posterior and of the prior.
+    assert weights == [(768, 96)] * 4
+    assert all(part * 8 == size for size, part in arrays.values() if size % 8 == 0)
+
+
+def test_reduction_that_ends_among_ties_is_that_of_one_device(found):
+    masks = found["reduced"]["keep"]
+    assert masks == found["reduced on one"]["keep"]
+    gone = {name: mask.count(False) for name, mask in masks.items()}
+    assert sum(gone.values()) == 19  # 2 % of 932
+    assert sum(gone[name] for name in gone if name.endswith("bias")) == 19
 
 
 @pytest.mark.slow

@@ -197,16 +197,7 @@ class Engine:
             params = jax.eval_shape(start.constrain, start.params)
             sites = functools.partial(self.normal_sites, params, batch)
             self.step.optimizer = resolved(self.optimizer, sites, self.guide)
-        return self._placed_first(start.params, start.mutable)
-
-    def _placed_first(self, params: dict[str, Array], mutable: Any) -> State:
-        """Return the state that begins with these parameters, where it lives."""
-        if self.placement.mesh is None:
-            return quick_jit(self._first)(params, mutable)
-        # No device has the state of the optimiser whole.
-        params, mutable = self.placement.parted((params, mutable))
-        where = self.placement.places(jax.eval_shape(self._first, params, mutable))
-        return quick_jit(self._first, out_shardings=where)(params, mutable)
+        return self.placement.made(self._first, start.params, start.mutable)
 
     def _first(self, params: dict[str, Array], mutable: Any) -> State:
         """Return the state that begins with these parameters, which shares no buffer with anything."""
@@ -240,9 +231,8 @@ class Engine:
         now = self.placement.fetch(self.constrain(state))
         common = common_values(params, now, state.params)
         taken = {name: common.get(name, now[name]) for name in state.params}
-        first = self._placed_first(self._unconstrain(taken), None)
-        mutable = self.placement.parted(mutable_values(state.mutable, common))
-        return replace(first, mutable=mutable)
+        first = self.placement.made(self._first, self._unconstrain(taken), None)
+        return replace(first, mutable=self.placement.parted(mutable_values(state.mutable, common)))
 
     def constrain(self, state: State) -> dict[str, Array]:
         """Return the parameters of `state` on their own scales, with the mutable sites."""
@@ -405,7 +395,6 @@ class Engine:
     def _site_posteriors(self, state: State, batch: Data, keep: Keep) -> SitePosteriors:
         args, kwargs = arguments(batch)
         with inference():
-            found = read_posteriors(
-                self.model, self.guide, self.constrain(state), args, kwargs, keep
-            )
+            params = self.constrain(state)
+            found = read_posteriors(self.model, self.guide, params, args, kwargs, keep)
         return self.placement.constrain_parted(found)

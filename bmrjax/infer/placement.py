@@ -1,6 +1,7 @@
 """Where the arrays of a run live: on one device, or over a mesh of them."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -11,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bmrjax.backend.noise import one_by_one
+from bmrjax.backend.quick_compile import quick_jit
 
 DATA, MODEL = "data", "model"
 Tree = TypeVar("Tree")
@@ -77,6 +79,17 @@ class Placement:
         assert self.mesh is not None
         mesh = self.mesh
         return jax.tree.map(lambda x: NamedSharding(mesh, self.spec(jnp.shape(x))), tree)
+
+    def made(self, function: Callable[..., Tree], *args: Any) -> Tree:
+        """Return ``function(*args)``, compiled; arguments and results are shaped as parameters.
+
+        No device has one of the results whole, unless it lives there so.
+        """
+        if self.mesh is None:
+            return quick_jit(function)(*args)
+        args = self.parted(args)
+        where = self.places(jax.eval_shape(function, *args))
+        return quick_jit(function, out_shardings=where)(*args)
 
     def constrain_parted(self, tree: Tree) -> Tree:
         """Put arrays that are shaped as parameters where they live, inside a compiled program.

@@ -165,7 +165,9 @@ class Loop:
             self.mode = "dispatch" if convolves else "fused"
         if not convolves:
             return traced
-        return of(with_quick_convolutions(self._step), fused=self.mode == "fused")
+        # Over several devices, blocks of images would not be the parts that each of them has.
+        step = self._step if _stays(carry) else with_quick_convolutions(self._step)
+        return of(step, fused=self.mode == "fused")
 
     def _whole(self, step: Step, carry: Any, first: Any, n: Any, *args: Any) -> Any:
         """Take the steps from `first` to n - 1, unless the condition ends them."""

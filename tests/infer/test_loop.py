@@ -63,6 +63,21 @@ def test_auto_dispatches_convolutions_and_fuses_the_rest():
     assert (convolutions.mode, dense.mode) == ("dispatch", "fused")
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="only a CPU has faster forms")
+@pytest.mark.parametrize("mode", ["fused", "dispatch"])
+def test_convolutions_take_a_faster_form_where_arrays_are_on_one_device(mode):
+    def step(carry, i, kernels):
+        del i
+        return carry + jnp.mean(jax.lax.conv(carry, kernels, (1, 1), "SAME"))
+
+    images, kernels = jnp.ones((8, 1, 9, 9)), jnp.ones((6, 1, 5, 5))
+    here = Loop(step, mode).traced(images, kernels)
+    assert "conv_general_dilated" not in str(here.jaxpr)
+    mesh = jax.sharding.Mesh(jax.devices()[:1], "data")
+    placed = jax.device_put(images, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+    assert "conv_general_dilated" in str(Loop(step, mode).traced(placed, kernels).jaxpr)
+
+
 def test_modes_agree_on_convolutions():
     found = [
         Loop(convolve, mode)(jnp.ones((1, 1, 4, 4)), 3, jnp.full((1, 1, 3, 3), 0.1))

@@ -32,8 +32,8 @@ WHAT = {
     "regression": "README's regression",
     "demo": "`make demo`: digits",
     "csv": "CSV of 500 rows",
-    "lenet5": "LeNet-5, Fashion-MNIST, 10 epochs of 100 steps",
-    "mlp": "MLP 5×400, Fashion-MNIST, 10 epochs of 100 steps",
+    "lenet5": "LeNet-5, Fashion-MNIST, 10 epochs",
+    "mlp": "MLP 5×400, Fashion-MNIST, 10 epochs",
     "boston": "UCI boston by `local`",
 }
 
@@ -52,10 +52,10 @@ def regression(_: argparse.Namespace, folder: Path) -> None:
         noise = numpyro.sample("noise", dist.HalfNormal(1.0))
         numpyro.sample("y", dist.Normal(x @ beta, noise), obs=y)
 
-    x = jax.random.normal(jax.random.key(0), (200, 100))
+    x = jax.random.normal(jax.random.key(2), (200, 100))
     y = x[:, jnp.array([3, 17, 42, 60, 99])] @ jnp.array([1.5, -2.0, 0.8, -1.0, 2.5])
-    y = y + 0.5 * jax.random.normal(jax.random.key(1), (200,))
-    settings: Any = {"key": jax.random.key(2), "batch_size": None, "progress": False}
+    y = y + 0.5 * jax.random.normal(jax.random.key(3), (200,))
+    settings: Any = {"key": jax.random.key(4), "batch_size": None, "progress": False}
     bmr.sparsify(program, (x, y), **settings)
 
 
@@ -251,7 +251,7 @@ def main() -> None:
     parser = options.parser(__doc__, "where", seeds=None, report=True)
     parser.add_argument("--jobs", nargs="+", choices=NAMES, default=NAMES, help="which; all")
     parser.add_argument("--repeats", type=int, default=1, help="processes per job: 1")
-    parser.add_argument("--whole", action="store_true", help="epochs of 468 steps, not of 20")
+    parser.add_argument("--whole", action="store_true", help=f"epochs of {WHOLE} steps, not of {STEPS}")
     parser.add_argument("--check", action="store_true", help="compare with the committed rows")
     parser.add_argument("--job", choices=NAMES, help=argparse.SUPPRESS)
     args = options.parse(parser)

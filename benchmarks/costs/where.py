@@ -251,7 +251,9 @@ def main() -> None:
     parser = options.parser(__doc__, "where", seeds=None, report=True)
     parser.add_argument("--jobs", nargs="+", choices=NAMES, default=NAMES, help="which; all")
     parser.add_argument("--repeats", type=int, default=1, help="processes per job: 1")
-    parser.add_argument("--whole", action="store_true", help=f"epochs of {WHOLE} steps, not of {STEPS}")
+    parser.add_argument(
+        "--whole", action="store_true", help=f"epochs of {WHOLE} steps, not of {STEPS}"
+    )
     parser.add_argument("--check", action="store_true", help="compare with the committed rows")
     parser.add_argument("--job", choices=NAMES, help=argparse.SUPPRESS)
     args = options.parse(parser)

@@ -13,6 +13,7 @@ import pytest
 
 from bmrjax import criteria, infer, priors, programs, zoo
 from bmrjax.infer import AutoMeanField, AutoMultivariate, Engine
+from bmrjax.reduction import Normal
 
 KEY = jax.random.key(0)
 ROWS, BATCH, STEPS = 12, 4, 3
@@ -159,3 +160,26 @@ def test_a_reduction_is_one_program_of_the_device(criterion):
         text = jax.jit(reduced).trace(*inputs).lower(lowering_platforms=(platform,)).as_text()
         assert not re.search(HOST, text)
         assert not re.search(DOUBLE, text)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="counts what the CPU's compiler makes")
+@pytest.mark.parametrize(
+    ("criterion", "fusions"), [(criteria.Shrinkage(), 3), (criteria.SpikeAndSlab(), 4)]
+)
+def test_a_reduction_reads_its_weights_a_few_times(criterion, fusions):
+    size = 2**16
+    loc = jax.random.normal(KEY, (size,))
+    posterior = {"w": Normal(loc, jnp.full(size, 0.05))}
+    sites = criteria.SitePosteriors(
+        posterior, {"w": Normal(jnp.zeros(size), jnp.ones(size))}, {"w": "w"}
+    )
+    memory = criterion.init(posterior)
+    program = jax.jit(lambda sites, keep: criterion(sites, keep, memory).keep)
+    compiled = program.lower(sites, {"w": jnp.ones(size, bool)}).compile()
+    # What is done with all weights, and not within one loop over them with what comes before or after.
+    body = compiled.as_text().split("ENTRY")[1]
+    results = re.findall(rf"= \w+\[{size}\]\S* ([\w-]+)\(", body)
+    assert set(results) == {"parameter", "fusion"}
+    assert results.count("fusion") <= fusions
+    # Their four moments and the masks are 17 bytes a weight; nothing but two arrays is written in between.
+    assert compiled.memory_analysis().temp_size_in_bytes <= 8.1 * size

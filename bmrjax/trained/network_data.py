@@ -13,6 +13,8 @@ from bmrjax.trained.losses import BinaryCrossEntropy, CrossEntropy, FunctionLoss
 # Rows beyond these add to the cost of the curvature, and little to its precision.
 CALIBRATION_ROWS = 4096
 HELD_OUT_ROWS = 10_000
+# Errors of this part of the targets are those of sums in float32.
+_ROUNDING = 3e-6
 
 
 @dataclass(frozen=True)
@@ -266,13 +268,14 @@ def noise_scale(outputs: Any, targets: np.ndarray) -> float:
     """Return the root mean squared error of outputs.
 
     Raises:
-        ValueError: If it is zero.
+        ValueError: If it is zero, up to the rounding of float32.
     """
-    error = np.asarray(outputs, np.float64).ravel() - np.asarray(targets, np.float64).ravel()
+    targets = np.asarray(targets, np.float64).ravel()
+    error = np.asarray(outputs, np.float64).ravel() - targets
     scale = float(np.sqrt(np.mean(error**2)))
-    if not scale > 0:
+    if not scale > _ROUNDING * float(np.sqrt(np.mean(targets**2))):
         raise ValueError(
-            "reduce_network: the network reproduces its targets exactly, so the scale of the noise cannot be "
+            "reduce_network: the network reproduces its targets, so the scale of the noise cannot be "
             "estimated; give loss=bmr.trained.SquaredError(noise_scale=...), the error that matters."
         )
     return scale

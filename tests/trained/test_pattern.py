@@ -10,9 +10,10 @@ from bmrjax.trained.weight_rows import outside_blocks
 
 
 def test_a_layer_of_fewer_inputs_than_a_block_stays_and_is_named():
-    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    x, noise = (rng.normal(size=(400, n)).astype(np.float32) for n in (4, 1))
     network = eqx.nn.MLP(4, 1, 10, 2, key=jax.random.key(0))
-    data = x, np.asarray(jax.vmap(network)(x))
+    data = x, np.asarray(jax.vmap(network)(x)) + 0.05 * noise
 
     found = bmr.reduce_network(network, data, held_out=data, pattern=(4, 8))
 

@@ -13,9 +13,10 @@ METHODS = ("magnitude", "wanda", "obd", "posterior_damage", "obs_uniform", "obs_
 
 @pytest.fixture(scope="module")
 def perceptron():
-    x = np.random.default_rng(0).normal(size=(400, 10)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    x, noise = (rng.normal(size=(400, n)).astype(np.float32) for n in (10, 2))
     network = eqx.nn.MLP(10, 2, 12, 1, key=jax.random.key(0))
-    return network, (x, np.asarray(jax.vmap(network)(x)))
+    return network, (x, np.asarray(jax.vmap(network)(x)) + 0.05 * noise)
 
 
 @pytest.mark.parametrize("method", METHODS)

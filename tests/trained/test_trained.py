@@ -490,3 +490,16 @@ class TestChoice:
         assert wrong / cases <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / cases)
         assert wrong / cases > 0.02
         assert right / cases > 0.8
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-7])
+def test_targets_that_the_network_reproduces_need_a_scale(rounding):
+    network = eqx.nn.MLP(4, 2, 8, 1, key=jax.random.key(0))
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    y = np.asarray(jax.vmap(network)(x)) * (1 + rounding)
+    with pytest.raises(ValueError, match="reproduces its targets, so .*noise_scale"):
+        bmr.reduce_network(network, (x, y))
+    loss = bmr.trained.SquaredError(noise_scale=0.1)
+    assert bmr.reduce_network(network, (x, y), loss=loss, keep=0.5).kept == pytest.approx(
+        0.5, abs=0.03
+    )

@@ -291,7 +291,8 @@ def test_units_are_those_of_the_whole_layers(monkeypatch, narrow):
 def test_baselines_take_wide_layers(narrow, method):
     network = nnx.Linear(32, 4, rngs=nnx.Rngs(0))
     x = np.asarray(jax.random.normal(jax.random.key(1), (200, 32)))
-    (found,) = bmr.trained.reduce_by(network, (x, np.asarray(network(x))), method, keep=[0.5])
+    data, loss = (x, np.asarray(network(x))), bmr.trained.SquaredError(noise_scale=0.1)
+    (found,) = bmr.trained.reduce_by(network, data, method, loss=loss, keep=[0.5])
     assert found.kept == pytest.approx(0.5, abs=0.02)
     mask = found.masks["kernel"]
     if method == "magnitude":

@@ -21,7 +21,8 @@ class UnitOptions:
         >>> import bmrjax as bmr
         >>> network = eqx.nn.MLP(3, 1, width_size=8, depth=1, key=jax.random.key(0))
         >>> x = jax.random.normal(jax.random.key(1), (400, 3))
-        >>> data = x, jax.vmap(network)(x)
+        >>> noise = 0.1 * jax.random.normal(jax.random.key(2), (400, 1))
+        >>> data = x, jax.vmap(network)(x) + noise
         >>> units = bmr.trained.UnitOptions(limits={"layers.0.*": 0.5}, round_to=2)
         >>> found = bmr.reduce_network(network, data, units=units, keep=0.6)
         >>> found.network.layers[0].weight.shape

@@ -181,5 +181,5 @@ def test_a_reduction_reads_its_weights_a_few_times(criterion, fusions):
     results = re.findall(rf"= \w+\[{size}\]\S* ([\w-]+)\(", body)
     assert set(results) == {"parameter", "fusion"}
     assert results.count("fusion") <= fusions
-    # Their four moments and the masks are 17 bytes a weight; nothing but two arrays is written in between.
+    # Their four moments and the masks are 17 bytes per weight; nothing but two arrays is written in between.
     assert compiled.memory_analysis().temp_size_in_bytes <= 8.1 * size

@@ -68,7 +68,7 @@ campaigns: $(INSTALLED)
 # DATA is the folder of Fashion-MNIST and the UCI tables.
 DATA ?= data
 costs-check: $(INSTALLED)
-	$(BIN)/python -m benchmarks.costs.where --data-root $(DATA) --check
+	$(BIN)/python -m benchmarks.costs.where --data-root $(DATA) --whole --check
 
 # Before a release: all that a clone can check without a network, some two hours on two cores; then the newest dependencies.
 all-checks: lint types type-completeness demo long-pages

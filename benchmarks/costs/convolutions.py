@@ -51,7 +51,8 @@ LAYERS: dict[str, tuple[int, int, int, int, int, int, str]] = {
     "ResNet-20, 64": (128, 64, 8, 64, 3, 1, "SAME"),
     "ResNet-18, 64": (8, 64, 32, 64, 3, 1, "SAME"),
     "ResNet-18, 256": (8, 256, 8, 256, 3, 1, "SAME"),
-    # The choice was made by those above; two of its bounds by the next fourteen also, and none by the last.
+    # The rule was made with those above and with the networks, one of its bounds with the next fourteen. The
+    # last seven had no part in it.
     "batch 32, 1 to 32": (32, 1, 28, 32, 3, 1, "VALID"),
     "batch 32, 32 to 64": (32, 32, 26, 64, 3, 1, "VALID"),
     "batch 64, 1 to 10": (64, 1, 28, 10, 5, 1, "VALID"),

@@ -97,6 +97,11 @@ class Convolution:
         return self.is_float32 and not self.has_groups
 
     @property
+    def columns(self) -> int:
+        """Number of products of a pixel with a number of the kernels that may read it."""
+        return self.num_images * prod(self.image) * prod(self.taps) * self.kernels
+
+    @property
     def reads_all_at_once(self) -> bool:
         """Whether each kernel is as large as an image, and has one position."""
         return (
@@ -114,32 +119,17 @@ class Convolution:
 
     def under_taps(self, x: Images) -> Iterator[tuple[tuple[int, ...], Images]]:
         """Yield each place in a kernel, and what it reads at all positions: ``[n, channels, *positions]``."""
-        steps = zip(self.kernel_dilation, self.positions, self.strides, strict=True)
-        yield from _shifts(self.padded(x), self.taps, tuple(steps))
+        x = self.padded(x)
+        for place in _places(self.taps):
+            axes = zip(place, self.kernel_dilation, self.positions, self.strides, strict=True)
+            parts = [slice(i * d, i * d + (n - 1) * step + 1, step) for i, d, n, step in axes]
+            yield place, x[(slice(None), slice(None), *parts)]
 
     def padded(self, x: Images) -> Images:
         """Return the images with what is added around them and between their pixels."""
         space = zip(self.padding, self.image_dilation, strict=True)
         edges = [(0, 0, 0)] * 2 + [(low, high, n - 1) for (low, high), n in space]
         return jax.lax.pad(x, jnp.zeros((), x.dtype), edges)
-
-
-def _shifts(
-    x: Images, places: Sequence[int], windows: Sequence[tuple[int, int, int]]
-) -> Iterator[tuple[tuple[int, ...], Images]]:
-    """Yield each place, and the part of the images that starts there.
-
-    Args:
-        x: Images.
-        places: How many there are along each axis.
-        windows: For each axis, the distance of two places, and how many pixels each part has, how far apart.
-    """
-    for place in _places(places):
-        parts = [
-            slice(i * apart, i * apart + (count - 1) * step + 1, step)
-            for i, (apart, count, step) in zip(place, windows, strict=True)
-        ]
-        yield place, x[(slice(None), slice(None), *parts)]
 
 
 def as_product(what: Convolution, x: Images, w: Kernels) -> Images:
@@ -180,9 +170,8 @@ def summed_columns(what: Convolution, x: Images, w: Kernels) -> Images:
         return jnp.moveaxis(_added_where_read(what, parts), -1, 1)
 
     # In a loop over blocks of images: they stay in the cache, and are not computed again by what reads them.
-    numbers = what.num_images * prod(what.image) * prod(what.taps) * what.kernels
     divides = (k for k in range(2, what.num_images + 1) if what.num_images % k == 0)
-    blocks = next((k for k in divides if numbers <= k * _NEAR), 1)
+    blocks = next((k for k in divides if what.columns <= k * _NEAR), 1)
     found = jax.lax.map(images, x.reshape(blocks, -1, *x.shape[1:]))
     return found.reshape(-1, *found.shape[2:])
 
@@ -210,9 +199,9 @@ def _places(counts: Sequence[int]) -> Iterable[tuple[int, ...]]:
 def banded_product(what: Convolution, x: Images, w: Kernels) -> Images:
     """Multiply whole rows with whole rows, and add up where the products belong: for gradients by kernels.
 
-    A product of two rows has the sums of all pairs of their pixels; a kernel has those of the pairs that are
-    apart as its own numbers are. So it does more than is needed, as large matrix products, which pays for one
-    channel.
+    A product of matrices has, for each pair of columns of the two images, the sum over all images and rows. A
+    number of the kernel is the sum of those pairs that are as far apart as it says. Pairs further apart than
+    the kernel is wide are computed in vain, but in large matrix products, which pays for one channel.
     """
     *_, rows, columns = w.shape
     x = jnp.swapaxes(what.padded(x), 1, 3)  # [channels, column, row, n]

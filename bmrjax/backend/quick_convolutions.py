@@ -85,7 +85,7 @@ def reads_all_at_once(eqn: Any) -> bool:
 
 
 def in_form(name: str, eqn: Any, x: Array, w: Array) -> Array:
-    """Run a convolution in the form of a name, on arrays with the axes that the operation has."""
+    """Run a convolution in a form of `FORMS`, on arrays with the axes that the operation has."""
     numbers = eqn.params["dimension_numbers"]
     images, kernels = x.transpose(numbers.lhs_spec), w.transpose(numbers.rhs_spec)
     found = FORMS[name](Convolution.of(eqn), images, kernels)
@@ -120,7 +120,7 @@ def form_of(what: Convolution) -> str | None:
         return "product"
     if not what.is_plain:
         return None
-    if {*what.image} == {1} and {*what.strides} == {1} and _columns(what) <= _MOST_COLUMNS:
+    if {*what.image} == {1} and {*what.strides} == {1} and what.columns <= _MOST_COLUMNS:
         return "summed columns"
     if prod(what.taps) >= prod(what.positions):
         return "banded product" if _is_of_one_channel(what) else None
@@ -151,18 +151,12 @@ def _is_of_one_channel(what: Convolution) -> bool:
     return few and what.goes_by_rows and _FEWEST_PLACES <= prod(what.positions) <= _MOST_PLACES
 
 
-def _columns(what: Convolution) -> int:
-    """Return how many numbers the products of all pixels with all that reads them are."""
-    return what.num_images * prod(what.image) * prod(what.taps) * what.kernels
-
-
 def _has_few_columns(what: Convolution) -> bool:
     """Say whether multiplying each pixel once, with all that reads it, pays."""
-    columns = _columns(what)
-    few = what.kernels <= 3 or (what.kernels <= 8 and columns <= _MOST_NEAR)
+    few = what.kernels <= 3 or (what.kernels <= 8 and what.columns <= _MOST_NEAR)
     return (
         {*what.strides} == {1}
-        and columns <= _MOST_COLUMNS
+        and what.columns <= _MOST_COLUMNS
         and few
         and 2 * what.kernels <= what.channels
     )

@@ -14,7 +14,7 @@ from bmrjax.trained.losses import BinaryCrossEntropy, CrossEntropy, FunctionLoss
 CALIBRATION_ROWS = 4096
 HELD_OUT_ROWS = 10_000
 # Errors of this part of the targets are those of sums in float32.
-_ROUNDING = 3e-6
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)

@@ -63,20 +63,16 @@ def test_changes_an_operation_wherever_it_stands(name, monkeypatch):
 
 
 def test_knows_the_scopes_of_an_operation():
-    seen = []
-
     def rule(eqn, names):
-        if eqn.primitive.name == "sin":
-            seen.append("inside" in names)
+        return _cosine(eqn, names) if "inside" in names else None
 
     def function(x):
         with jax.named_scope("inside"):
             y = jax.jit(jnp.sin)(x)
         return y + jnp.sin(x)
 
-    rewritten(function, rule)(1.0)
-    assert True in seen
-    assert not seen[-1]
+    found = rewritten(function, rule)(1.0)
+    np.testing.assert_allclose(found, np.cos(1.0) + np.sin(1.0), rtol=1e-6)
 
 
 def test_finds_an_operation_in_what_others_hold():

@@ -1,5 +1,7 @@
 """`compact_fit`: a fit that goes on with smaller networks."""
 
+import inspect
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from flax import nnx
 from numpyro.infer.util import log_density
 
 import bmrjax as bmr
+from bmrjax.infer import Engine
 
 
 def data(shape, rows=48, classes=3):
@@ -436,3 +439,17 @@ def test_runs_of_sparsify_go_on_with_a_smaller_network():
     small_network = start.network(x[:2])["net"]
     whole = result.network(x[:2])["net"]
     np.testing.assert_allclose(jax.vmap(small_network)(x), jax.vmap(whole)(x), atol=1e-5)
+
+
+def test_the_smaller_engine_has_every_option_of_the_old_one(mlp, monkeypatch):
+    given = {}
+
+    class Noted(Engine):
+        def __init__(self, *args, **options):
+            given.update(options)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr("bmrjax.run.compact_fit.Engine", Noted)
+    fit, state, _ = mlp
+    bmr.compact_fit(fit, state)
+    assert {*given} == {*inspect.signature(Engine).parameters} - {"model", "guide"}
